@@ -1,0 +1,1 @@
+"""Deep learning on the data a Spark cluster already holds."""
