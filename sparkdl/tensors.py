@@ -28,9 +28,11 @@ class Batch:
         inputs: one tensor ``[rows, ...]`` per input column, in the order ``forward()`` takes them.
         target: ``[rows, ...]``, or None where the target is the inputs.
         weights: float ``[rows]``, each row's weight in the loss, or None where all weigh 1.
+        masses: float64 ``[rows]``, what each row adds to the loss's denominator, or None where each adds 1. It
+            differs from ``weights`` where the loss has class weights or ignored labels of its own.
         rows: rows in this batch; may be 0.
-        weight: what the batch's summed loss is divided by to give its local mean: ``rows``, or the sum of the
-            rows' weights and of the denominators that a class-weighted loss brings.
+        weight: what the batch's summed loss is divided by to give its local mean: ``rows``, or the sum of
+            ``masses``.
         share: this member's weight over the global weight of the step; the shares of a step sum to 1.
         fraction: this batch's weight over its member's weight in the step: 1 unless the member's rows are cut
             into several batches for gradient accumulation.
@@ -40,6 +42,7 @@ class Batch:
     inputs: tuple[Tensor, ...]
     target: Tensor | None
     weights: Tensor | None
+    masses: Tensor | None
     rows: int
     weight: float
     share: float
@@ -51,7 +54,7 @@ class Batch:
 
         Every member yields the same number of pieces, some of them empty where it has fewer rows than that. The
         pieces' fractions sum to 1, so that their gradients, each a mean over its own rows, sum to the mean over
-        this batch. Only for batches whose weight is their row count or the sum of ``weights``.
+        this batch.
         """
         if pieces == 1:
             yield self
@@ -62,13 +65,14 @@ class Batch:
 
     def _slice(self, first: int, last: int) -> Batch:
         rows = last - first
-        weights = None if self.weights is None else self.weights[first:last]
-        weight = float(rows) if weights is None else float(weights.sum())
+        masses = None if self.masses is None else self.masses[first:last]
+        weight = float(rows) if masses is None else float(masses.sum())
         return replace(
             self,
             inputs=tuple(tensor[first:last] for tensor in self.inputs),
             target=None if self.target is None else self.target[first:last],
-            weights=weights,
+            weights=None if self.weights is None else self.weights[first:last],
+            masses=masses,
             rows=rows,
             weight=weight,
             fraction=weight / self.weight if self.weight else 0.0,

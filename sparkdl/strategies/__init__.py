@@ -1,0 +1,43 @@
+"""How replicas agree.
+
+A strategy is configuration: a frozen dataclass whose fields are its hyperparameters. ``attach`` makes its ``Sync``,
+which holds the state and is called once a step. Each strategy is one file that reads alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sparkdl.clock import Clock
+from sparkdl.layout import Replica
+from sparkdl.tensors import Batch
+from sparkdl.world import Group
+
+
+class Sync(Protocol):
+    """A strategy at work on one replica; its state is part of a checkpoint."""
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Exchange what the strategy exchanges at this step, weighted by ``batch.share``, and apply it."""
+
+    def detach(self) -> None:
+        """Let go of the replica, all replicas equal where the strategy promises that."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the sync carries from step to step."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the sync to a state that ``state_dict`` returned."""
+
+
+class Strategy(Protocol):
+    """How replicas agree: a frozen dataclass."""
+
+    def attach(self, replica: Replica, group: Group) -> Sync:
+        """Make every replica the same as that of rank 0, and start to keep them in agreement."""
+
+
+def equalise(replica: Replica, group: Group) -> None:
+    """Overwrite weights and buffers with those of rank 0."""
+    for tensor in (*replica.module.parameters(), *replica.module.buffers()):
+        group.broadcast_(tensor.detach())

@@ -1,0 +1,237 @@
+"""Where work runs, without Spark: in this process, or in processes of this machine.
+
+A cluster runs a gang once and gives back what its members returned. It does not restart anything: a gang that
+fails raises its first cause, and whatever is left of it is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
+from sparkdl.events import Channel, Event
+from sparkdl.feed.columns import Columns
+from sparkdl.feed.tables import deal, spill
+from sparkdl.member import Failure, Outcome, Task, Work, run_member
+from sparkdl.network import Address
+from sparkdl.process import MemberProcess
+from sparkdl.world import Meeting
+
+Listener = Callable[[Event], None]
+
+_GRACE = 20.0  # seconds that the members left over have to report after one has failed
+
+
+class Cluster(Protocol):
+    """Where a gang runs."""
+
+    @property
+    def size(self) -> int:
+        """Members of a gang."""
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+    ) -> list[Any]:
+        """Run ``work(world, part)`` on every member at once, all of them alive together.
+
+        Args:
+            work: called on every member with its world and its part of the data (None without data).
+            data: what the members read; a DataFrame on Spark, else a ``pyarrow.Table``, a dataset, a dict of
+                arrays, or a list with one table for each member.
+            columns: which columns become which tensors; None takes all as inputs.
+            listener: called on this side with each event that a member records, one call at a time.
+            attempt: which attempt of a run this is; keys and events carry it.
+
+        Returns:
+            What the members returned, in rank order.
+
+        Raises:
+            InvalidInput: the data or the configuration cannot be used.
+            ClusterUnavailable: the cluster cannot supply the members.
+            MemberFailed: the work raised on a member; of several errors the first cause.
+            MemberLost: a member's process went away.
+        """
+
+
+class InlineCluster:
+    """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
+
+    size = 1
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+    ) -> list[Any]:
+        """See ``Cluster.gang``."""
+        if dist.is_initialized():
+            raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
+        tables, wanted = deal(data, columns, 1)
+        task = Task(cloudpickle.dumps(work), 1, uuid.uuid4().hex, attempt, wanted)
+        meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
+        outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
+        return settle([outcome])
+
+
+class LocalCluster:
+    """Processes of this machine, started at the first gang and used again by the next ones.
+
+    Args:
+        size: members of a gang.
+        device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
+        threads: torch's threads in each member; None shares this machine's cores among them.
+        timeout: seconds after which a collective is given up.
+    """
+
+    def __init__(
+        self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0
+    ) -> None:
+        if size < 1:
+            raise InvalidInput(f"a LocalCluster of {size} members was asked for; expected at least 1.")
+        if device == "cuda" and torch.cuda.device_count() < size:
+            raise InvalidInput(f"{size} GPUs are needed, one for each member; there are {torch.cuda.device_count()}.")
+        self.size = size
+        self._device = device
+        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // size)
+        self._timeout = timeout
+        self._members: list[MemberProcess] = []
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the members' processes; the next gang starts new ones."""
+        for member in self._members:
+            member.kill()
+        self._members = []
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+    ) -> list[Any]:
+        """See ``Cluster.gang``."""
+        tables, wanted = deal(data, columns, self.size)
+        with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
+            task = Task(
+                cloudpickle.dumps(work),
+                self.size,
+                uuid.uuid4().hex,
+                attempt,
+                wanted,
+                self._timeout,
+                self._device,
+                self._threads,
+                channel.endpoint if listener else None,
+            )
+            files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
+            with self._all() as members:
+                for member, file in zip(members, files, strict=True):
+                    member.start(task, file)
+                return settle(_collect(members))
+
+    @contextmanager
+    def _all(self) -> Iterator[list[MemberProcess]]:
+        """The members; none of them survives a gang that did not end well."""
+        while len(self._members) < self.size:
+            self._members.append(MemberProcess(len(self._members)))
+        try:
+            yield self._members
+        except SparkdlError:
+            for member in [member for member in self._members if member.busy]:
+                member.kill()
+            self._members = [] if any(not member.alive for member in self._members) else self._members
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+
+def settle(outcomes: Sequence[Outcome]) -> list[Any]:
+    """The values of a gang in rank order, or its first cause.
+
+    Raises:
+        SparkdlError: at least one member failed. An error that only says that another member has gone is never
+            chosen while there is another; of the rest the earliest is.
+    """
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    if failures:
+        raise first_cause(failures).error()
+    return [cloudpickle.loads(outcome.value) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
+
+
+def first_cause(failures: Sequence[Failure]) -> Failure:
+    """The failure that the others follow from."""
+    return min(failures, key=lambda failure: (failure.peer, failure.time))
+
+
+def _collect(members: Sequence[MemberProcess]) -> list[Outcome]:
+    """Pass the members' lines around, then wait for every outcome."""
+    lines: dict[int, str] = {}
+    outcomes: dict[int, Outcome] = {}
+    deadline: float | None = None
+    while len(outcomes) < len(members):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        waiting = {member.connection: member for member in members if member.rank not in outcomes}
+        ready = wait(list(waiting), left)
+        if not ready:
+            break  # the others cannot say more than the failure that is known
+        for connection in ready:
+            _take(waiting[connection], lines, outcomes)  # type: ignore[index]
+        if len(lines) == len(members):
+            for member in members:
+                member.connection.send([lines[rank] for rank in range(len(members))])
+            lines.clear()
+        if deadline is None and any(outcome.failure for outcome in outcomes.values()):
+            deadline = time.monotonic() + _GRACE
+    return list(outcomes.values())
+
+
+def _take(member: MemberProcess, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:
+    try:
+        message = member.connection.recv()
+    except (EOFError, ConnectionError):
+        place = Place("work", member.rank, "localhost")
+        failure = Failure("MemberLost", member.obituary(), "", place, False, time.time())
+        outcomes[member.rank] = Outcome(member.rank, failure=failure)
+        return
+    if isinstance(message, Outcome):
+        outcomes[member.rank] = message
+        member.busy = False
+    else:
+        lines[member.rank] = message
+
+
+def _ignore(event: Event) -> None:
+    """Nobody listens."""
+
+
+__all__ = ["Cluster", "Connection", "InlineCluster", "Listener", "LocalCluster", "MemberLost", "first_cause", "settle"]

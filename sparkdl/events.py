@@ -1,0 +1,118 @@
+"""What happens on the members, and the one way it reaches the driver.
+
+On the driver a ``Channel`` calls a listener with every ``Event``. In each member process a ``Recorder`` takes events
+and a thread of its own sends them; code anywhere below records through the module's current recorder::
+
+    with Channel(print) as channel:  # the driver; channel.endpoint travels inside the task
+        ...
+
+    with Recorder(endpoint, rank=rank) as recorder, recording(recorder):  # the member
+        with span("forward", clock=clock):
+            ...
+        record("loss", clock=clock, value=0.25)
+
+``sparkdl.wire`` describes the wire format and what it protects: strangers are not heard and nothing can be replayed,
+but contents are authenticated, NOT encrypted.
+
+What recording promises. It never raises into training and never waits: a full queue drops the event and counts it.
+An event counts as delivered once the driver's listener has had it; until then it is the member's, and when the
+connection cannot be made or breaks it goes to the fallback file, else it is dropped and counted. So every event is
+with the driver, in the file or in the count, and nothing is on its way once ``close`` has returned.
+
+When that stops. An event whose receipt was lost with the connection is with the driver AND in the file or the count.
+A process that is killed, or ends without ``close``, takes its queue with it, uncounted. The fallback is flushed to the
+system, not to the disk: it outlives the process, not the host. Times are of the member's own clock, and hosts
+disagree. A recorder belongs to the process that made it: make it in the member; in a forked child none is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkdl.channel import Channel, Event
+from sparkdl.clock import Clock
+from sparkdl.errors import InvalidInput
+from sparkdl.recorder import Recorder, reading
+from sparkdl.wire import Endpoint
+
+__all__ = ["Channel", "Endpoint", "Event", "Recorder", "read_events", "record", "recording", "span"]
+
+_current: Recorder | None = None
+
+
+def _install(recorder: Recorder | None) -> Recorder | None:
+    global _current  # a context variable would not reach the threads of the feed
+    previous, _current = _current, recorder
+    return previous
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child, such as a loader's worker, has the recorder but not its thread: nobody would empty the queue.
+    os.register_at_fork(after_in_child=lambda: _install(None))
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder | None) -> Iterator[None]:
+    """Make ``recorder`` the one that ``record`` and ``span`` use, in all threads of this process, then restore.
+
+    None switches recording off. It does not close the recorder.
+    """
+    previous = _install(recorder)
+    try:
+        yield
+    finally:
+        _install(previous)
+
+
+def record(kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
+    """Record an event with the current recorder, as ``Recorder.record`` does; without one do nothing."""
+    recorder = _current
+    if recorder is not None:
+        recorder.put(kind, reading(clock), payload)
+
+
+@contextlib.contextmanager
+def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterator[None]:
+    """Record how long a block, or a decorated function, takes; without a current recorder do nothing.
+
+    The event has kind ``"span"``, the clock as it was at the start, and in its payload ``name``, ``start`` (unix
+    seconds), ``seconds`` (of the performance counter), ``error`` (the exception's type) if one ended it, and the
+    given values.
+    """
+    recorder = _current
+    if recorder is None:
+        yield
+        return
+    at, start, began = reading(clock), time.time(), time.perf_counter()
+    try:
+        yield
+    except BaseException as error:
+        payload["error"] = type(error).__name__
+        raise
+    finally:
+        payload.update(name=name, start=start, seconds=time.perf_counter() - began)
+        recorder.put("span", at, payload)
+
+
+def read_events(folder: str | os.PathLike[str]) -> list[Event]:
+    """Read the events that recorders kept in their fallback folder, sorted by time.
+
+    A line that is no event, such as the last one of a process that was killed, is skipped with a ``RuntimeWarning``.
+
+    Args:
+        folder: the recorders' ``fallback``; where there is none, or it is empty, nothing had to be kept.
+    """
+    events = []
+    for path in sorted(Path(folder).glob("rank-*.attempt-*.jsonl")):
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                events.append(Event.from_json(line))
+            except InvalidInput as error:
+                warnings.warn(f"{path} line {number} is skipped: {error}", RuntimeWarning, stacklevel=2)
+    return sorted(events, key=lambda event: event.time)

@@ -1,0 +1,174 @@
+"""One partition as re-readable tensors in a fixed order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import Columns
+from sparkdl.feed.prefetch import prefetch
+from sparkdl.feed.sampling import Plan
+from sparkdl.tensors import Batch
+
+_GATHER_BYTES = 4 << 20  # rows gathered at a time: enough to make the thread's hand-over cheap, little enough to cache
+_GATHER_STEPS = 64
+_SCAN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition's rows, in row-id order.
+
+    Attributes:
+        index: which part this is, from 0; the rank of the member that reads it.
+        count: how many parts there are.
+        rows: rows of this part; may be 0.
+        parts: rows of every part, by index.
+        columns: what the tensors are for.
+        tensors: column name -> memory-mapped tensor ``[stored rows, *shape]``, in the order of arrival.
+        order: stored position of each row, ``[rows]``; None where they are the same.
+        masses: what each stored row adds to the loss's denominator, float64; None where each adds 1.
+    """
+
+    index: int
+    count: int
+    rows: int
+    parts: tuple[int, ...]
+    columns: Columns
+    tensors: dict[str, Tensor]
+    order: Tensor | None = None
+    masses: Tensor | None = None
+
+    def split(self) -> tuple[Tensor, Tensor]:
+        """Positions of the training and of the validation rows, by the validation column."""
+        if self.columns.validation is None:
+            raise InvalidInput("there is no validation column to split by.")
+        flags = self.tensors[self.columns.validation.name].bool()
+        flags = flags if self.order is None else flags[self.order]
+        return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
+
+    def subset(self, positions: Tensor, parts: tuple[int, ...]) -> Part:
+        """The part's rows at ``positions``; ``parts`` are the rows that every part keeps."""
+        order = positions if self.order is None else self.order[positions]
+        return replace(self, rows=len(positions), parts=parts, order=order)
+
+    def weighed(self, masses: Callable[[Tensor], Tensor | None]) -> Part:
+        """The part with the masses that a loss gives to its targets, times the rows' weights.
+
+        Args:
+            masses: targets ``[B, ...]`` -> float64 ``[B]``, or None where each row adds 1.
+        """
+        target, weight = self.columns.target, self.columns.weight
+        pieces: list[Tensor] = []
+        plain = weight is None
+        for first in range(0, self._stored_rows(), _SCAN_ROWS):
+            rows = slice(first, min(first + _SCAN_ROWS, self._stored_rows()))
+            each = None if target is None else masses(self.tensors[target.name][rows])
+            plain = plain and each is None
+            each = torch.ones(rows.stop - rows.start, dtype=torch.float64) if each is None else each
+            pieces.append(each if weight is None else each * self._weights(weight.name, rows))
+        return self if plain else replace(self, masses=torch.cat([torch.empty(0, dtype=torch.float64), *pieces]))
+
+    def with_unit_masses(self) -> Part:
+        """The part with masses of 1, for members whose peers have others."""
+        return replace(self, masses=torch.ones(self._stored_rows(), dtype=torch.float64))
+
+    def step_weights(self, plan: Plan, epoch: int) -> Tensor:
+        """This part's weight in every step of an epoch, float64 ``[steps]``."""
+        if self.masses is None:
+            return torch.tensor([plan.count(self.index, step) for step in range(plan.steps)], dtype=torch.float64)
+        masses = self.masses[self._positions(plan, epoch)]
+        bounds = [plan.offset(self.index, step) for step in range(plan.steps + 1)]
+        pairs = itertools.pairwise(bounds)
+        return torch.tensor([float(masses[first:last].sum()) for first, last in pairs], dtype=torch.float64)
+
+    def batches(
+        self,
+        plan: Plan,
+        *,
+        epoch: int,
+        start: int = 0,
+        totals: Sequence[float] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Iterator[Batch]:
+        """This member's batches of an epoch, one for every step.
+
+        Args:
+            plan: how rows are dealt into steps; made from the same ``parts`` on every member.
+            epoch: the epoch, from 0; it chooses the permutation.
+            start: the first step wanted.
+            totals: the global weight of each step; None where every row weighs 1.
+            device: where the tensors are wanted.
+        """
+        if plan.rows != self.parts:
+            raise InvalidInput(f"the plan is for parts of {plan.rows} rows; expected {self.parts}.")
+        for chunk in prefetch(self._chunks(plan, epoch, start, torch.device(device))):
+            yield from self._cut(plan, chunk, totals)
+
+    def _positions(self, plan: Plan, epoch: int) -> Tensor:
+        permutation = plan.permutation(self.index, epoch)
+        return permutation if self.order is None else self.order[permutation]
+
+    def _chunks(self, plan: Plan, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
+        """Gathered rows of several steps at a time."""
+        positions = self._positions(plan, epoch)
+        fed = [column.name for column in (*self.columns.inputs, self.columns.target, self.columns.weight) if column]
+        row_bytes = sum(self.tensors[name][:1].nbytes for name in fed)
+        steps = max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, row_bytes * plan.batch_size // self.count)))
+        for first in range(start, plan.steps, steps):
+            bounds = [plan.offset(self.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
+            chosen = positions[bounds[0] : bounds[-1]]
+            rows = {name: _arrive(self.tensors[name].index_select(0, chosen), device) for name in fed}
+            masses = None if self.masses is None else self.masses.index_select(0, chosen)
+            yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, masses)
+
+    def _cut(self, plan: Plan, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
+        target, weight = self.columns.target, self.columns.weight
+        inputs = [chunk.rows[column.name] for column in self.columns.inputs]
+        for piece, (first, last) in enumerate(zip(chunk.bounds, chunk.bounds[1:], strict=False)):
+            step = chunk.first + piece
+            masses = None if chunk.masses is None else chunk.masses[first:last]
+            mass = float(last - first) if masses is None else float(masses.sum())
+            size = plan.size(step)
+            total = size if totals is None else totals[step]
+            yield Batch(
+                inputs=tuple([tensor[first:last] for tensor in inputs]),
+                target=None if target is None else chunk.rows[target.name][first:last],
+                weights=None if weight is None else chunk.rows[weight.name][first:last],
+                masses=masses,
+                rows=last - first,
+                weight=mass,
+                share=mass / total if total else 0.0,
+                total=size,
+            )
+
+    def _stored_rows(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def _weights(self, name: str, rows: slice) -> Tensor:
+        weights = self.tensors[name][rows].to(torch.float64)
+        if bool((weights < 0).any()):
+            raise InvalidInput(f"weight column {name!r} holds {float(weights.min())}; expected weights of at least 0.")
+        return weights
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The rows of a few steps: step ``first + i`` has the rows from ``bounds[i]`` to ``bounds[i + 1]``."""
+
+    first: int
+    bounds: list[int]
+    rows: dict[str, Tensor]
+    masses: Tensor | None
+
+
+def _arrive(rows: Tensor, device: torch.device) -> Tensor:
+    """Rows as the model gets them: wide integers as int64, on the device."""
+    if rows.dtype in (torch.int16, torch.int32):
+        rows = rows.long()
+    return rows if device.type == "cpu" else rows.pin_memory().to(device, non_blocking=True)

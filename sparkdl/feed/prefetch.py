@@ -1,0 +1,60 @@
+"""Work done ahead of the consumer, in one thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL = 0.1  # seconds after which a producer with a full queue looks whether the consumer has gone
+
+
+class _End:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
+    """Iterate over ``items`` with up to ``depth`` of them made ahead of time in a thread.
+
+    An error of the producer is raised where its item would have come. When the consumer stops early, the thread
+    ends before the generator's ``close()`` returns.
+    """
+    ready: queue.Queue[T | _End] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_produce, args=(items, ready, stopped), name="sparkdl-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _produce(items: Iterable[T], ready: queue.Queue[T | _End], stopped: threading.Event) -> None:
+    try:
+        for item in items:
+            if not _put(item, ready, stopped):
+                return
+        _put(_End(), ready, stopped)
+    except BaseException as error:  # noqa: BLE001 - it is raised again in the consumer
+        _put(_End(error), ready, stopped)
+
+
+def _put(item: T | _End, ready: queue.Queue[T | _End], stopped: threading.Event) -> bool:
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=_POLL)
+        except queue.Full:
+            continue
+        return True
+    return False

@@ -1,0 +1,101 @@
+"""Data without Spark: tables, datasets and dicts of arrays, dealt out to members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import Columns
+
+Batches = Iterable[pa.RecordBatch]
+Tabular = Union[pa.Table, ds.Dataset, Mapping[str, Any], Sequence[pa.Table]]
+
+_ROWS = 65_536  # rows of a record batch that is made here
+
+
+def deal(
+    data: Tabular | None, columns: Columns | Sequence[str] | None, size: int
+) -> tuple[list[Batches], Columns | None]:
+    """Each member's record batches, and the columns to keep of them.
+
+    A table is cut into runs of rows of nearly equal length; of a dataset, which may be larger than memory, each
+    batch is; a list of tables is taken as it is, one for each member.
+
+    Raises:
+        InvalidInput: the data is of another kind, or the columns do not fit it.
+    """
+    if data is None:
+        if columns is not None:
+            raise InvalidInput("columns were given without data.")
+        return [[] for _ in range(size)], None
+    parts, schema = _parts(data, size)
+    wanted = Columns.of(columns, schema.names)
+    wanted.check(schema)
+    return parts, wanted
+
+
+def _parts(data: Tabular, size: int) -> tuple[list[Batches], pa.Schema]:
+    if isinstance(data, ds.Dataset):
+        return [_slices(data, rank, size) for rank in range(size)], data.schema
+    if isinstance(data, Mapping):
+        data = _table(data)
+    if isinstance(data, pa.Table):
+        data = [_run(data, rank, size) for rank in range(size)]
+    if not isinstance(data, Sequence) or not all(isinstance(table, pa.Table) for table in data):
+        raise InvalidInput(
+            f"data is of type {type(data).__name__}; expected a pyarrow.Table, a pyarrow dataset, a dict of arrays or "
+            "a list of tables. A Spark DataFrame needs a SparkCluster."
+        )
+    if len(data) != size:
+        raise InvalidInput(f"{len(data)} tables were given for {size} members; expected one for each.")
+    return [table.to_batches(max_chunksize=_ROWS) for table in data], data[0].schema
+
+
+def spill(batches: Batches, path: str) -> str | None:
+    """Write batches to an Arrow file for another process; None where there are none."""
+    writer = None
+    for batch in batches:
+        writer = writer or pa.ipc.new_file(path, batch.schema)
+        writer.write_batch(batch)
+    if writer is None:
+        return None
+    writer.close()
+    return path
+
+
+def read(path: str | None) -> Iterator[pa.RecordBatch]:
+    """The batches of a file that ``spill`` wrote."""
+    if path is None:
+        return
+    with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
+
+
+def _run(table: pa.Table, rank: int, size: int) -> pa.Table:
+    first, last = rank * table.num_rows // size, (rank + 1) * table.num_rows // size
+    return table.slice(first, last - first)
+
+
+def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
+    for batch in data.to_batches():
+        first, last = rank * batch.num_rows // size, (rank + 1) * batch.num_rows // size
+        yield batch.slice(first, last - first)
+
+
+def _table(arrays: Mapping[str, Any]) -> pa.Table:
+    """A table of arrays ``[rows, ...]`` that need not be one-dimensional."""
+    return pa.table({name: _column(np.asarray(array)) for name, array in arrays.items()})
+
+
+def _column(array: npt.NDArray[Any]) -> pa.Array:
+    column = pa.array(np.ascontiguousarray(array).reshape(-1))
+    for length in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, length)
+    return column

@@ -1,0 +1,117 @@
+"""Every member holds the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.layout import GradientSink
+from sparkdl.objective import Objective
+from sparkdl.tensors import Batch
+from sparkdl.world import World
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Every member holds the whole model; as many replicas as members."""
+
+    def replicas(self, world_size: int) -> int:
+        """One replica for each member."""
+        return world_size
+
+    def place(self, objective: Objective, world: World) -> ReplicatedReplica:
+        """Build the model on this member's device."""
+        return ReplicatedReplica(objective, world.device)
+
+
+class ReplicatedReplica:
+    """A whole model on one device.
+
+    Args:
+        objective: model, loss, optimizer and arithmetic.
+        device: where the model lies.
+    """
+
+    def __init__(self, objective: Objective, device: torch.device) -> None:
+        self.module = objective.build(device)
+        self.module.train()
+        self.parameters: Sequence[nn.Parameter] = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self.sink: GradientSink | None = None
+        self.output: Any = None
+        self.optimizer = objective.optimizer(self.parameters)
+        self.scheduler = objective.scheduler(self.optimizer) if objective.scheduler is not None else None
+        self._criterion = objective.criterion(device)
+        self._clip_norm = objective.clip_norm
+        self._autocast = _autocast(objective.precision, device)
+        self._exchanged = False
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+
+    def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
+        """See ``Replica.gradients``."""
+        self._exchanged = last and self.sink is not None
+        if self._exchanged:
+            self._listener().begin(batch.share)
+        loss = self._pass(batch) if batch.weight else self._nothing()
+        if self._exchanged:
+            self._exchanged = False
+            self._listener().finish()
+        return loss
+
+    def apply(self) -> None:
+        """See ``Replica.apply``."""
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.optimizer.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Replica.state_dict``."""
+        state = {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return state if self.scheduler is None else state | {"scheduler": self.scheduler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See ``Replica.load_state_dict``."""
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+
+    def _pass(self, batch: Batch) -> Tensor:
+        with self._autocast:
+            output = self.module(*batch.inputs)
+            loss = self._criterion(output, batch)
+        if loss.grad_fn is None:
+            raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
+        (loss if batch.fraction == 1.0 else loss * batch.fraction).backward()  # type: ignore[no-untyped-call]
+        self.output = output.detach() if isinstance(output, Tensor) else output
+        return loss.detach()
+
+    def _nothing(self) -> Tensor:
+        self.output = None
+        return torch.zeros((), device=self.parameters[0].device, dtype=self.parameters[0].dtype)
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        def ready(parameter: Tensor) -> None:
+            if self._exchanged:
+                self._listener().ready(index)
+
+        return ready
+
+    def _listener(self) -> GradientSink:
+        assert self.sink is not None
+        return self.sink
+
+
+def _autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

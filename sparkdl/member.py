@@ -1,0 +1,294 @@
+"""What runs on one member of a gang, the same on every cluster.
+
+    meet (in a thread) + spool the part -> join -> agree on the parts -> work(world, part) -> outcome
+
+A member never lets an error escape: it returns it. So the launcher gets every member's own account, can tell the
+first cause from its consequences, and no error is buried under a cluster's own report of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from threading import Thread
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import torch
+
+from sparkdl import errors
+from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError
+from sparkdl.events import Endpoint, Event, Recorder, record, recording
+from sparkdl.feed.columns import Columns
+from sparkdl.feed.part import Part
+from sparkdl.feed.spool import Spool
+from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
+
+Work = Callable[[World, Part | None], Any]
+"""What a gang runs on every member; its values come back as a list in rank order."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every member of a gang is told.
+
+    Attributes:
+        work: the pickled ``work(world, part)``.
+        size: members of the gang.
+        run: an id that no other gang has.
+        attempt: which attempt of the run this is.
+        columns: what to keep of the data; None where there is none.
+        timeout: seconds after which a collective is given up.
+        device: ``"cpu"`` or ``"cuda"``.
+        threads: torch's threads; None leaves them as they are.
+        endpoint: where events go; None for nowhere.
+        fallback: the folder for events that cannot be sent; None to drop them.
+    """
+
+    work: bytes
+    size: int
+    run: str
+    attempt: int = 0
+    columns: Columns | None = None
+    timeout: float = 600.0
+    device: str = "cpu"
+    threads: int | None = None
+    endpoint: Endpoint | None = None
+    fallback: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A member's error as plain data, first cause or consequence.
+
+    Attributes:
+        kind: the error's class name.
+        message: its text.
+        trace: its traceback.
+        place: where it happened.
+        peer: whether it only says that another member has gone.
+        time: when it happened, in seconds since the epoch on that member.
+    """
+
+    kind: str
+    message: str
+    trace: str
+    place: Place
+    peer: bool
+    time: float
+
+    @staticmethod
+    def of(error: BaseException, place: Place) -> Failure:
+        """Take down an error and let go of everything its traceback holds on to."""
+        message = error.message if isinstance(error, SparkdlError) else str(error)
+        trace = "".join(traceback.format_exception(error))
+        failure = Failure(type(error).__name__, message, trace, place, is_peer_failure(error), time.time())
+        _forget(error)
+        return failure
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Failure:
+        """The failure whose fields are ``values``."""
+        return Failure(**{**values, "place": Place(**values["place"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """The failure as plain data."""
+        return asdict(self)
+
+    def error(self) -> SparkdlError:
+        """The error to raise on the driver."""
+        kind = getattr(errors, self.kind, None)
+        if isinstance(kind, type) and issubclass(kind, SparkdlError):
+            trace = None if issubclass(kind, InvalidInput) else self.trace
+            return kind(self.message, place=self.place, trace=trace)
+        return MemberFailed(f"{self.kind}: {self.message}", place=self.place, trace=self.trace)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a member came back with: a pickled value, or a failure.
+
+    Attributes:
+        rank: the member's rank.
+        value: the pickled return value of the work.
+        failure: what went wrong.
+        seconds: wall time by stage.
+    """
+
+    rank: int
+    value: bytes | None = None
+    failure: Failure | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run_member(
+    task: Task,
+    meeting: Meeting,
+    exchange: Exchange,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    directory: str | None = None,
+    listener: Callable[[Event], None] | None = None,
+) -> Outcome:
+    """Take part in a gang.
+
+    Args:
+        task: what every member is told.
+        meeting: this member's place in the gang.
+        exchange: gives every member's line to every member.
+        batches: this member's partition; drained to its end whatever happens.
+        directory: the folder for the spool.
+        listener: called with events directly, where the driver is this process.
+    """
+    member = _Member(task, meeting, exchange, directory)
+    recorder = Recorder(
+        task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
+    )
+    with recording(recorder), _threads(task.threads):
+        try:
+            record("started", pid=os.getpid(), host=member.place.host)
+            value = member.take_part(batches)
+            return Outcome(meeting.rank, value, seconds=member.seconds)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            failure = Failure.of(error, member.place)
+            record("failed", **failure.to_json())
+            return Outcome(meeting.rank, failure=failure, seconds=member.seconds)
+        finally:
+            recorder.close()
+
+
+class _Member:
+    def __init__(self, task: Task, meeting: Meeting, exchange: Exchange, directory: str | None) -> None:
+        self.task = task
+        self.meeting = meeting
+        self.exchange = exchange
+        self.directory = directory
+        self.seconds: dict[str, float] = {}
+        self.stage = "launch"
+        self.world: World | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where this member is now."""
+        host, step = self.meeting.address.host, None
+        if self.world is not None:
+            host, step = self.world.host, self.world.clock.step
+        return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+
+    def take_part(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+        meeting = _ahead(lambda: meet(self.meeting, self.exchange))
+        spool, spoiled = None, None
+        with self._stage("feed"):
+            try:
+                spool = self._spool(batches)
+            except Exception as error:  # the others wait for this member: it has to tell them first
+                spoiled = error
+        with self._stage("join"):
+            invitation: Invitation = meeting.result()
+        with join(self.meeting, invitation) as world:
+            self.world = world
+            part = self._agree(world, spool, spoiled)
+            with self._stage("work"):
+                value = cloudpickle.loads(self.task.work)(world, part)
+            with self._stage("result"):
+                packed: bytes = cloudpickle.dumps(value)
+                return packed
+
+    def _spool(self, batches: Iterable[pa.RecordBatch]) -> Spool | None:
+        columns, remaining = self.task.columns, iter(batches)
+        try:
+            if columns is None:
+                return None
+            spool = Spool(columns, directory=self.directory)
+            for batch in remaining:
+                spool.append(batch)
+            return spool
+        finally:
+            for _ in remaining:  # a task that leaves input behind loses its Python worker
+                continue
+
+    def _agree(self, world: World, spool: Spool | None, spoiled: Exception | None) -> Part | None:
+        with self._stage("join"):
+            own: dict[str, Any] = {"failed": spoiled is not None}
+            if spool is not None:
+                own |= {"rows": spool.rows, "layout": spool.layout()}
+            answers = world.agree("parts", own)
+            if spoiled is not None:
+                raise spoiled
+            for rank, answer in enumerate(answers):
+                if answer["failed"]:
+                    raise PeerLost(f"rank {rank} failed while it read its part.")
+        if spool is None or self.task.columns is None:
+            return None
+        with self._stage("feed"):
+            return _seal(spool, self.task.columns, world, answers)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        before, start = self.stage, time.perf_counter()
+        self.stage = name
+        try:
+            yield
+            self.stage = before  # only where all went well: a failure is reported with the stage it happened in
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, Any]]) -> Part:
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+    owner: dict[str, int] = {}
+    for rank, answer in enumerate(answers):
+        for name, (dtype, shape) in answer["layout"].items():
+            found = dtype, tuple(shape)
+            if layout.setdefault(name, found) != found:
+                raise InvalidInput(
+                    f"column {name!r} has rows of {layout[name]} in part {owner[name]} and of {found} in part {rank}."
+                )
+            owner.setdefault(name, rank)
+    rows = tuple(answer["rows"] for answer in answers)
+    own = rows[world.rank]
+    if not sum(rows):
+        raise InvalidInput("the data has no rows; expected at least one.")
+    tensors = spool.seal(layout)
+    order = spool.order(tensors[columns.row_id.name]) if columns.row_id is not None else None
+    return Part(world.rank, world.size, own, rows, columns, tensors, order)
+
+
+def _ahead(call: Callable[[], Any]) -> Future[Any]:
+    """Run a call in a thread, beside whatever comes next."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised again by result()
+            future.set_exception(error)
+
+    Thread(target=run, name="sparkdl-meet", daemon=True).start()
+    return future
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop the locals that tracebacks keep: a process group among them would keep its peers waiting."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    gc.collect()

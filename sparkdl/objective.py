@@ -1,0 +1,149 @@
+"""What is minimised: model, loss, optimizer, schedule, metrics.
+
+The loss of a step is the weighted mean over the rows ``i`` of the GLOBAL batch, wherever they lie,
+
+    L(w) = sum_i a_i * l_i(w) / sum_i a_i * m_i
+
+with ``l_i`` the loss of row ``i`` averaged over its trailing dimensions, ``a_i`` its weight (``weightCol``, else
+1) and ``m_i`` its mass: 1, or what a class-weighted loss or one with ``ignore_index`` divides by, so that the
+result is what ``torch.nn.CrossEntropyLoss(weight, ignore_index, reduction="mean")`` gives for the whole batch on
+one machine.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.tensors import Batch
+
+ModelFactory = Callable[[], nn.Module]
+LossFunction = Callable[[Any, Tensor], Tensor]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+SchedulerFactory = Callable[[torch.optim.Optimizer], Any]
+
+PRECISIONS = ("fp32", "bf16", "fp64")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised, and in which arithmetic.
+
+    Attributes:
+        model: a factory without arguments, or a module whose weights are the start.
+        loss: an ``nn`` loss module, or ``loss(output, target)`` returning losses ``[B, ...]`` or a scalar batch mean.
+        optimizer: called with the parameters; the default is Adam with torch's defaults.
+        scheduler: called with the optimizer; stepped after every optimizer step. None for a constant rate.
+        metrics: name -> ``torchmetrics.Metric`` (copied before use).
+        precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
+        clip_norm: the largest L2 norm of the global gradient; None for no clipping.
+    """
+
+    model: ModelFactory | nn.Module
+    loss: LossFunction | nn.Module
+    optimizer: OptimizerFactory = torch.optim.Adam
+    scheduler: SchedulerFactory | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InvalidInput(f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}.")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise InvalidInput(f"clipNorm is {self.clip_norm!r}; expected a number above 0, or None.")
+        _check_loss(self.loss)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights and of floating-point inputs."""
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def build(self, device: torch.device | str = "cpu") -> nn.Module:
+        """A new module on ``device`` in the weights' dtype.
+
+        Raises:
+            InvalidInput: the factory did not return a module, or nothing in it can be trained.
+        """
+        module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        if not isinstance(module, nn.Module):
+            raise InvalidInput(f"model() returned {type(module).__name__}; expected a torch.nn.Module.")
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
+        return module.to(device=device, dtype=self.dtype)
+
+    def criterion(self, device: torch.device | str = "cpu") -> Criterion:
+        """The loss, ready to be called on members."""
+        loss = self.loss
+        if isinstance(loss, nn.Module):
+            loss = copy.deepcopy(loss).to(device=device, dtype=self.dtype)
+        return Criterion(loss)
+
+
+class Criterion:
+    """The loss of batches: local means whose share-weighted sum is the global mean."""
+
+    def __init__(self, loss: LossFunction | nn.Module) -> None:
+        self._mean = loss
+        self._each = loss
+        if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+            self._each = copy.deepcopy(loss)
+            self._each.reduction = "none"  # type: ignore[assignment]
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """The local mean, a scalar: the losses of the batch's rows, weighted, over ``batch.weight``."""
+        target = target_of(batch)
+        if batch.masses is None and batch.weights is None:
+            loss = cast(Tensor, self._mean(output, target))
+            return loss if loss.dim() == 0 else _row_means(loss, batch.rows).mean()
+        losses = _row_means(cast(Tensor, self._each(output, target)), batch.rows)
+        weighted = losses if batch.weights is None else losses * batch.weights
+        return weighted.sum() / batch.weight
+
+    def masses(self, target: Tensor) -> Tensor | None:
+        """What each row adds to the loss's denominator, float64 ``[B]``; None where each row adds 1.
+
+        Only class-index losses divide by something else: by the classes' weights, leaving out ignored labels.
+        """
+        if not isinstance(self._mean, (nn.CrossEntropyLoss, nn.NLLLoss)) or target.is_floating_point():
+            return None
+        kept = target != self._mean.ignore_index
+        if self._mean.weight is None:
+            each = kept.to(torch.float64)
+        else:
+            each = self._mean.weight.to("cpu", torch.float64)[torch.where(kept, target.long(), 0)] * kept
+        each = each.flatten(1).mean(1) if each.dim() > 1 else each
+        return None if bool((each == 1).all()) else each
+
+
+def target_of(batch: Batch) -> Tensor:
+    """The batch's target; its first input where there is none (an autoencoder)."""
+    return batch.inputs[0] if batch.target is None else batch.target
+
+
+def _check_loss(loss: object) -> None:
+    reduction = getattr(loss, "reduction", None)
+    if isinstance(loss, nn.Module) and reduction not in (None, "mean", "none"):
+        raise InvalidInput(
+            f"{type(loss).__name__} has reduction={reduction!r}; expected 'mean': losses are averaged over the "
+            "global batch, so that the batch size does not change the learning rate."
+        )
+    if not callable(loss):
+        raise InvalidInput(f"loss is {loss!r}; expected a function loss(output, target) or an nn loss module.")
+
+
+def _row_means(losses: Tensor, rows: int) -> Tensor:
+    if losses.dim() == 0:
+        raise InvalidInput(
+            "loss(output, target) returned a scalar, which cannot be weighted by row; expected one loss for "
+            'each row, for example with reduction="none".'
+        )
+    if losses.shape[0] != rows:
+        raise InvalidInput(f"loss(output, target) returned shape {tuple(losses.shape)} for a batch of {rows} rows.")
+    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses

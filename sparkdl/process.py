@@ -1,0 +1,105 @@
+"""A process of this machine that can be a gang's member, again and again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sparkdl.feed.tables import read
+from sparkdl.member import Task, run_member
+from sparkdl.network import Address
+from sparkdl.world import Meeting
+
+_CHILD = "import sys; from sparkdl.process import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+
+
+class MemberProcess:
+    """A fresh interpreter that waits for tasks; it ends with this process, however that ends.
+
+    Unlike multiprocessing's spawn it does not run the caller's main module again, so that scripts need no guard.
+
+    Args:
+        rank: the rank it has in every gang.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.busy = False
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno()), str(lifeline)],
+                pass_fds=[theirs.fileno(), lifeline],
+                env=environment,
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.connection: Connection[Any, Any] = Connection(ours.detach())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def start(self, task: Task, file: str | None) -> None:
+        """Begin a task on the part in ``file``."""
+        self.busy = True
+        self.connection.send((task, self.rank, file))
+
+    def obituary(self) -> str:
+        """What is known of the end of a process that has ended."""
+        code = self._process.wait(timeout=10)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return f"the process of rank {self.rank} (pid {self.pid}) {how}."
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.alive:
+            self._process.kill()
+        self._process.wait()
+        self.connection.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+
+def serve(connection: int, lifeline: int) -> None:
+    """The life of a member's process: take a task, take part, send the outcome."""
+    # A Ctrl-C goes to the whole foreground group; the parent decides what becomes of its members.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    parent: Connection[Any, Any] = Connection(connection)
+
+    def exchange(line: str) -> list[str]:
+        parent.send(line)
+        lines: list[str] = parent.recv()
+        return lines
+
+    while True:
+        try:
+            task, rank, file = parent.recv()
+        except EOFError:
+            return
+        meeting = Meeting(
+            rank, task.size, task.run, task.attempt, Address("127.0.0.1"), timeout=task.timeout, device=task.device
+        )
+        parent.send(run_member(task, meeting, exchange, read(file)))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # returns when the parent's end of the pipe closes
+    os._exit(1)

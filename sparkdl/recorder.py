@@ -1,0 +1,287 @@
+"""A member's recorder: a bounded queue, a thread that empties it, and a file for what the driver cannot take."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sparkdl.channel import Event, Listener, plain
+from sparkdl.clock import Clock
+from sparkdl.errors import InvalidInput
+from sparkdl.wire import Connection, Endpoint
+
+__all__ = ["Recorder"]
+
+CONNECT_SECONDS = 2.0
+"""What one address has to answer and prove itself."""
+RECEIPT_SECONDS = 30.0
+"""What the driver has to take a burst of events before the connection counts as broken."""
+RETRY_SECONDS = (1.0, 30.0)
+"""The first and the longest wait between two attempts to connect."""
+BURST_EVENTS = 64
+BURST_BYTES = 1 << 18
+"""A burst, after which receipts are awaited, is cut at so many events or bytes."""
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Takes a member's events and sends them from a thread of its own.
+
+    Args:
+        endpoint: the driver's channel; None to keep everything in the fallback, or with ``listener``.
+        rank: the member's rank in the gang.
+        attempt: the attempt the gang is in, from 0.
+        fallback: a local folder for ``rank-<rank>.attempt-<attempt>.jsonl``, made and appended to when the driver
+            cannot be reached; by default such events are dropped.
+        capacity: events that may wait to be sent.
+        listener: a function to call directly, one call at a time, for a member in the driver's own process; the
+            queue and the fallback are then not needed. What it raises is logged once.
+
+    Raises:
+        InvalidInput: ``endpoint`` and ``listener`` are both given, or ``capacity`` is below 1.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint | None,
+        *,
+        rank: int,
+        attempt: int = 0,
+        fallback: str | os.PathLike[str] | None = None,
+        capacity: int = 10_000,
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        if listener is not None and endpoint is not None:
+            raise InvalidInput("a recorder has an endpoint or a listener, this one was given both; leave one out")
+        if capacity < 1:
+            raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
+        self.rank, self.attempt = rank, attempt
+        self._capacity = capacity
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
+        self._closed = False
+        self._dropped = 0
+        self._listener = None if listener is None else Listener(listener)
+        path = None if fallback is None else Path(fallback, f"rank-{rank}.attempt-{attempt}.jsonl")
+        self._route = _Route(endpoint, path)
+        self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
+        if listener is None:
+            self._thread.start()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def dropped(self) -> int:
+        """Events lost for want of room in the queue or of anywhere to go."""
+        return self._dropped
+
+    def record(self, kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
+        """Record an event that happens now; never raises and never waits.
+
+        Args:
+            kind: what it is.
+            clock: how far the run has come; copied.
+            payload: JSON values; copied, so that lists and dicts may be changed afterwards.
+        """
+        self.put(kind, reading(clock), payload)
+
+    def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
+        """Record an event as ``record`` does, from a clock read earlier and a payload that may have any names."""
+        event = Event(kind, self.rank, self.attempt, time.time(), clock, plain(payload))
+        with self._lock:
+            if self._closed or self._queue.qsize() >= self._capacity:
+                self._dropped += 1
+                return
+            if self._listener is None:
+                self._queue.put(event)
+        if self._listener is not None:
+            self._listener(event)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send what is queued, within ``timeout`` seconds, and join the thread; the rest goes to the fallback.
+
+        If any were dropped the last event has kind ``"recorder"`` and the payload ``{"dropped": count}``. A driver
+        that does not answer is waited for ``timeout`` and at most 2 seconds more. Later events are dropped; calling
+        it again does nothing.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._listener is not None:
+            return
+        self._route.deadline = time.monotonic() + timeout
+        self._queue.put(None)
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._route.abort()
+            self._thread.join(CONNECT_SECONDS)
+        if self._thread.is_alive():  # in a name server or a file system that does not answer
+            self._abandon()
+
+    def _abandon(self) -> None:
+        lost = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                lost += self._queue.get_nowait() is not None
+        self._queue.put(None)
+        self._drop(lost)
+        logger.warning("%s does not end; %d events that still waited for it are dropped", self._thread.name, lost)
+
+    def _drop(self, count: int) -> None:
+        with self._lock:
+            self._dropped += count
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            burst, ended = self._take()
+            self._drop(len(burst) - self._route.deliver(burst))
+        if self._dropped:
+            last = Event("recorder", self.rank, self.attempt, time.time(), None, {"dropped": self._dropped})
+            self._route.deliver([last.to_json().encode()])
+        self._route.close()
+
+    def _take(self) -> tuple[list[bytes], bool]:
+        """What is queued, up to a burst, waiting for the first; and whether that is all there will ever be."""
+        burst: list[bytes] = []
+        size = 0
+        event = self._queue.get()
+        while event is not None:
+            burst.append(event.to_json().encode())
+            size += len(burst[-1])
+            if len(burst) >= BURST_EVENTS or size >= BURST_BYTES:
+                break
+            try:
+                event = self._queue.get_nowait()
+            except queue.Empty:
+                break
+        return burst, event is None
+
+
+class _Route:
+    """Where a recorder's events go: the driver, else the file, else nowhere. Used by the recorder's thread."""
+
+    def __init__(self, endpoint: Endpoint | None, fallback: Path | None) -> None:
+        self._endpoint = endpoint
+        self._fallback = None if fallback is None else _Journal(fallback)
+        self._connection: Connection | None = None
+        self._retry_at = self._pause = 0.0
+        self._warned = False
+        self.deadline = float("inf")
+
+    def deliver(self, burst: Sequence[bytes]) -> int:
+        """Deliver the burst and return how many of its events went anywhere."""
+        sent = 0
+        allowed = self._allowed(RECEIPT_SECONDS)
+        connection = self._connected() if burst and allowed > 0 else None
+        if connection is not None:
+            sent = connection.send(burst, allowed)
+            if sent < len(burst):
+                self._disconnect()
+        rest = burst[sent:]
+        if not rest:
+            return sent
+        if self._endpoint is not None and not self._warned:
+            self._warned = True
+            place = "are dropped" if self._fallback is None else f"go to {self._fallback.path}"
+            logger.warning("the driver at %s cannot be reached; events %s", self._endpoint, place)
+        return sent + (0 if self._fallback is None else self._fallback.append(rest))
+
+    def abort(self) -> None:
+        """End an exchange with the driver that takes too long; called from another thread."""
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+
+    def close(self) -> None:
+        """Close the connection and the file."""
+        self._disconnect()
+        if self._fallback is not None:
+            self._fallback.close()
+
+    def _allowed(self, seconds: float) -> float:
+        return min(seconds, self.deadline - time.monotonic())
+
+    def _connected(self) -> Connection | None:
+        if self._connection is not None or self._endpoint is None or time.monotonic() < self._retry_at:
+            return self._connection
+        for address in self._endpoint.addresses:
+            allowed = self._allowed(CONNECT_SECONDS)
+            if allowed <= 0:
+                return None
+            try:
+                self._connection = Connection.open(address, self._endpoint, allowed)
+            except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+                logger.debug("no driver at %s: %s", address, error)
+            else:
+                self._pause = 0.0
+                return self._connection
+        first, longest = RETRY_SECONDS
+        self._pause = min(max(2 * self._pause, first), longest)
+        self._retry_at = time.monotonic() + self._pause
+        return None
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Journal:
+    """A file of events, one JSON object a line, made when the first is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: FileIO | None = None
+        self._warned = False
+
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Append the lines and return how many of them are wholly in the file."""
+        data = b"".join(line + b"\n" for line in lines)
+        written = 0
+        try:
+            if self._file is None:
+                self._file = self._open()
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError as error:
+            if not self._warned:
+                logger.warning("events cannot be kept in %s and are dropped: %s", self.path, error)
+            self._warned = True
+            self.close()
+        return data.count(b"\n", 0, written)
+
+    def close(self) -> None:
+        """Close the file; it opens again if there is more to keep."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = FileIO(self.path, "a+")  # unbuffered: what was not written is never written later
+        if file.tell() and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
+            file.write(b"\n")  # an earlier process was cut short: the next line must not grow onto its last
+        return file
+
+
+def reading(clock: Clock | None) -> dict[str, int] | None:
+    """Return ``clock.state_dict()``, at a tenth of its cost."""
+    return None if clock is None else {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}

@@ -1,0 +1,44 @@
+"""A module's weights and buffers as safetensors bytes: nothing is unpickled when they are read."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+
+
+def pack(module: nn.Module) -> bytes:
+    """The module's ``state_dict`` as safetensors; tied tensors are written once."""
+    names: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
+    kept: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in module.state_dict().items():
+        first = names.setdefault((tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())), name)
+        if first != name and tensor.numel():
+            aliases[name] = first
+        else:
+            kept[name] = tensor.detach().cpu().contiguous().clone()
+    return save(kept, {"aliases": json.dumps(aliases)})
+
+
+def unpack(packed: bytes, module: nn.Module) -> None:
+    """Load bytes that ``pack`` made into a module of the same architecture.
+
+    Raises:
+        InvalidInput: the bytes are damaged, or belong to another architecture.
+    """
+    try:
+        state = load(packed)
+        (length,) = struct.unpack("<Q", packed[:8])
+        aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
+    except Exception as error:
+        raise InvalidInput(f"the saved weights cannot be read: {error}") from error
+    state |= {name: state[first] for name, first in aliases.items()}
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise InvalidInput(f"the saved weights do not fit {type(module).__name__}: {error}") from error
