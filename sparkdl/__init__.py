@@ -1,1 +1,56 @@
-"""Deep learning on the data a Spark cluster already holds."""
+"""Deep learning on the data a Spark cluster already holds.
+
+The public names are loaded when they are first used: ``import sparkdl`` imports neither pyspark nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl.cluster import InlineCluster as InlineCluster
+    from sparkdl.cluster import LocalCluster as LocalCluster
+    from sparkdl.errors import SparkdlError as SparkdlError
+    from sparkdl.feed.columns import Column as Column
+    from sparkdl.feed.columns import Columns as Columns
+    from sparkdl.ml.estimator import TorchClassifier as TorchClassifier
+    from sparkdl.ml.estimator import TorchEstimator as TorchEstimator
+    from sparkdl.ml.estimator import TorchRegressor as TorchRegressor
+    from sparkdl.ml.model import TorchModel as TorchModel
+    from sparkdl.objective import Objective as Objective
+    from sparkdl.spark.cluster import SparkCluster as SparkCluster
+    from sparkdl.strategies.allreduce import AllReduce as AllReduce
+    from sparkdl.train import Training as Training
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AllReduce": "sparkdl.strategies.allreduce",
+    "Column": "sparkdl.feed.columns",
+    "Columns": "sparkdl.feed.columns",
+    "InlineCluster": "sparkdl.cluster",
+    "LocalCluster": "sparkdl.cluster",
+    "Objective": "sparkdl.objective",
+    "SparkCluster": "sparkdl.spark.cluster",
+    "SparkdlError": "sparkdl.errors",
+    "TorchClassifier": "sparkdl.ml.estimator",
+    "TorchEstimator": "sparkdl.ml.estimator",
+    "TorchModel": "sparkdl.ml.model",
+    "TorchRegressor": "sparkdl.ml.estimator",
+    "Training": "sparkdl.train",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those of the table
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sparkdl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -24,8 +24,10 @@ from sparkdl.wire import KEY_BYTES, MAX_FRAME, MAX_HELLO, NONCE_BYTES, Endpoint,
 
 __all__ = ["Channel", "Event", "Listener", "plain"]
 
-MAX_PENDING = 128
-"""Connections that may be waiting to prove themselves."""
+MAX_PENDING = 256
+"""Connections that may be waiting to prove themselves; a gang of so many can connect in the same instant."""
+BACKLOG = 1024
+"""Connections that may be waiting to be accepted."""
 HANDSHAKE_SECONDS = 5.0
 """What a connection has, in all, to prove itself."""
 
@@ -63,7 +65,7 @@ class Event:
         """
         try:
             text = _encode(vars(self))
-        except Exception as error:  # noqa: BLE001 - whatever a payload's own objects raise, recording must not
+        except Exception as error:  # whatever a payload's own objects raise, recording must not
             text = _encode(vars(replace(self, clock=None, payload=_complaint(error))))
         if len(text) <= MAX_FRAME:
             return text
@@ -104,7 +106,7 @@ def plain(payload: Mapping[str, Any]) -> dict[str, Any]:
     try:
         copy: dict[str, Any] = json.loads(_encode(payload))
         return copy
-    except Exception as error:  # noqa: BLE001 - as in Event.to_json
+    except Exception as error:  # as in Event.to_json
         return _complaint(error)
 
 
@@ -310,7 +312,7 @@ def _listen(bind: str) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0]
         both = bind == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server(address, family=family, backlog=MAX_PENDING, dualstack_ipv6=both)
+        listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot listen on bind={bind!r}, give an address of this host: {error}") from error
     listening.setblocking(False)

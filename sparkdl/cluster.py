@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import cloudpickle
 import torch
-import torch.distributed as dist
 
 from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Event
@@ -26,7 +25,7 @@ from sparkdl.feed.tables import deal, spill
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
 from sparkdl.process import MemberProcess
-from sparkdl.world import Meeting
+from sparkdl.world import Meeting, in_a_group
 
 Listener = Callable[[Event], None]
 
@@ -85,7 +84,7 @@ class InlineCluster:
         attempt: int = 0,
     ) -> list[Any]:
         """See ``Cluster.gang``."""
-        if dist.is_initialized():
+        if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
         tables, wanted = deal(data, columns, 1)
         task = Task(cloudpickle.dumps(work), 1, uuid.uuid4().hex, attempt, wanted)
@@ -104,9 +103,7 @@ class LocalCluster:
         timeout: seconds after which a collective is given up.
     """
 
-    def __init__(
-        self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0
-    ) -> None:
+    def __init__(self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0) -> None:
         if size < 1:
             raise InvalidInput(f"a LocalCluster of {size} members was asked for; expected at least 1.")
         if device == "cuda" and torch.cuda.device_count() < size:

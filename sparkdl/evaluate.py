@@ -68,8 +68,10 @@ def evaluate(
     criterion: Criterion,
     part: Part,
     group: Group,
+    *,
     metrics: Metrics,
-    place: tuple[torch.device, int],
+    batch_size: int,
+    device: torch.device,
 ) -> dict[str, float]:
     """Loss and metrics of a module over every member's part.
 
@@ -79,9 +81,9 @@ def evaluate(
         part: this member's rows; may be empty.
         group: the members.
         metrics: torchmetrics metrics, which are reset.
-        place: the device, and the rows of a batch over all members.
+        batch_size: rows of a batch over all members.
+        device: where the module lies.
     """
-    device, batch_size = place
     plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
     was_training = module.training
     module.eval()
@@ -101,7 +103,7 @@ def synchronised(metric: Any, group: Group) -> Any:
     """
     updated = group.gather(bool(metric.update_called))
 
-    def gather(tensor: Tensor, group_: Any = None) -> list[Tensor]:
+    def gather(tensor: Tensor, **_: Any) -> list[Tensor]:
         states = group.gather(tensor.cpu())
         return [state.to(tensor.device) for state, used in zip(states, updated, strict=True) if used]
 

@@ -52,9 +52,8 @@ def _install(recorder: Recorder | None) -> Recorder | None:
     return previous
 
 
-if hasattr(os, "register_at_fork"):
-    # A forked child, such as a loader's worker, has the recorder but not its thread: nobody would empty the queue.
-    os.register_at_fork(after_in_child=lambda: _install(None))
+# A forked child, such as a loader's worker, has the recorder but not its thread: nobody would empty the queue.
+os.register_at_fork(after_in_child=lambda: _install(None))
 
 
 @contextlib.contextmanager

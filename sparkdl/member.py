@@ -12,7 +12,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,6 @@ from threading import Thread
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 import torch
 
 from sparkdl import errors
@@ -29,6 +28,7 @@ from sparkdl.events import Endpoint, Event, Recorder, record, recording
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part
 from sparkdl.feed.spool import Spool
+from sparkdl.feed.tables import Batches
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 
 Work = Callable[[World, Part | None], Any]
@@ -132,7 +132,7 @@ def run_member(
     task: Task,
     meeting: Meeting,
     exchange: Exchange,
-    batches: Iterable[pa.RecordBatch],
+    batches: Batches,
     *,
     directory: str | None = None,
     listener: Callable[[Event], None] | None = None,
@@ -182,7 +182,7 @@ class _Member:
             host, step = self.world.host, self.world.clock.step
         return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
 
-    def take_part(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+    def take_part(self, batches: Batches) -> bytes:
         meeting = _ahead(lambda: meet(self.meeting, self.exchange))
         spool, spoiled = None, None
         with self._stage("feed"):
@@ -201,7 +201,7 @@ class _Member:
                 packed: bytes = cloudpickle.dumps(value)
                 return packed
 
-    def _spool(self, batches: Iterable[pa.RecordBatch]) -> Spool | None:
+    def _spool(self, batches: Batches) -> Spool | None:
         columns, remaining = self.task.columns, iter(batches)
         try:
             if columns is None:
@@ -268,7 +268,7 @@ def _ahead(call: Callable[[], Any]) -> Future[Any]:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised again by result()
+        except BaseException as error:  # it is raised again by result()
             future.set_exception(error)
 
     Thread(target=run, name="sparkdl-meet", daemon=True).start()

@@ -99,6 +99,7 @@ class Criterion:
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """The local mean, a scalar: the losses of the batch's rows, weighted, over ``batch.weight``."""
         target = target_of(batch)
+        output = _aligned(output, target)
         if batch.masses is None and batch.weights is None:
             loss = cast(Tensor, self._mean(output, target))
             return loss if loss.dim() == 0 else _row_means(loss, batch.rows).mean()
@@ -136,6 +137,13 @@ def _check_loss(loss: object) -> None:
         )
     if not callable(loss):
         raise InvalidInput(f"loss is {loss!r}; expected a function loss(output, target) or an nn loss module.")
+
+
+def _aligned(output: Any, target: Tensor) -> Any:
+    """An output ``[B, 1]`` as ``[B]`` where the target is numbers ``[B]``: elementwise losses would broadcast them."""
+    if isinstance(output, Tensor) and target.is_floating_point() and output.shape == (*target.shape, 1):
+        return output.squeeze(-1)
+    return output
 
 
 def _row_means(losses: Tensor, rows: int) -> Tensor:

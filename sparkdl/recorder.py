@@ -21,7 +21,7 @@ from sparkdl.wire import Connection, Endpoint
 
 __all__ = ["Recorder"]
 
-CONNECT_SECONDS = 2.0
+CONNECT_SECONDS = 3.0
 """What one address has to answer and prove itself."""
 RECEIPT_SECONDS = 30.0
 """What the driver has to take a burst of events before the connection counts as broken."""
@@ -117,7 +117,7 @@ class Recorder:
         """Send what is queued, within ``timeout`` seconds, and join the thread; the rest goes to the fallback.
 
         If any were dropped the last event has kind ``"recorder"`` and the payload ``{"dropped": count}``. A driver
-        that does not answer is waited for ``timeout`` and at most 2 seconds more. Later events are dropped; calling
+        that does not answer is waited for ``timeout`` and at most 3 seconds more. Later events are dropped; calling
         it again does nothing.
         """
         with self._lock:
@@ -189,9 +189,9 @@ class _Route:
     def deliver(self, burst: Sequence[bytes]) -> int:
         """Deliver the burst and return how many of its events went anywhere."""
         sent = 0
-        allowed = self._allowed(RECEIPT_SECONDS)
-        connection = self._connected() if burst and allowed > 0 else None
-        if connection is not None:
+        connection = self._connected() if burst else None
+        allowed = self._allowed(RECEIPT_SECONDS)  # read after connecting: what begins later than this, abort() ends
+        if connection is not None and allowed > 0:
             sent = connection.send(burst, allowed)
             if sent < len(burst):
                 self._disconnect()

@@ -120,7 +120,12 @@ class _Run:
     def __init__(self, world: World, group: Group, part: Part, training: Training, replica: Replica) -> None:
         self.world, self.group, self.replica, self.training = world, group, replica, training
         self.history: list[dict[str, Any]] = []
-        self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0, "train_seconds": 0.0}
+        self.report: dict[str, Any] = {
+            "rows": part.rows,
+            "output": None,
+            "feed_wait_seconds": 0.0,
+            "train_seconds": 0.0,
+        }
         self.criterion = training.objective.criterion(world.device)
         part, self.validation = _split(part.weighed(self.criterion.masses), group)
         self.part = self._weighed_together(part)
@@ -153,6 +158,8 @@ class _Run:
     def observe(self, loss: Tensor, batch: Batch) -> None:
         """Take down a batch's loss and, without validation rows, its metrics."""
         self.meter.add(loss, self.replica.output, batch)
+        if self.report["output"] is None and isinstance(self.replica.output, Tensor):
+            self.report["output"] = list(self.replica.output.shape[1:])
 
     def progress(self) -> None:
         """Tell the driver how far the gang is, now and then and from rank 0 alone."""
@@ -180,16 +187,19 @@ class _Run:
         row |= self.meter.close(self.group)
         if self.validation is not None:
             found = evaluate(
-                self.replica.module, self.criterion, self.validation, self.group, self.validation_metrics, self._place()
+                self.replica.module,
+                self.criterion,
+                self.validation,
+                self.group,
+                metrics=self.validation_metrics,
+                batch_size=self.training.batch_size,
+                device=self.world.device,
             )
             row |= {f"valid_{name}": value for name, value in found.items()}
         row |= {"seconds": seconds, "rows_per_second": self.plan.total / max(seconds, 1e-9)}
         self.history.append(row)
         if self.world.rank == 0:
             record("epoch", clock=clock, **row)
-
-    def _place(self) -> tuple[torch.device, int]:
-        return self.world.device, self.training.batch_size
 
     def _weighed_together(self, part: Part) -> Part:
         """Members with a part that weighs 1 a row count weights as well where another member has to."""

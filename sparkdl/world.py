@@ -266,6 +266,11 @@ def reaching_peers() -> Iterator[None]:
         raise PeerLost(f"another member went away: {error}") from error
 
 
+def in_a_group() -> bool:
+    """Whether ``torch.distributed`` is initialized in this process."""
+    return dist.is_initialized()
+
+
 def is_peer_failure(error: BaseException) -> bool:
     """Whether an error, also one of user code, only says that another member has gone."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe", "Timed out")

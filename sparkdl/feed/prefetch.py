@@ -46,7 +46,7 @@ def _produce(items: Iterable[T], ready: queue.Queue[T | _End], stopped: threadin
             if not _put(item, ready, stopped):
                 return
         _put(_End(), ready, stopped)
-    except BaseException as error:  # noqa: BLE001 - it is raised again in the consumer
+    except BaseException as error:  # it is raised again in the consumer
         _put(_End(error), ready, stopped)
 
 

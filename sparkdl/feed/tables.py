@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Columns
 
 Batches = Iterable[pa.RecordBatch]
-Tabular = Union[pa.Table, ds.Dataset, Mapping[str, Any], Sequence[pa.Table]]
+Tabular = Any  # a pyarrow.Table, a pyarrow dataset, a dict of arrays, or a list with one table for each member
 
 _ROWS = 65_536  # rows of a record batch that is made here
 

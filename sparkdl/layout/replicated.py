@@ -41,7 +41,9 @@ class ReplicatedReplica:
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
         self.module.train()
-        self.parameters: Sequence[nn.Parameter] = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self.parameters: Sequence[nn.Parameter] = [
+            parameter for parameter in self.module.parameters() if parameter.requires_grad
+        ]
         self.sink: GradientSink | None = None
         self.output: Any = None
         self.optimizer = objective.optimizer(self.parameters)

@@ -1,0 +1,1 @@
+"""pyspark.ml's front door: estimators, and the model they return."""

@@ -63,9 +63,7 @@ class AllReduceSync:
         self._share = 1.0
         self._buckets: list[Bucket] = make_buckets(replica.parameters, strategy.bucket_bytes) if group.size > 1 else []
         self._slots = {
-            parameter: (bucket, slot)
-            for bucket in self._buckets
-            for slot, parameter in enumerate(bucket.parameters)
+            parameter: (bucket, slot) for bucket in self._buckets for slot, parameter in enumerate(bucket.parameters)
         }
         self._reduction = strategy.reduce.open(self._buckets, group)
         self._waiting: set[int] = set()

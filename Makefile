@@ -1,0 +1,62 @@
+# `make help` lists the targets. Everything is installed in $(VENV) and nothing outside the checkout is touched, but
+# for Java where root on Debian lacks it: see conf/java.sh.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check clean
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_DIR ?= build/demo
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Somebody's own Spark must not leak in: with their SPARK_HOME, its configuration or its Python path, the demo and the
+# tests would run on another Spark than the one that is pinned.
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_SUBMIT_ARGS PYTHONPATH
+# Driver and executors run the Python that has sparkdl, wherever the PATH leads.
+export PYSPARK_PYTHON := $(abspath $(BIN))/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Every Spark process stays on this machine, whatever its host name resolves to.
+export SPARK_LOCAL_IP := 127.0.0.1
+
+WITH_JAVA = JAVA_HOME="$$(conf/java.sh)" && export JAVA_HOME &&
+SUBMIT = $(WITH_JAVA) $(BIN)/spark-submit --properties-file conf/spark/local.conf
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, predict
+	rm -rf $(DEMO_DIR)/data $(DEMO_DIR)/run $(DEMO_DIR)/predictions
+	$(BIN)/python examples/digits_to_parquet.py $(DEMO_DIR)/data
+	$(SUBMIT) --py-files examples/digits_net.py jobs/train.py --config conf/train/digits.yaml
+	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --config conf/predict/digits.yaml
+
+test: $(INSTALLED) ## the fast tests, in less than 15 minutes and never retried
+	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=780
+
+test-all: $(INSTALLED) ## every test that needs no GPU; failed cluster and chaos tests get one retry
+	$(WITH_JAVA) $(BIN)/python tests/retry.py
+
+check: $(INSTALLED) ## style, types, layers and sizes, in less than a minute
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_layers.py
+
+clean: ## remove outputs and caches; the virtual environment stays
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* spark-warehouse
+	rm -rf $(VENV)/lib/python*/site-packages/pyspark/work # what local-cluster executors leave behind
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency.
+$(INSTALLED): setup.cfg conf/constraints.txt
+	$(if $(shell $(PYTHON) -c 'import sys; print("ok" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error \
+	the pinned versions need Python 3.11 or later and PYTHON=$(PYTHON) is not: set PYTHON))
+	@echo "installing the pinned versions into $(VENV), which takes a few minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,85 @@
+"""Files on any filesystem that pyarrow knows: local, HDFS, S3, GCS."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from sparkdl.errors import InvalidInput
+
+_ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow calls it
+
+
+def locate(uri: str) -> tuple[fs.FileSystem, str]:
+    """The filesystem of a URI or a local path, and the path in it.
+
+    Raises:
+        InvalidInput: pyarrow knows no such filesystem, or it cannot be reached.
+    """
+    scheme = urlsplit(uri).scheme
+    if not scheme:
+        return fs.LocalFileSystem(), os.path.abspath(uri)
+    if scheme == "file":
+        return fs.LocalFileSystem(), urlsplit(uri).path
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{uri!r} cannot be opened: {error}") from error
+    return found
+
+
+def local_path(uri: str) -> str | None:
+    """The path of a file URI or a local path; None for another filesystem."""
+    system, path = locate(uri)
+    return path if isinstance(system, fs.LocalFileSystem) else None
+
+
+def write(uri: str, data: bytes) -> None:
+    """Write a file whole: readers see the old one or the new one, never half of it.
+
+    An object store shows an object only when it is complete; elsewhere the file is written beside its place, synced
+    and renamed.
+    """
+    system, path = locate(uri)
+    if isinstance(system, fs.S3FileSystem):
+        with system.open_output_stream(path) as stream:
+            stream.write(data)
+        return
+    system.create_dir(os.path.dirname(path), recursive=True)
+    beside = f"{path}.{uuid.uuid4().hex}.tmp"
+    with system.open_output_stream(beside) as stream:
+        stream.write(data)
+    if isinstance(system, fs.LocalFileSystem):
+        _sync(beside)
+    system.move(beside, path)
+    if isinstance(system, fs.LocalFileSystem):
+        _sync(os.path.dirname(path))
+
+
+def read(uri: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    system, path = locate(uri)
+    with system.open_input_stream(path) as stream:
+        data: bytes = stream.read()
+    return data
+
+
+def exists(uri: str) -> bool:
+    """Whether there is a file or a directory."""
+    system, path = locate(uri)
+    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

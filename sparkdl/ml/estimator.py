@@ -1,0 +1,282 @@
+"""The front door: pyspark.ml estimators that train on a gang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from pyspark.ml import Estimator
+from pyspark.sql import DataFrame
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed import Column, Columns
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.scoring import Kind
+from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
+from sparkdl.progress import Progress
+from sparkdl.run import Run
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.strategies import Strategy
+from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.train import Trained, Training
+
+_BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
+
+_DEFAULTS: dict[str, Any] = {
+    "optimizer": partial(torch.optim.Adam, lr=1e-3),
+    "scheduler": None,
+    "metrics": {},
+    "inputCols": ["features"],
+    "labelCol": "label",
+    "weightCol": None,
+    "validationCol": None,
+    "idCol": None,
+    "predictionCol": "prediction",
+    "rawPredictionCol": "rawPrediction",
+    "probabilityCol": "probability",
+    "numWorkers": 1,
+    "batchSize": 256,
+    "epochs": 1,
+    "seed": 0,
+    "strategy": AllReduce(),
+    "device": "cpu",
+    "precision": "fp32",
+    "clipNorm": None,
+    "accumulate": 1,
+    "runDir": None,
+    "slotWait": 120.0,
+    "allowPlaintext": False,
+}
+
+
+class GangEstimator(TrainingParams, Estimator[TorchModel]):
+    """What all three estimators do; they differ in what a label and an output mean.
+
+    Args:
+        model: zero-argument factory, or an ``nn.Module`` whose weights are the start.
+        loss: an ``nn`` loss module, or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar mean.
+        optimizer: called with the parameters; default Adam with a rate of 1e-3.
+        scheduler: called with the optimizer; stepped after every optimizer step.
+        metrics: name -> torchmetrics metric.
+        inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
+        labelCol: the label; default ``"label"``.
+        weightCol: the rows' weights in the loss; default none.
+        validationCol: boolean; true keeps a row out of training and in validation; default none.
+        idCol: unique integers that fix the order of rows; default: numbered as they come.
+        predictionCol: default ``"prediction"``.
+        rawPredictionCol: default ``"rawPrediction"``; classifiers only.
+        probabilityCol: default ``"probability"``; classifiers only.
+        numWorkers: members of the gang, one barrier task each; default 1.
+        batchSize: rows of the GLOBAL batch; default 256.
+        epochs: default 1.
+        seed: default 0.
+        strategy: how replicas agree; default ``AllReduce()``.
+        device: ``"cpu"`` (default) or ``"cuda"``.
+        precision: ``"fp32"`` (default), ``"bf16"`` or ``"fp64"``.
+        clipNorm: largest L2 norm of the global gradient; default none.
+        accumulate: into how many pieces a member cuts its rows of a step; default 1.
+        runDir: the run's directory, a path or URI; default none.
+        slotWait: seconds to wait for task slots; default 120.
+        allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
+
+    Raises:
+        InvalidInput: a Param has a value that cannot be.
+    """
+
+    _kind: ClassVar[Kind] = "estimator"
+
+    def __init__(
+        self,
+        *,
+        model: ModelFactory | nn.Module | None = None,
+        loss: LossFunction | nn.Module | None = None,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        inputCols: list[str] | None = None,
+        labelCol: str | None = "label",
+        weightCol: str | None = None,
+        validationCol: str | None = None,
+        idCol: str | None = None,
+        predictionCol: str | None = None,
+        rawPredictionCol: str | None = None,
+        probabilityCol: str | None = None,
+        numWorkers: int | None = None,
+        batchSize: int | None = None,
+        epochs: int | None = None,
+        seed: int | None = None,
+        strategy: Strategy | None = None,
+        device: str | None = None,
+        precision: str | None = None,
+        clipNorm: float | None = None,
+        accumulate: int | None = None,
+        runDir: str | None = None,
+        slotWait: float | None = None,
+        allowPlaintext: bool | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        super().__init__()
+        self._setDefault(**_DEFAULTS, **self._defaults())
+        # None is "not given" and leaves a Param at its default; only the label can be turned off by it.
+        self._set(**{name: value for name, value in given.items() if value is not None or name == "labelCol"})
+
+    def _defaults(self) -> dict[str, Any]:
+        return {}
+
+    def _fit(self, dataset: DataFrame) -> TorchModel:
+        start = time.monotonic()
+        training, columns, run = self.training(), self.columns(), Run(self.getRunDir())
+        run.save("config", self._configuration())
+        cluster = SparkCluster(
+            dataset.sparkSession,
+            self.getNumWorkers(),
+            device=self.getDevice(),
+            slot_wait=self.getSlotWait(),
+            allow_plaintext=self.getAllowPlaintext(),
+            events=run.events,
+        )
+        with Progress() as progress:
+            members: list[Trained] = cluster.gang(training, dataset, columns, listener=progress)
+        report = make_report(members, time.monotonic() - start)
+        run.save("history", members[0].history)
+        run.save("report", report)
+        model = TorchModel(
+            factory=training.objective.model,
+            weights=members[0].weights,
+            kind=self._kind,
+            precision=self.getPrecision(),
+            history=members[0].history,
+            report=report,
+            scalar=_scalar_output(members),
+        )
+        return self._copyValues(model)
+
+    def training(self) -> Training:
+        """What a member is to do, from the Params.
+
+        Raises:
+            InvalidInput: a Param is missing or has a value that cannot be.
+        """
+        for name in ("model", "loss"):
+            if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
+                raise InvalidInput(f"{name} is not set; expected it as {type(self).__name__}({name}=...).")
+        objective = Objective(
+            self.getModel(),
+            self.getLoss(),
+            self.getOptimizer(),
+            self.getScheduler(),
+            dict(self.getMetrics()),
+            self.getPrecision(),
+            self.getClipNorm(),
+        )
+        return Training(
+            objective,
+            self.getBatchSize(),
+            self.getEpochs(),
+            self.getSeed(),
+            self.getStrategy(),
+            accumulate=self.getAccumulate(),
+        )
+
+    def columns(self) -> Columns:
+        """Which DataFrame columns become which tensors, from the Params."""
+        label, weight, validation, identity = (
+            self.getLabelCol(),
+            self.getWeightCol(),
+            self.getValidationCol(),
+            self.getIdCol(),
+        )
+        floating = "float64" if self.getPrecision() == "fp64" else "float32"
+        return Columns(
+            inputs=tuple(Column(name) for name in self.getInputCols()),
+            target=None if label is None else Column(label, self._label_dtype(floating)),
+            weight=None if weight is None else Column(weight, floating),
+            validation=None if validation is None else Column(validation, "bool"),
+            row_id=None if identity is None else Column(identity, "int64"),
+            floating=floating,
+        )
+
+    def _label_dtype(self, floating: str) -> str | None:
+        return None
+
+    def _configuration(self) -> dict[str, Any]:
+        return {"class": type(self).__name__} | {
+            param.name: self.getOrDefault(param) for param in self.params if self.isDefined(param)
+        }
+
+
+class TorchEstimator(GangEstimator):
+    """Trains any model with any loss; ``predictionCol`` of its model holds the raw output.
+
+    That is a float where the model's output is one number a row, else an array of floats. Labels keep their type:
+    integers stay integers, floating-point numbers take the run's precision.
+    """
+
+
+class TorchClassifier(GangEstimator):
+    """Trains a classifier: labels are class indices from 0, the default loss is cross-entropy.
+
+    The model's output is one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]``
+    or ``[B, 1]``. Its model writes ``rawPrediction`` and ``probability`` vectors and the ``prediction``, a double.
+    """
+
+    _kind: ClassVar[Kind] = "classifier"
+
+    def _defaults(self) -> dict[str, Any]:
+        return {"loss": nn.CrossEntropyLoss()}
+
+    def _label_dtype(self, floating: str) -> str | None:
+        return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
+
+
+class TorchRegressor(GangEstimator):
+    """Trains a regressor: labels are numbers, the default loss is the mean squared error.
+
+    The model's output is ``[B]`` or ``[B, 1]``. Its model writes the ``prediction``, a double.
+    """
+
+    _kind: ClassVar[Kind] = "regressor"
+
+    def _defaults(self) -> dict[str, Any]:
+        return {"loss": nn.MSELoss()}
+
+    def _label_dtype(self, floating: str) -> str | None:
+        return floating
+
+
+def _scalar_output(members: list[Trained]) -> bool:
+    """Whether the model's output is one number for each row."""
+    shapes = [member.report["output"] for member in members if member.report["output"] is not None]
+    return all(shape in ([], [1]) for shape in shapes[:1])
+
+
+def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
+    """What a run took: seconds, rows, bytes, skew over members.
+
+    Args:
+        members: what the members brought back, in rank order.
+        seconds: wall time of the whole fit.
+    """
+    rows = [member.report["rows"] for member in members]
+    steps = members[0].history[-1]["step"]
+    samples = members[0].history[-1]["samples"]
+    trained = max(member.report["train_seconds"] for member in members)
+    return {
+        "seconds": seconds,
+        "train_seconds": trained,
+        "feed_wait_seconds": max(member.report["feed_wait_seconds"] for member in members),
+        "rows": sum(rows),
+        "rows_per_second": samples / max(trained, 1e-9),
+        "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
+        "restarts": 0,
+        "rows_by_rank": rows,
+        "skew": max(rows) * len(rows) / max(sum(rows), 1),
+    }
+
+
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor", "make_report"]

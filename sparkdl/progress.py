@@ -1,0 +1,78 @@
+"""One live line on the driver: a view of the events."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from tqdm.auto import tqdm
+
+from sparkdl.events import Event
+
+
+class Progress:
+    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left; before that, what is waited for.
+
+    Args:
+        title: what is being done.
+        stream: where the line goes; standard error by default.
+    """
+
+    def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
+        self._title = title
+        self._stream = stream or sys.stderr
+        self._bar: Any = None
+        self._waiting = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, event: Event) -> None:
+        """Show an event, if it is one that the line shows."""
+        if event.kind == "progress" and event.clock is not None:
+            self._move(event.clock, event.payload)
+        elif event.kind == "epoch" and event.clock is not None and self._bar is not None:
+            self._show(event.clock, event.payload)
+        elif event.kind == "waiting" and self._bar is None:
+            self._wait(event.payload)
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._waiting:
+            self._stream.write("\n")
+            self._waiting = False
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _wait(self, payload: dict[str, Any]) -> None:
+        self._waiting = True
+        self._stream.write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
+        self._stream.flush()
+
+    def _move(self, clock: dict[str, int], payload: dict[str, Any]) -> None:
+        if self._bar is None:
+            if self._waiting:
+                self._stream.write("\n")
+                self._waiting = False
+            self._epochs = payload["epochs"]
+            total = payload["steps"] * payload["epochs"]
+            self._bar = tqdm(total=total, desc=self._title, unit="step", file=self._stream, dynamic_ncols=True)
+        self._show(clock, payload)
+
+    def _show(self, clock: dict[str, int], payload: dict[str, Any]) -> None:
+        epoch = min(clock["epoch"] + 1, self._epochs)
+        self._bar.set_description(f"{self._title}: epoch {epoch}/{self._epochs}", refresh=False)
+        shown = {"loss": _number(payload.get("loss"))}
+        shown |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
+        shown["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(clock["step"] - self._bar.n)
+        self._bar.refresh()
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, (int, float)) else "-"

@@ -1,0 +1,98 @@
+"""A member inside its barrier task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark import BarrierTaskContext
+
+from sparkdl.member import Outcome, Task, run_member
+from sparkdl.network import dialable, split_host
+from sparkdl.world import Meeting
+
+SCHEMA = "rank int, piece int, payload binary"
+
+_PIECE = 1 << 20  # bytes of an outcome in a row: Arrow batches and driver sockets stay small
+
+
+@dataclass(frozen=True)
+class BarrierTask:
+    """What runs in each task of the barrier stage.
+
+    Attributes:
+        task: what every member is told.
+        network: the address or the name of the interface that members use; None to find it.
+    """
+
+    task: Task
+    network: str | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take part in the gang with this task's partition; yields the outcome in pieces."""
+        context = BarrierTaskContext.get()
+        hosts = [split_host(info.address) for info in context.getTaskInfos()]
+        rank = context.partitionId()
+        meeting = Meeting(
+            rank,
+            self.task.size,
+            self.task.run,
+            self.task.attempt,
+            dialable(hosts[rank], peers=hosts, override=self.network),
+            timeout=self.task.timeout,
+            device=self.task.device,
+        )
+        task = replace(self.task, threads=context.cpus())
+        with _interruptible():
+            outcome = run_member(task, meeting, context.allGather, batches, directory=_local_directory())
+        yield from pieces(outcome)
+
+
+def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:
+    """An outcome as rows that are small enough to travel."""
+    packed = cloudpickle.dumps(outcome)
+    for piece, first in enumerate(range(0, len(packed), _PIECE)):
+        yield pa.RecordBatch.from_pydict(
+            {
+                "rank": pa.array([outcome.rank], pa.int32()),
+                "piece": pa.array([piece], pa.int32()),
+                "payload": pa.array([packed[first : first + _PIECE]], pa.binary()),
+            }
+        )
+
+
+def assemble(rows: Iterable[Any]) -> list[Outcome]:
+    """The outcomes that ``pieces`` took apart, from rows in any order."""
+    packed: dict[int, list[tuple[int, bytes]]] = {}
+    for rank, piece, payload in rows:
+        packed.setdefault(rank, []).append((piece, bytes(payload)))
+    return [cloudpickle.loads(b"".join(payload for _, payload in sorted(found))) for found in packed.values()]
+
+
+def _local_directory() -> str | None:
+    """A folder on the executor's local disks; Spark removes it with the executor."""
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
+    return folders[os.getpid() % len(folders)] if folders else None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Spark's signal end the process also while native code waits for a peer.
+
+    A Python handler would only run when native code returns, and leave a zombie that holds its GPU.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,183 @@
+"""Gangs on a Spark cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl.cluster import Listener, first_cause, settle
+from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, SparkdlError
+from sparkdl.events import Channel, Event
+from sparkdl.feed.columns import Columns
+from sparkdl.member import Failure, Task, Work
+from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
+from sparkdl.spark.columns import prepare
+from sparkdl.spark.resources import JobWatch, check, wait_for_slots
+
+_GRACE = 20.0  # seconds that the members left over have to report after one has failed
+
+
+class SparkCluster:
+    """A gang is one barrier job: each of its tasks reads one partition and is one member.
+
+    Args:
+        spark: the session.
+        size: members of a gang.
+        device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
+        timeout: seconds after which a collective is given up.
+        slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
+        allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
+        events: a folder that members see, for events that they cannot send to the driver; None to drop those.
+
+    ``spark.sparkdl.network`` names the interface, or gives the address, that members use where the one that owns
+    the executor's address is not it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        size: int,
+        *,
+        device: str = "cpu",
+        timeout: float = 600.0,
+        slot_wait: float = 120.0,
+        allow_plaintext: bool = False,
+        events: str | None = None,
+    ) -> None:
+        if size < 1:
+            raise InvalidInput(f"a SparkCluster of {size} members was asked for; expected at least 1.")
+        self.size = size
+        self._spark = spark
+        self._device = device
+        self._timeout = timeout
+        self._slot_wait = slot_wait
+        self._allow_plaintext = allow_plaintext
+        self._events = events
+
+    def gang(
+        self,
+        work: Work,
+        data: DataFrame | None = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+    ) -> list[Any]:
+        """See ``Cluster.gang``; ``data`` is a DataFrame, dealt out anew in ``size`` partitions.
+
+        Raises:
+            pyspark.errors.PySparkException: computing the data failed, before any member began.
+        """
+        check(self._spark, self.size, allow_plaintext=self._allow_plaintext)
+        frame, wanted = self._frame(data, columns)
+        ear = _Ear(listener)
+        wait_for_slots(self._spark, self.size, timeout=self._slot_wait, report=ear.waiting)
+        conf = self._spark.sparkContext.getConf()
+        driver = str(conf.get("spark.driver.host", "127.0.0.1"))
+        run = uuid.uuid4().hex
+        with Channel(ear, addresses=(driver,), bind=str(conf.get("spark.driver.bindAddress", driver))) as channel:
+            task = Task(
+                cloudpickle.dumps(work),
+                self.size,
+                run,
+                attempt,
+                wanted,
+                self._timeout,
+                self._device,
+                endpoint=channel.endpoint,
+                fallback=self._events,
+            )
+            member = BarrierTask(task, conf.get("spark.sparkdl.network"))
+            return self._run(frame.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear)
+
+    def _frame(
+        self, data: DataFrame | None, columns: Columns | Sequence[str] | None
+    ) -> tuple[DataFrame, Columns | None]:
+        if data is None:
+            if columns is not None:
+                raise InvalidInput("columns were given without data.")
+            return self._spark.range(0, self.size, 1, self.size).toDF("rank"), None
+        if not hasattr(data, "mapInArrow"):
+            raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
+        frame, wanted = prepare(data, columns)
+        # The shuffle balances the parts, and breaks chains of stages that a barrier stage may not end.
+        return frame.repartition(self.size), wanted
+
+    def _run(self, frame: DataFrame, tag: str, ear: _Ear) -> list[Any]:
+        watch = JobWatch(self._spark, tag, self.size, timeout=self._slot_wait, report=ear.waiting)
+        ear.cancel = watch.cancel
+        try:
+            with watch:
+                try:
+                    rows = frame.collect()
+                except BaseException:
+                    watch.cancel()
+                    raise
+            return settle(assemble(rows))
+        except (PySparkException, Py4JError) as error:
+            raise _explained(error, watch, ear) from error
+        finally:
+            ear.close()
+
+
+class _Ear:
+    """Listens for failures while the job runs: a member that cannot be stopped must not keep the cause secret."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self.failures: list[Failure] = []
+        self.started = 0
+        self.cancel: Any = None
+        self._listener = listener
+        self._alarm: threading.Timer | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "started":
+            self.started += 1
+        if event.kind == "failed":
+            self.failures.append(Failure.from_json(event.payload))
+            if self._alarm is None and self.cancel is not None:
+                self._alarm = threading.Timer(_GRACE, self.cancel)
+                self._alarm.daemon = True
+                self._alarm.start()
+        if self._listener is not None:
+            self._listener(event)
+
+    def waiting(self, what: str, seconds: float) -> None:
+        """Pass on that the gang waits for something; what passes within a second is not worth a word."""
+        if self._listener is not None and seconds > 1.0 and not self.started:
+            self._listener(Event("waiting", -1, 0, time.time(), None, {"what": what, "seconds": seconds}))
+
+    def close(self) -> None:
+        """Stop the alarm."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
+    """What made Spark give up the job, in the order of what is known best."""
+    if watch.gave_up is not None:
+        return ClusterUnavailable(
+            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise slotWait, or give "
+            "the application more cores."
+        )
+    if ear.failures:
+        cause: SparkdlError = first_cause(ear.failures).error()
+        return cause
+    if ear.started or "barrier ResultStage" in str(error):
+        return MemberLost(f"Spark lost a member of the gang: {_first_lines(error)}")
+    return error
+
+
+def _first_lines(error: Exception) -> str:
+    """The part of Spark's message that says why, without the JVM's stack."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    kept = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
+    return " ".join(kept[:3])[:1000]

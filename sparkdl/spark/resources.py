@@ -1,0 +1,204 @@
+"""What the cluster can supply, and what a job is waiting for.
+
+Spark answers a barrier job that it can never run after ten silent minutes, and lets one that waits for another
+wait for ever. Here both are asked about beforehand and watched. Every call into the JVM is in this file.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl.errors import ClusterUnavailable, InvalidInput
+
+_POLL = 0.25  # seconds
+_ENCRYPTION = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.io.encryption.enabled",
+)
+
+Report = Callable[[str, float], None]
+"""Called with what is being waited for and for how many seconds it has been."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Tasks that can run at a time.
+
+    Attributes:
+        now: on the executors that are there; None where the driver cannot tell.
+        ever: that the configuration allows for; None where it sets no bound.
+    """
+
+    now: int | None
+    ever: int | None
+
+
+def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
+    """Refuse a gang that the configuration can never run.
+
+    Raises:
+        InvalidInput: traffic is to be encrypted and plain text is not allowed.
+        ClusterUnavailable: too few slots, or dynamic allocation.
+    """
+    conf = spark.sparkContext.getConf()
+    encrypted = [name for name in _ENCRYPTION if conf.get(name, "false") == "true"]
+    if encrypted and not allow_plaintext:
+        raise InvalidInput(
+            f"{encrypted[0]} is on, but gradients travel between members, and rows lie on local disks, in plain "
+            "text. Set allowPlaintext=True if the network and the disks may see them."
+        )
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise ClusterUnavailable(
+            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
+            "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
+        )
+    slots = find_slots(spark)
+    if slots.ever is not None and slots.ever < size:
+        raise ClusterUnavailable(
+            f"{size} members need {size} task slots at a time, and the configuration allows for {slots.ever}: "
+            f"{_why(spark)}. Ask for fewer members (numWorkers) or more cores."
+        )
+
+
+def find_slots(spark: SparkSession) -> Slots:
+    """How many tasks can run at a time."""
+    context = spark.sparkContext
+    java = context._jsc.sc()
+    profile = java.resourceProfileManager().defaultResourceProfile()
+    return Slots(int(java.maxNumConcurrentTasks(profile)), _most(spark))
+
+
+def _most(spark: SparkSession) -> int | None:
+    conf = spark.sparkContext.getConf()
+    cpus = int(conf.get("spark.task.cpus", "1") or 1)
+    master = str(spark.sparkContext.master)
+    simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
+    if simulated:
+        return int(simulated[1]) * (int(simulated[2]) // cpus)
+    if master.startswith("local"):
+        return int(spark.sparkContext.defaultParallelism) // cpus
+    if conf.get("spark.cores.max"):
+        return int(str(conf.get("spark.cores.max"))) // cpus
+    instances, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
+    if instances and cores:
+        return int(instances) * (int(cores) // cpus)
+    return None
+
+
+def _why(spark: SparkSession) -> str:
+    conf = spark.sparkContext.getConf()
+    names = ("spark.task.cpus", "spark.cores.max", "spark.executor.instances", "spark.executor.cores")
+    known = [f"{name} = {conf.get(name)}" for name in names if conf.get(name)]
+    return ", ".join([f"master = {spark.sparkContext.master}", *known])
+
+
+def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Report) -> None:
+    """Wait until enough executors have registered.
+
+    Raises:
+        ClusterUnavailable: they have not within ``timeout`` seconds.
+    """
+    start = time.monotonic()
+    while True:
+        slots, waited = find_slots(spark), time.monotonic() - start
+        if slots.now is None or slots.now >= size:
+            return
+        if waited > timeout:
+            raise ClusterUnavailable(
+                f"{size} members need {size} task slots at a time; after {waited:.0f} s the executors offer "
+                f"{slots.now}. Start more executors, ask for fewer members (numWorkers) or wait longer (slotWait)."
+            )
+        report(f"{slots.now} of {size} task slots", waited)
+        threading.Event().wait(_POLL)
+
+
+def qualified(spark: SparkSession, path: str) -> str:
+    """The path as a URI with its filesystem, as Spark itself would resolve it."""
+    context = spark.sparkContext
+    hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
+    return str(system.makeQualified(hadoop).toString())
+
+
+class JobWatch:
+    """Watches a tagged job from a thread, and cancels it when it has waited too long for free slots.
+
+    Args:
+        spark: the session that runs the job.
+        tag: the job's tag; jobs that the calling thread starts inside the block carry it.
+        size: tasks of the barrier stage.
+        timeout: seconds that the barrier stage may wait for slots that other jobs hold.
+        report: called about twice a second while it waits.
+    """
+
+    def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
+        self.gave_up: float | None = None
+        self._context = spark.sparkContext
+        self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"sparkdl-watch-{tag}", daemon=True)
+
+    def __enter__(self) -> JobWatch:
+        self._context.addJobTag(self._tag)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._context.removeJobTag(self._tag)
+        self._thread.join()
+
+    def cancel(self) -> None:
+        """Cancel the job and return when it is no longer active."""
+        self._context.cancelJobsWithTag(self._tag)
+        while self._job() is not None and not self._done.wait(_POLL):
+            continue
+
+    def _watch(self) -> None:
+        began: float | None = None
+        while not self._done.wait(_POLL):
+            if not self._waits_for_slots():
+                began = None
+                continue
+            began = began or time.monotonic()
+            waited = time.monotonic() - began
+            if waited > self._timeout:
+                self.gave_up = waited
+                self._context.cancelJobsWithTag(self._tag)
+                return
+            self._report(f"{self._size} free task slots", waited)
+
+    def _waits_for_slots(self) -> bool:
+        """Whether the job's barrier stage has been submitted and none of its tasks has begun."""
+        tracker = self._context._jsc.sc().statusTracker()
+        job = self._job()
+        if job is None:
+            return False
+        stages = [_stage(tracker, identity) for identity in job.stageIds()]
+        if not stages or any(stage is None for stage in stages):
+            return False  # a stage before it has not been submitted yet
+        last = stages[-1]
+        return bool(not last.numActiveTasks() and not last.numCompletedTasks())
+
+    def _job(self) -> Any:
+        tracker = self._context._jsc.sc().statusTracker()
+        active = set(tracker.getActiveJobIds())
+        for identity in tracker.getJobIdsForTag(self._tag):
+            if identity in active:
+                found = tracker.getJobInfo(identity)
+                return found.get() if found.isDefined() else None
+        return None
+
+
+def _stage(tracker: Any, identity: int) -> Any:
+    found = tracker.getStageInfo(identity)
+    return found.get() if found.isDefined() else None

@@ -1,0 +1,388 @@
+"""The house rules that the source itself can show: who imports whom, how long things are, what they are called.
+
+Each rule reads one file and yields what is wrong with it; the second half of this file shows each rule a violation.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# From the top down: a module may import its own layer and those below. A package stands for the modules in it; where
+# two names match, the longer one decides.
+LAYERS = (
+    ("jobs", "examples", "benchmarks"),
+    ("sparkdl.ml", "sparkdl.ensembles"),
+    ("sparkdl.spark",),
+    ("sparkdl.supervisor", "sparkdl.train", "sparkdl.evaluate", "sparkdl.rounds.run"),
+    ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
+    (
+        "sparkdl.world",
+        "sparkdl.cluster",
+        "sparkdl.process",
+        "sparkdl.member",
+        "sparkdl.feed",
+        "sparkdl.checkpoint",
+        "sparkdl.run",
+        "sparkdl.progress",
+        "sparkdl.timeline",
+    ),
+    ("sparkdl.objective", "sparkdl.events", "sparkdl.recorder", "sparkdl.channel", "sparkdl.wire"),
+    (
+        "sparkdl.errors",
+        "sparkdl.files",
+        "sparkdl.clock",
+        "sparkdl.tensors",
+        "sparkdl.weights",
+        "sparkdl.factory",
+        "sparkdl.network",
+    ),
+)
+
+# Packages of others, and the only modules of ours that may touch them.
+CONFINED = {
+    "pyspark": ("sparkdl.spark", "sparkdl.ml", "sparkdl.ensembles"),
+    "torch.distributed": ("sparkdl.world", "sparkdl.strategies", "sparkdl.layout"),
+    "pyarrow": (
+        "sparkdl.files",
+        "sparkdl.feed",
+        "sparkdl.cluster",
+        "sparkdl.checkpoint",
+        "sparkdl.spark",
+        "sparkdl.ml",
+        "sparkdl.ensembles",
+    ),
+}
+
+# What `import sparkdl` must not load: each costs a second or more, or needs a JVM.
+HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "torch", "torchmetrics"}
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_POSITIONAL = 5
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
+
+PACKAGE = ("sparkdl",)
+CODE = ("sparkdl", "jobs", "examples", "benchmarks")
+ALL = (*CODE, "tests")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Finding = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its path below the root, its dotted module name, its text and its syntax tree."""
+
+    path: Path
+    module: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """What a relative import of one dot starts from."""
+        return self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
+
+
+def sources(root: Path, tops: tuple[str, ...]) -> Iterator[Source]:
+    for path in sorted(path for top in tops for path in (root / top).rglob("*.py")):
+        below = path.relative_to(root)
+        parts = below.with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text(encoding="utf-8")
+        yield Source(below, module, text, ast.parse(text, str(below)))
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def layer(name: str) -> int | None:
+    """The index in LAYERS of the longest entry that ``name`` lies within."""
+    matches = [(len(entry), index) for index, row in enumerate(LAYERS) for entry in row if within(name, entry)]
+    return max(matches)[1] if matches else None
+
+
+def targets(node: ast.AST, source: Source) -> Iterator[str]:
+    """The dotted names that one node imports, ``from a import b`` as ``a.b``."""
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            start = source.package.split(".")
+            base = ".".join((*start[: len(start) - level + 1], *([module] if module else []))) if level else module
+            yield from (f"{base}.{alias.name}" for alias in names)
+        case ast.Call(
+            func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name
+        case ast.Attribute(value=ast.Name(id=parent), attr=attr) if f"{parent}.{attr}" in CONFINED:
+            yield f"{parent}.{attr}"  # `import torch` gives torch.distributed as well
+
+
+def imports(source: Source) -> Iterator[tuple[int, str]]:
+    """Every import with its line: inside functions and under TYPE_CHECKING too."""
+    for node in ast.walk(source.tree):
+        yield from ((getattr(node, "lineno", 0), name) for name in targets(node, source))
+
+
+def lazy(tree: ast.Module) -> set[ast.AST]:
+    """The nodes that do not run when the module is imported."""
+    holders = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, Function) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    return {node for holder in holders for node in ast.walk(holder)}
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[Function, bool]]:
+    """Every function, and whether it takes ``self`` or ``cls``."""
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                static = any(ast.unparse(decorator) == "staticmethod" for decorator in child.decorator_list)
+                yield child, isinstance(node, ast.ClassDef) and not static
+
+
+# ---- the rules --------------------------------------------------------------------------------------------------
+
+
+def one_way(source: Source) -> Iterator[Finding]:
+    """Imports go down the layers, and nothing imports the tests."""
+    if source.module == "sparkdl":
+        return
+    own = layer(source.module)
+    if own is None:
+        yield 1, "is in no layer: give it one in LAYERS"
+        return
+    for line, name in imports(source):
+        other = layer(name)
+        if within(name, "tests") or (other is not None and other < own):
+            yield line, f"imports {name}, which lies above it"
+        elif within(name, "sparkdl") and other is None and own > 0 and not name.startswith("sparkdl.__"):
+            yield line, f"imports {name}, which is in no layer: the names in sparkdl itself are for its users"
+
+
+def lazy_front(source: Source) -> Iterator[Finding]:
+    """``sparkdl/__init__.py`` imports nothing of sparkdl before it is asked to."""
+    if source.module == "sparkdl":
+        deferred = lazy(source.tree)
+        for node in ast.walk(source.tree):
+            if node not in deferred:
+                names = (name for name in targets(node, source) if within(name, "sparkdl"))
+                yield from ((getattr(node, "lineno", 0), f"imports {name} eagerly") for name in names)
+
+
+def confined(source: Source) -> Iterator[Finding]:
+    """Spark, collectives and Arrow stay in the rooms made for them."""
+    for line, name in imports(source):
+        for package, rooms in CONFINED.items():
+            if within(name, package) and not any(within(source.module, room) for room in rooms):
+                yield line, f"imports {name}; only {', '.join(rooms)} may"
+
+
+def short_file(source: Source) -> Iterator[Finding]:
+    lines = len(source.text.splitlines())
+    if lines > MAX_FILE_LINES:
+        yield 1, f"has {lines} lines, more than {MAX_FILE_LINES}"
+
+
+def short_functions(source: Source) -> Iterator[Finding]:
+    for function, _ in functions(source.tree):
+        first = function.body[0]
+        spoken = ast.get_docstring(function) is not None
+        docstring = (first.end_lineno or 0) - first.lineno + 1 if spoken else 0
+        lines = (function.end_lineno or 0) - function.lineno + 1 - docstring
+        if lines > MAX_FUNCTION_LINES:
+            yield function.lineno, f"{function.name} has {lines} lines, more than {MAX_FUNCTION_LINES}"
+
+
+def few_positional(source: Source) -> Iterator[Finding]:
+    for function, bound in functions(source.tree):
+        count = len(function.args.posonlyargs) + len(function.args.args) - bound
+        if count > MAX_POSITIONAL:
+            yield function.lineno, f"{function.name} has {count} positional arguments, more than {MAX_POSITIONAL}"
+
+
+def telling_names(source: Source) -> Iterator[Finding]:
+    for part in source.path.with_suffix("").parts:
+        if part.strip("_") in FORBIDDEN_NAMES:
+            yield 1, f"{part!r} says nothing about what is inside"
+
+
+def no_swallowing(source: Source) -> Iterator[Finding]:
+    """An error is handled or it travels on: neither ``except: pass`` nor ``suppress(Exception)``."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.ExceptHandler(body=body):
+                if all(isinstance(line, ast.Pass) or _is_constant(line) for line in body):
+                    yield node.lineno, "swallows an error"
+            case ast.Call(func=ast.Name(id="suppress") | ast.Attribute(attr="suppress"), args=kinds):
+                if {"Exception", "BaseException"} & {ast.unparse(kind) for kind in kinds}:
+                    yield node.lineno, "swallows every error"
+
+
+def _is_constant(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
+def documented(source: Source) -> Iterator[Finding]:
+    """Every public class, function and method has a docstring."""
+    yield from _undocumented(source.tree)
+
+
+def _undocumented(parent: ast.Module | ast.ClassDef) -> Iterator[Finding]:
+    for node in parent.body:
+        if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+            continue
+        decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+        if any(name.endswith(("overload", ".setter", ".deleter")) for name in decorators):
+            continue
+        if ast.get_docstring(node) is None:
+            yield node.lineno, f"{node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented(node)
+
+
+RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
+    one_way: CODE,
+    lazy_front: PACKAGE,
+    confined: PACKAGE,
+    short_file: ALL,
+    short_functions: ALL,
+    few_positional: CODE,
+    telling_names: ALL,
+    no_swallowing: ALL,
+    documented: PACKAGE,
+}
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+
+
+def findings(rule: Callable[[Source], Iterator[Finding]], root: Path) -> list[str]:
+    return [
+        f"{source.path}:{line}: {what}" for source in sources(root, RULES[rule]) for line, what in sorted(rule(source))
+    ]
+
+
+def loaded(root: Path) -> set[str]:
+    """The top-level packages in memory after ``import sparkdl`` in a fresh interpreter."""
+    script = "import sys, sparkdl; print(*{name.partition('.')[0] for name in sys.modules})"
+    fresh = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    return set(fresh.stdout.split())
+
+
+# ---- the project keeps them -------------------------------------------------------------------------------------
+
+
+@each_rule
+def test_project_keeps(rule):
+    wrong = findings(rule, ROOT)
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_import_is_light():
+    assert loaded(ROOT) & HEAVY == set()
+
+
+# ---- and they catch what they are for ---------------------------------------------------------------------------
+
+
+def long(lines: int) -> str:
+    """A function of ``lines`` lines and a docstring that alone is longer than allowed."""
+    return "\n".join(
+        ["def f():", '    """One', *["    line."] * MAX_FUNCTION_LINES, '    """', *["    x = 1"] * (lines - 1)]
+    )
+
+
+VIOLATIONS = [
+    (one_way, "sparkdl/clock.py", "from sparkdl.world import World"),
+    (one_way, "sparkdl/clock.py", "import sparkdl.world as world"),
+    (one_way, "sparkdl/clock.py", "from sparkdl import world"),
+    (one_way, "sparkdl/clock.py", "def f():\n    from sparkdl import world"),
+    (one_way, "sparkdl/clock.py", "if TYPE_CHECKING:\n    from sparkdl.world import World"),
+    (one_way, "sparkdl/clock.py", "importlib.import_module('sparkdl.world')"),
+    (one_way, "sparkdl/clock.py", "from tests import faults"),
+    (one_way, "sparkdl/clock.py", "import jobs.train"),
+    (one_way, "sparkdl/clock.py", "from sparkdl import TorchEstimator"),
+    (one_way, "sparkdl/feed/spool.py", "from ..spark.cluster import SparkCluster"),
+    (one_way, "sparkdl/feed/__init__.py", "from ..train import train"),
+    (one_way, "sparkdl/rounds/averaging.py", "from . import run"),
+    (one_way, "sparkdl/strategies/allreduce.py", "from sparkdl.supervisor import Supervisor"),
+    (one_way, "sparkdl/nowhere.py", "x = 1"),
+    (one_way, "jobs/train.py", "from tests.faults import kill"),
+    (lazy_front, "sparkdl/__init__.py", "from sparkdl.errors import SparkdlError"),
+    (lazy_front, "sparkdl/__init__.py", "from .errors import SparkdlError"),
+    (lazy_front, "sparkdl/__init__.py", "try:\n    import sparkdl.ml\nexcept ImportError:\n    raise"),
+    (confined, "sparkdl/train.py", "def f():\n    import pyspark"),
+    (confined, "sparkdl/train.py", "from pyspark.sql import DataFrame"),
+    (confined, "sparkdl/train.py", "import torch.distributed as dist"),
+    (confined, "sparkdl/train.py", "from torch import distributed"),
+    (confined, "sparkdl/train.py", "import torch\ntorch.distributed.barrier()"),
+    (confined, "sparkdl/train.py", "import pyarrow.parquet"),
+    (short_file, "tests/test_x.py", "x = 1\n" * (MAX_FILE_LINES + 1)),
+    (short_functions, "jobs/train.py", long(MAX_FUNCTION_LINES + 1)),
+    (few_positional, "sparkdl/train.py", "def f(a, b, c, /, d, e, f): ..."),
+    (few_positional, "sparkdl/train.py", "class A:\n    @staticmethod\n    def f(a, b, c, d, e, f): ..."),
+    (telling_names, "sparkdl/feed/utils.py", ""),
+    (telling_names, "sparkdl/common/columns.py", ""),
+    (telling_names, "tests/_helpers.py", ""),
+    (no_swallowing, "sparkdl/train.py", "try:\n    f()\nexcept OSError:\n    pass"),
+    (no_swallowing, "sparkdl/train.py", "try:\n    f()\nexcept:\n    'never mind'\n    ..."),
+    (no_swallowing, "sparkdl/train.py", "with contextlib.suppress(Exception):\n    f()"),
+    (documented, "sparkdl/train.py", "def f(): ..."),
+    (documented, "sparkdl/train.py", "class A: ..."),
+    (documented, "sparkdl/train.py", "class A:\n    'An A.'\n    def f(self): ..."),
+]
+
+LEGAL = [
+    (one_way, "sparkdl/world.py", "from sparkdl.clock import Clock\nfrom sparkdl.network import Address"),
+    (one_way, "sparkdl/rounds/run.py", "from . import admm\nfrom sparkdl.train import train"),
+    (one_way, "sparkdl/clock.py", "from sparkdl import __version__, errors"),
+    (one_way, "jobs/train.py", "from sparkdl import TorchEstimator"),
+    (lazy_front, "sparkdl/__init__.py", "if TYPE_CHECKING:\n    from sparkdl.train import train"),
+    (lazy_front, "sparkdl/__init__.py", "def __getattr__(name):\n    import sparkdl.train"),
+    (confined, "sparkdl/layout/pipeline.py", "import torch.distributed\ntorch.distributed.barrier()"),
+    (confined, "sparkdl/train.py", "from torch import nn\nimport pysparkling"),
+    (short_file, "sparkdl/train.py", "x = 1\n" * MAX_FILE_LINES),
+    (short_functions, "sparkdl/train.py", long(MAX_FUNCTION_LINES)),
+    (few_positional, "sparkdl/train.py", "class A:\n    def f(self, a, b, c, d, e, *, f, g): ..."),
+    (no_swallowing, "sparkdl/train.py", "try:\n    f()\nexcept OSError:\n    log()"),
+    (no_swallowing, "sparkdl/train.py", "with suppress(FileNotFoundError):\n    f()"),
+    (documented, "sparkdl/train.py", "def _f(): ...\nclass A:\n    'An A.'\n    def __len__(self): ..."),
+]
+
+
+def written(root: Path, path: str, text: str) -> Path:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), VIOLATIONS)
+def test_violation_is_caught(rule, path, text, tmp_path):
+    assert len(findings(rule, written(tmp_path, path, text))) == 1
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), LEGAL)
+def test_legal_code_passes(rule, path, text, tmp_path):
+    assert findings(rule, written(tmp_path, path, text)) == []
+
+
+@each_rule
+def test_rule_is_shown_a_violation(rule):
+    assert rule in {shown for shown, _, _ in VIOLATIONS}
+
+
+def test_heavy_import_is_caught(tmp_path):
+    assert "numpy" in loaded(written(tmp_path, "sparkdl/__init__.py", "import numpy"))
