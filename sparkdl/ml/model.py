@@ -147,6 +147,11 @@ class TorchModelWriter(MLWriter):
         super().__init__()
         self._model = model
 
+    def save(self, path: str) -> None:
+        """Save the model; one that cannot be saved leaves untouched what was to be overwritten."""
+        factories.describe(self._model._factory)
+        super().save(path)
+
     def saveImpl(self, path: str) -> None:
         """Write the model; weights first, so that a path with metadata is a whole model.
 

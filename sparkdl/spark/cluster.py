@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -15,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster import Listener, first_cause, settle
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, SparkdlError
-from sparkdl.events import Channel, Event
+from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.member import Failure, Task, Work
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
@@ -80,10 +82,8 @@ class SparkCluster:
         frame, wanted = self._frame(data, columns)
         ear = _Ear(listener)
         wait_for_slots(self._spark, self.size, timeout=self._slot_wait, report=ear.waiting)
-        conf = self._spark.sparkContext.getConf()
-        driver = str(conf.get("spark.driver.host", "127.0.0.1"))
         run = uuid.uuid4().hex
-        with Channel(ear, addresses=(driver,), bind=str(conf.get("spark.driver.bindAddress", driver))) as channel:
+        with self._channel(ear) as endpoint:
             task = Task(
                 cloudpickle.dumps(work),
                 self.size,
@@ -92,11 +92,25 @@ class SparkCluster:
                 wanted,
                 self._timeout,
                 self._device,
-                endpoint=channel.endpoint,
+                endpoint=endpoint,
                 fallback=self._events,
             )
-            member = BarrierTask(task, conf.get("spark.sparkdl.network"))
+            member = BarrierTask(task, self._spark.sparkContext.getConf().get("spark.sparkdl.network"))
             return self._run(frame.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear)
+
+    @contextmanager
+    def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
+        """Where members send events; training does without it where the driver cannot listen."""
+        conf = self._spark.sparkContext.getConf()
+        driver = str(conf.get("spark.driver.host", "127.0.0.1"))
+        try:
+            channel = Channel(ear, addresses=(driver,), bind=str(conf.get("spark.driver.bindAddress", driver)))
+        except InvalidInput as error:
+            warnings.warn(f"there will be no live progress: {error}", stacklevel=2)
+            yield None
+            return
+        with channel:
+            yield channel.endpoint
 
     def _frame(
         self, data: DataFrame | None, columns: Columns | Sequence[str] | None
