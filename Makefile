@@ -9,7 +9,6 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
-DEMO_DIR ?= build/demo
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -30,10 +29,11 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, predict
-	rm -rf $(DEMO_DIR)/data $(DEMO_DIR)/run $(DEMO_DIR)/predictions
-	$(BIN)/python examples/digits_to_parquet.py $(DEMO_DIR)/data
+	rm -rf build/demo
+	$(BIN)/python examples/digits_to_parquet.py build/demo/data
 	$(SUBMIT) --py-files examples/digits_net.py jobs/train.py --config conf/train/digits.yaml
-	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --config conf/predict/digits.yaml
+	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data build/demo/data/test \
+		--output build/demo/predictions --label label
 
 test: $(INSTALLED) ## the fast tests, in less than 15 minutes and never retried
 	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=780

@@ -10,25 +10,48 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from functools import cache, partial
+from pkgutil import resolve_name
+from types import FunctionType, UnionType
+from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
 
 from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.ml.estimator import GangEstimator
 
+_SPEC = {"class_path", "init_args"}
 DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
-# What jsonargparse says of a key that it does not know: on the command line, in a section of the file, elsewhere in it.
-_UNKNOWN = re.compile(r"unrecognized arguments: --([^\s=]+)|option '([^']+)'$|Option '([^']+)' is not accepted", re.M)
-_NAMED = re.compile(r"unknown key '.*")
-_SPEC = ("class_path", "init_args")
+# What jsonargparse says of a key that it does not know: on the command line, in a group, elsewhere in a file, and of
+# one beside init_args where class_path should be.
+_UNKNOWN = re.compile(
+    r"unrecognized arguments: --([^\s=]+)|Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted|"
+    r"(?:Not a valid subclass of \w+\. Got value:|Dict must include a class_path .* got) "
+    r"{'(?!class_path|init_args)(\w+)'"
+)
+_NAMED = re.compile(r"unknown key '[^']*'; (?:did you mean '[^']*'\?|expected one of [\w.]*\w(?:, [\w.]*\w)*)")
+
+# What an estimator's arguments are in a configuration. Their annotations leave open what is a factory, to be called on
+# the members, and what is made here.
+_ESTIMATOR: dict[str, Any] = {
+    "model": Callable[[], nn.Module],
+    "loss": Callable[[Any, Tensor], Any],
+    "scheduler": Callable[[Optimizer], LRScheduler] | None,
+    "metrics": dict[str, Metric] | None,
+}
 
 
 @dataclass(frozen=True)
@@ -43,64 +66,135 @@ class Data:
 
     path: str
     format: str = "parquet"
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows, not read before they are needed."""
         return spark.read.format(self.format).options(**self.options).load(self.path)
 
 
+def main(job: Callable[..., None], arguments: Sequence[str] | None = None) -> int:
+    """Run a job with arguments from the command line, ``sys.argv`` by default, and return the exit code.
+
+    What is neither sparkdl's error nor Spark's is a bug: Python prints its traceback and exits with 1.
+    """
+    parser = Parser(description=inspect.getdoc(job), usage="%(prog)s --config FILE [--key value ...]")
+    parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
+    parser.add_function_arguments(job)
+    parser.parse_args(arguments)  # with the defaults, for --print_config
+    given = parser.parse_args(arguments, defaults=False)
+    try:
+        job(**parser.objects(given))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except InvalidInput as error:
+        return _complain(error, BAD_CONFIGURATION)
+    except (SparkdlError, PySparkException) as error:
+        return _complain(error, FAILED)
+    except Py4JJavaError as error:
+        return _complain(error.java_exception.toString(), FAILED)
+    return DONE
+
+
+def _complain(error: object, code: int) -> int:
+    print("error:", str(error).partition("\n\nJVM stacktrace:")[0], file=sys.stderr)
+    return code
+
+
 class Parser(ArgumentParser):
-    """A parser of ``--config FILE`` and of keys on the command line, which names the nearest key to one it lacks.
+    """A parser of YAML and of the command line, with classes by import path.
 
     jsonargparse makes a parser of the same class for each ``init_args``, so all of this holds at every level.
     """
 
+    def objects(self, config: Namespace) -> dict[str, Any]:
+        """What the configuration describes, made.
+
+        The factories among an estimator's arguments are ``functools.partial`` of a class or function and of what was
+        given: small to send, and saved with the model as an import path and JSON.
+        """
+        model = config.get("estimator.init_args.model")
+        if isinstance(model, Namespace) and not inspect.isclass(function := resolve_name(model.class_path)):
+            arguments = Parser()
+            arguments.add_function_arguments(function)
+            given = arguments.instantiate(model.init_args) if "init_args" in model else Namespace()
+            config["estimator.init_args.model"] = partial(function, **vars(given))
+        made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+        return {name: value for name, value in vars(made).items() if name != "config"}
+
+    def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
+        """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
+        types = {name: _opened(hint) for name, hint in _hints(theclass).items() if _opened(hint) != hint}
+        types |= _ESTIMATOR if issubclass(theclass, GangEstimator) else {}
+        kwargs["skip"] = {*kwargs.get("skip", ()), *types}
+        added = super().add_class_arguments(theclass, nested_key, **kwargs)
+        prefix = f"{nested_key}." if nested_key else ""
+        for name, kind in types.items():
+            # Without a default here the class's own holds. jsonargparse would forget the class of a dataclass.
+            documented = getattr(getattr(theclass, name, None), "doc", None)
+            self.add_argument(f"--{prefix}{name}", type=kind, default=argparse.SUPPRESS, help=documented)
+        return [*added, *(prefix + name for name in types)]
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with exit code 2, saying what is wrong."""
-        named, unknown = _NAMED.search(message), _UNKNOWN.search(message)
+        """End with exit code 2, saying what is wrong, and of an unknown key which one was probably meant."""
+        unknown = _UNKNOWN.search(message)
+        if unknown and not _NAMED.search(message):
+            *path, spec = unknown.groups()
+            meant = _nearest(".".join(filter(None, path)), self._keys()) if not spec else _nearest(spec, _SPEC)
+            message = message[: unknown.start()] + meant
+        named = _NAMED.search(message)
         if named and self.exit_on_error:
             place = ".".join(re.findall(r'Parser key "([^"]+)"', message[: named.start()]))
             message = f"{place}: {named[0]}" if place else named[0]
-        elif unknown and not named:
-            message = self._name_nearest(next(key for key in unknown.groups() if key))
         super().error(message, ex)
 
-    def _name_nearest(self, key: str) -> str:
-        known = [action.dest for action in self._actions if not isinstance(action, argparse._HelpAction)]
-        known = [name for name in known if name.replace(".", "").isidentifier() and not name.endswith(".help")]
-        return f"unknown key {key!r}; {_nearest(key, [*known, *(() if self.exit_on_error else _SPEC)])}"
+    def _keys(self) -> set[str]:
+        options = {name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")}
+        own = {name for name in options if not name.startswith("print_") and not name.endswith("help")}
+        return own if self.exit_on_error else own | _SPEC
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """Of the keys that a parser knows the one that was probably meant, else all of them."""
+def _nearest(key: str, known: Set[str]) -> str:
     heads = {name.partition(".")[0] for name in known}
-    head, dot, rest = key.partition(".")
+    head = key.partition(".")[0]
+    if head not in heads:
+        key, known = head, heads
     close = difflib.get_close_matches(key, known, n=1)
-    if not close and head not in heads:
-        close = [near + dot + rest for near in difflib.get_close_matches(head, heads, n=1)]
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(sorted(known))}."
+    meant = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(sorted(known))}"
+    return f"unknown key {key!r}; {meant}"
 
 
-def exit_code(job: Callable[[], None]) -> int:
-    """Run a job, print what went wrong, if anything did, and return the exit code.
+def _make_estimator(kind: type[GangEstimator], **arguments: Any) -> GangEstimator:
+    if kind is GangEstimator:
+        raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
+    return kind(**{name: _plain(value) for name, value in arguments.items()})
 
-    What is neither sparkdl's nor Spark's is a bug, and Python prints its traceback and exits with 1.
-    """
+
+def _plain(value: Any) -> Any:
+    """A factory without what jsonargparse wraps around its class."""
+    return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
+
+
+def _hints(kind: type) -> dict[str, Any]:
     try:
-        job()
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-    except InvalidInput as error:
-        return _say(error, BAD_CONFIGURATION)
-    except (SparkdlError, PySparkException) as error:
-        return _say(error, FAILED)
-    except Py4JJavaError as error:
-        return _say(error.java_exception.toString(), FAILED)
-    return DONE
+        return get_type_hints(inspect.getattr_static(kind, "__init__"))
+    except NameError:  # a name that only type checkers import; what jsonargparse makes of it then holds
+        return {}
 
 
-def _say(what: object, code: int) -> int:
-    text = str(what).partition("\n\nJVM stacktrace:")[0]
-    print(text if code == INTERRUPTED else f"error: {text}", file=sys.stderr)
-    return code
+def _opened(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_opened(one) for one in get_args(hint))]  # noqa: UP007 - one that is made at run time
+    return _without_annotations(hint) if getattr(hint, "_is_protocol", False) else hint
+
+
+@cache
+def _without_annotations(protocol: type) -> type:
+    """The protocol with names of methods and arguments alone: jsonargparse wants their types to be the very same."""
+    methods = {
+        name: FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
+        for name, method in vars(protocol).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    return type(protocol)(protocol.__name__, (Protocol,), {"__module__": protocol.__module__, **methods})

@@ -1,28 +1,19 @@
 """Train a model on rows that Spark reads, and save it.
 
-    spark-submit --py-files net.py jobs/train.py --config conf/train/digits.yaml --estimator.epochs 3
+    spark-submit --py-files net.py jobs/train.py --config train.yaml --estimator.epochs 3
 
-The configuration has the arguments of ``train``. ``--print_config`` prints it resolved, ``--estimator.help
-sparkdl.TorchClassifier`` what an estimator takes. Classes and functions are import paths: write ``class_path`` and
-``init_args``. Exit codes: see ``command``.
+The configuration holds the arguments of ``train``; conf/train/digits.yaml is an example. ``--print_config`` prints it
+resolved, ``--estimator.help sparkdl.TorchClassifier`` says what an estimator takes. A class or function is an import
+path, or a ``class_path`` with ``init_args``.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
 
-from command import Data, Parser, exit_code
-from jsonargparse import Namespace
+from command import Data, main
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.sql import DataFrame, SparkSession
-from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
 
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor, factory, files
 from sparkdl.errors import InvalidInput
@@ -41,18 +32,49 @@ def train(
 
     Args:
         data: the rows to train on.
-        estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, and its arguments.
-        test: rows held out; the accuracy on them is printed, for a regressor the root of the mean squared error.
-        output: where the model is saved; not at all if not given.
+        estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
+        test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
+        output: where the model is saved; nowhere if not given.
         overwrite: replace what is at output.
     """
-    with SparkSession.builder.appName("sparkdl train").getOrCreate() as spark:
-        check(spark, estimator, test, None if overwrite else output)
-        model = estimator.fit(data.read(spark))
-        print(f"trained on {model.report['rows']} rows in {model.report['seconds']:.1f} s, {summary(model)}")
+    if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
+        raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationCol.")
+    with SparkSession.builder.getOrCreate() as spark:
         if output is not None:
-            writer = model.write()
-            (writer.overwrite() if overwrite else writer).save(output)
+            check_output(spark, output, estimator, overwrite=overwrite)
+        model = estimator.fit(data.read(spark))
+        print(summary(model))
+        if output is not None:
+            (model.write().overwrite() if overwrite else model.write()).save(output)
             print(f"saved {output}")
         if test is not None:
             print(held_out(estimator, model.transform(test.read(spark))))
+
+
+def check_output(spark: SparkSession, output: str, estimator: GangEstimator, *, overwrite: bool) -> None:
+    """Refuse before the training what could not be saved after it."""
+    factory.describe(estimator.getModel())
+    if not overwrite and files.exists(qualified(spark, output)):
+        raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
+
+
+def summary(model: TorchModel) -> str:
+    """What the training took, and the last epoch's figures."""
+    last = {name: value for name, value in model.history[-1].items() if name == "loss" or name.startswith("valid_")}
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in last.items())
+    report = model.report
+    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {len(model.history)} epochs: {figures}"
+
+
+def held_out(estimator: GangEstimator, predictions: DataFrame) -> str:
+    """How good the predictions are."""
+    label, prediction = str(estimator.getLabelCol()), estimator.getPredictionCol()
+    if isinstance(estimator, TorchClassifier):
+        classes = MulticlassClassificationEvaluator(metricName="accuracy", labelCol=label, predictionCol=prediction)
+        return f"held-out accuracy {classes.evaluate(predictions):.4f}"
+    numbers = RegressionEvaluator(metricName="rmse", labelCol=label, predictionCol=prediction)
+    return f"held-out root mean squared error {numbers.evaluate(predictions):.4g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(train))

@@ -7,10 +7,11 @@ fails raises its first cause, and whatever is left of it is ended.
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import cloudpickle
 import torch
 
-from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
@@ -29,7 +30,7 @@ from sparkdl.world import Meeting, in_a_group
 
 Listener = Callable[[Event], None]
 
-_GRACE = 20.0  # seconds that the members left over have to report after one has failed
+_GRACE = 10.0  # seconds that the members left over have to report after one has failed
 
 
 class Cluster(Protocol):
@@ -90,6 +91,8 @@ class InlineCluster:
         task = Task(cloudpickle.dumps(work), 1, uuid.uuid4().hex, attempt, wanted)
         meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
         outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
+        if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
+            raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
         return settle([outcome])
 
 
@@ -153,23 +156,28 @@ class LocalCluster:
             with self._all() as members:
                 for member, file in zip(members, files, strict=True):
                     member.start(task, file)
-                return settle(_collect(members))
+                return settle(_collect(members, attempt))
 
     @contextmanager
     def _all(self) -> Iterator[list[MemberProcess]]:
-        """The members; none of them survives a gang that did not end well."""
-        while len(self._members) < self.size:
-            self._members.append(MemberProcess(len(self._members)))
+        """The members; those that have not reported when a gang fails do not survive it."""
+        self._bury(member for member in self._members if not member.alive)
+        for rank in sorted(set(range(self.size)) - {member.rank for member in self._members}):
+            self._members.append(MemberProcess(rank))
+        self._members.sort(key=lambda member: member.rank)
         try:
             yield self._members
         except SparkdlError:
-            for member in [member for member in self._members if member.busy]:
-                member.kill()
-            self._members = [] if any(not member.alive for member in self._members) else self._members
+            self._bury(member for member in self._members if member.busy or not member.alive)
             raise
         except BaseException:
             self.close()
             raise
+
+    def _bury(self, members: Iterable[MemberProcess]) -> None:
+        for member in list(members):
+            member.kill()
+            self._members.remove(member)
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -182,7 +190,15 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures:
         raise first_cause(failures).error()
-    return [cloudpickle.loads(outcome.value) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
+    return [_value(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
+
+
+def _value(outcome: Outcome) -> Any:
+    try:
+        return cloudpickle.loads(outcome.value)
+    except Exception as error:
+        message = f"what rank {outcome.rank} returned cannot be unpickled here: {type(error).__name__}: {error}"
+        raise MemberFailed(message, place=Place("result", outcome.rank)) from error
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
@@ -190,33 +206,36 @@ def first_cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
-def _collect(members: Sequence[MemberProcess]) -> list[Outcome]:
+def _collect(members: Sequence[MemberProcess], attempt: int) -> list[Outcome]:
     """Pass the members' lines around, then wait for every outcome."""
     lines: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
     deadline: float | None = None
     while len(outcomes) < len(members):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        waiting = {member.connection: member for member in members if member.rank not in outcomes}
-        ready = wait(list(waiting), left)
+        waiting = [member for member in members if member.rank not in outcomes]
+        ready = wait([end for member in waiting for end in (member.connection, member.sentinel)], left)
         if not ready:
             break  # the others cannot say more than the failure that is known
-        for connection in ready:
-            _take(waiting[connection], lines, outcomes)  # type: ignore[index]
-        if len(lines) == len(members):
-            for member in members:
-                member.connection.send([lines[rank] for rank in range(len(members))])
+        for member in waiting:
+            if member.connection in ready or member.sentinel in ready:
+                _take(member, attempt, lines, outcomes)
+        failed = any(outcome.failure for outcome in outcomes.values())
+        if failed or len(lines) == len(members):
+            for rank in lines:
+                # Where a member failed before it gave its line the others would wait for that for ever.
+                members[rank].send(None if failed else [lines[each] for each in range(len(members))])
             lines.clear()
-        if deadline is None and any(outcome.failure for outcome in outcomes.values()):
+        if deadline is None and failed:
             deadline = time.monotonic() + _GRACE
     return list(outcomes.values())
 
 
-def _take(member: MemberProcess, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:
+def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:
     try:
-        message = member.connection.recv()
+        message = member.receive()
     except (EOFError, ConnectionError):
-        place = Place("work", member.rank, "localhost")
+        place = Place("work", member.rank, socket.gethostname(), attempt)
         failure = Failure("MemberLost", member.obituary(), "", place, False, time.time())
         outcomes[member.rank] = Outcome(member.rank, failure=failure)
         return

@@ -14,7 +14,7 @@ from sparkdl.errors import InvalidInput
 
 
 def describe(factory: object) -> dict[str, Any]:
-    """A factory as plain JSON: where it is imported from, and its arguments.
+    """A factory as plain JSON: where it is imported from, and its arguments; tuples among them become lists.
 
     Args:
         factory: a class or function, or a ``functools.partial`` of one with JSON arguments.
@@ -32,14 +32,15 @@ def describe(factory: object) -> dict[str, Any]:
             f"the model is an instance of {type(factory).__name__}, and such a model cannot be saved yet; expected a "
             "factory: a class, a function, or a functools.partial of one."
         )
-    if module == "__main__" or "<" in name or _find(module, name) is not factory:
+    if module == "__main__" or "<" in name or not _imports(module, name, factory):
         raise InvalidInput(
             f"the model factory {module}.{name} cannot be imported by another program; expected one at the top level "
             "of a module. Move it into a file, and ship that with spark-submit --py-files."
         )
     try:
+        _refuse_other_keys(arguments)
         return {"path": f"{module}:{name}", **json.loads(json.dumps(arguments))}
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the arguments of the model factory {module}.{name} are not plain JSON: {error}") from error
 
 
@@ -50,22 +51,40 @@ def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
         InvalidInput: it cannot be imported here.
     """
     module, _, name = description["path"].partition(":")
-    found = _find(module, name)
-    if found is None:
+    try:
+        found = _find(module, name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInput(
-            f"the model's factory {module}.{name} cannot be imported here; expected the module on the Python path, "
-            "for example by way of spark-submit --py-files."
-        )
+            f"the model's factory {module}.{name} cannot be imported here: {error}. Expected the module, and what it "
+            "imports, on the Python path, for example by way of spark-submit --py-files."
+        ) from error
+    if not callable(found):
+        raise InvalidInput(f"the model's factory {module}.{name} is {found!r}; expected a class or a function.")
     if not description["args"] and not description["kwargs"]:
         return found  # type: ignore[no-any-return]
     return partial(found, *description["args"], **description["kwargs"])
 
 
-def _find(module: str, name: str) -> Any:
+def _refuse_other_keys(value: object) -> None:
+    """JSON would make strings of them, and so another model when it is loaded."""
+    if isinstance(value, dict):
+        other = [key for key in value if not isinstance(key, str)]
+        if other:
+            raise TypeError(f"a dictionary has the keys {other}, which are no strings")
+        value = list(value.values())
+    for inner in value if isinstance(value, (list, tuple)) else ():
+        _refuse_other_keys(inner)
+
+
+def _imports(module: str, name: str, factory: object) -> bool:
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return _find(module, name) is factory
     except (ImportError, AttributeError):
-        return None
+        return False
+
+
+def _find(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
     return found

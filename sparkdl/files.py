@@ -16,14 +16,16 @@ _ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow ca
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
     """The filesystem of a URI or a local path, and the path in it.
 
+    As in Spark, nothing is percent-decoded in a file URI.
+
     Raises:
-        InvalidInput: pyarrow knows no such filesystem, or it cannot be reached.
+        InvalidInput: pyarrow knows no such filesystem, or it cannot be reached; a file URI names a host.
     """
     scheme = urlsplit(uri).scheme
     if not scheme:
         return fs.LocalFileSystem(), os.path.abspath(uri)
     if scheme == "file":
-        return fs.LocalFileSystem(), urlsplit(uri).path
+        return fs.LocalFileSystem(), _file_path(uri)
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
     except (OSError, ValueError) as error:
@@ -50,11 +52,16 @@ def write(uri: str, data: bytes) -> None:
         return
     system.create_dir(os.path.dirname(path), recursive=True)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
-    with system.open_output_stream(beside) as stream:
-        stream.write(data)
-    if isinstance(system, fs.LocalFileSystem):
-        _sync(beside)
-    system.move(beside, path)
+    try:
+        with system.open_output_stream(beside) as stream:
+            stream.write(data)
+        if isinstance(system, fs.LocalFileSystem):
+            _sync(beside)
+        system.move(beside, path)
+    except BaseException:
+        if system.get_file_info(beside).type != fs.FileType.NotFound:
+            system.delete_file(beside)
+        raise
     if isinstance(system, fs.LocalFileSystem):
         _sync(os.path.dirname(path))
 
@@ -75,6 +82,16 @@ def exists(uri: str) -> bool:
     """Whether there is a file or a directory."""
     system, path = locate(uri)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def _file_path(uri: str) -> str:
+    path = uri[len("file:") :]
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidInput(f"{uri!r} names the host {host!r}; expected file:///path, with three slashes.")
+        path = slash + path
+    return os.path.abspath(path)
 
 
 def _sync(path: str) -> None:

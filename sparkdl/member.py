@@ -73,7 +73,7 @@ class Failure:
         message: its text.
         trace: its traceback.
         place: where it happened.
-        peer: whether it only says that another member has gone.
+        peer: whether it only says, or follows from it, that another member has gone.
         time: when it happened, in seconds since the epoch on that member.
     """
 
@@ -89,7 +89,8 @@ class Failure:
         """Take down an error and let go of everything its traceback holds on to."""
         message = error.message if isinstance(error, SparkdlError) else str(error)
         trace = "".join(traceback.format_exception(error))
-        failure = Failure(type(error).__name__, message, trace, place, is_peer_failure(error), time.time())
+        peer = any(is_peer_failure(each) for each in _chain(error))
+        failure = Failure(type(error).__name__, message, trace, place, peer, time.time())
         _forget(error)
         return failure
 
@@ -221,6 +222,7 @@ class _Member:
                 own |= {"rows": spool.rows, "layout": spool.layout()}
             answers = world.agree("parts", own)
             if spoiled is not None:
+                self.stage = "feed"  # where it happened; only the news of it had to wait
                 raise spoiled
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
@@ -285,10 +287,21 @@ def _threads(wanted: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _forget(error: BaseException | None) -> None:
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, and whatever it was raised from or while handling."""
+    found: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and all(each is not other for other in found):  # `raise error from error` is legal
+            found.append(each)
+            left += [each.__cause__, each.__context__]
+    return found
+
+
+def _forget(error: BaseException) -> None:
     """Drop the locals that tracebacks keep: a process group among them would keep its peers waiting."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
     gc.collect()

@@ -8,6 +8,9 @@ with ``l_i`` the loss of row ``i`` averaged over its trailing dimensions, ``a_i`
 1) and ``m_i`` its mass: 1, or what a class-weighted loss or one with ``ignore_index`` divides by, so that the
 result is what ``torch.nn.CrossEntropyLoss(weight, ignore_index, reduction="mean")`` gives for the whole batch on
 one machine.
+
+That stops holding where rows have a loss but no mass: with ``label_smoothing`` and a class of weight 0, the rows of a
+member that has no other class in a step are left out of it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], Any]
 
 PRECISIONS = ("fp32", "bf16", "fp64")
+
+_ELEMENTWISE = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.HuberLoss, nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss)
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,7 @@ class Criterion:
 
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """The local mean, a scalar: the losses of the batch's rows, weighted, over ``batch.weight``."""
-        target = target_of(batch)
-        output = _aligned(output, target)
+        output, target = _aligned(output, target_of(batch), elementwise=isinstance(self._mean, _ELEMENTWISE))
         if batch.masses is None and batch.weights is None:
             loss = cast(Tensor, self._mean(output, target))
             return loss if loss.dim() == 0 else _row_means(loss, batch.rows).mean()
@@ -114,11 +118,12 @@ class Criterion:
         """
         if not isinstance(self._mean, (nn.CrossEntropyLoss, nn.NLLLoss)) or target.is_floating_point():
             return None
+        target = target.long()  # an ignore_index of -100 would be taken for 156 among unsigned labels
         kept = target != self._mean.ignore_index
         if self._mean.weight is None:
             each = kept.to(torch.float64)
         else:
-            each = self._mean.weight.to("cpu", torch.float64)[torch.where(kept, target.long(), 0)] * kept
+            each = self._mean.weight.to("cpu", torch.float64)[torch.where(kept, target, 0)] * kept
         each = each.flatten(1).mean(1) if each.dim() > 1 else each
         return None if bool((each == 1).all()) else each
 
@@ -135,15 +140,23 @@ def _check_loss(loss: object) -> None:
             f"{type(loss).__name__} has reduction={reduction!r}; expected 'mean': losses are averaged over the "
             "global batch, so that the batch size does not change the learning rate."
         )
-    if not callable(loss):
-        raise InvalidInput(f"loss is {loss!r}; expected a function loss(output, target) or an nn loss module.")
+    if not callable(loss) or isinstance(loss, type):
+        raise InvalidInput(
+            f"loss is {loss!r}; expected a function loss(output, target), or an nn loss module such as nn.MSELoss()."
+        )
 
 
-def _aligned(output: Any, target: Tensor) -> Any:
-    """An output ``[B, 1]`` as ``[B]`` where the target is numbers ``[B]``: elementwise losses would broadcast them."""
-    if isinstance(output, Tensor) and target.is_floating_point() and output.shape == (*target.shape, 1):
-        return output.squeeze(-1)
-    return output
+def _aligned(output: Any, target: Tensor, *, elementwise: bool) -> tuple[Any, Tensor]:
+    """``[B, 1]`` as ``[B]`` beside a ``[B]``: an elementwise loss would broadcast the two to ``[B, B]``.
+
+    Whole numbers may be class labels ``[B]`` beside scores ``[B, 1]``, unless the loss is known not to read them so.
+    """
+    if isinstance(output, Tensor) and (elementwise or target.is_floating_point()):
+        if output.shape == (*target.shape, 1):
+            return output.squeeze(-1), target
+        if elementwise and target.shape == (*output.shape, 1):
+            return output, target.squeeze(-1)
+    return output, target
 
 
 def _row_means(losses: Tensor, rows: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sparkdl.errors import PeerLost
 from sparkdl.feed.tables import read
 from sparkdl.member import Task, run_member
 from sparkdl.network import Address
@@ -44,6 +46,9 @@ class MemberProcess:
             theirs.close()
             os.close(lifeline)
         self.connection: Connection[Any, Any] = Connection(ours.detach())
+        # Becomes readable when the process ends. The connection alone would not tell while a child that the process
+        # has forked, such as a loader's worker, holds its end open.
+        self.sentinel = os.pidfd_open(self.pid)
 
     @property
     def alive(self) -> bool:
@@ -58,7 +63,23 @@ class MemberProcess:
     def start(self, task: Task, file: str | None) -> None:
         """Begin a task on the part in ``file``."""
         self.busy = True
-        self.connection.send((task, self.rank, file))
+        self.send((task, self.rank, file))
+
+    def send(self, message: object) -> None:
+        """Send a message; whether the process still lives is for those to find out who wait for its answer."""
+        with contextlib.suppress(ConnectionError):
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """What the process has sent.
+
+        Raises:
+            EOFError: it has ended and sent nothing more.
+            ConnectionError: the same.
+        """
+        if not self.connection.poll():
+            raise EOFError
+        return self.connection.recv()
 
     def obituary(self) -> str:
         """What is known of the end of a process that has ended."""
@@ -74,6 +95,7 @@ class MemberProcess:
         self.connection.close()
         if self._lifeline >= 0:
             os.close(self._lifeline)
+            os.close(self.sentinel)
             self._lifeline = -1
 
 
@@ -86,7 +108,9 @@ def serve(connection: int, lifeline: int) -> None:
 
     def exchange(line: str) -> list[str]:
         parent.send(line)
-        lines: list[str] = parent.recv()
+        lines: list[str] | None = parent.recv()
+        if lines is None:
+            raise PeerLost("another member failed before the gang had met.")
         return lines
 
     while True:

@@ -181,7 +181,7 @@ class _Run:
         """Close the epoch's row of the history, with validation where there are rows for it."""
         seconds = time.monotonic() - self._started
         self.report["train_seconds"] += seconds
-        average_buffers(self.replica.module, self.group)
+        average_buffers(self.replica.module, self.group, self.part.rows / self.plan.total)
         clock = self.world.clock
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
         row |= self.meter.close(self.group)
@@ -223,11 +223,23 @@ def _pieces(batch: Batch, accumulate: int) -> Iterator[tuple[Batch, bool]]:
         yield piece, index == accumulate - 1
 
 
-def average_buffers(module: nn.Module, group: Group) -> None:
-    """Average floating-point buffers, which batch normalisation keeps per member."""
+def average_buffers(module: nn.Module, group: Group, share: float) -> None:
+    """Average floating-point buffers, which batch normalisation keeps per member.
+
+    Args:
+        module: the replica's module.
+        group: the members.
+        share: this member's part of all training rows. A member without rows has seen nothing, and its buffers,
+            still as they were at the start, count for nothing.
+    """
+    if group.size == 1:
+        return
     for buffer in module.buffers():
         if buffer.is_floating_point():
-            group.mean_(buffer)
+            # In double precision, so that a buffer that is the same everywhere stays what it is.
+            total = buffer.double() * share if share else torch.zeros_like(buffer, dtype=torch.float64)
+            group.sum_(total)
+            buffer.copy_(total)
 
 
 @contextmanager

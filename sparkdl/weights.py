@@ -13,11 +13,11 @@ from sparkdl.errors import InvalidInput
 
 def pack(module: nn.Module) -> bytes:
     """The module's ``state_dict`` as safetensors; tied tensors are written once."""
-    names: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
+    names: dict[tuple[object, ...], str] = {}
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in module.state_dict().items():
-        first = names.setdefault((tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())), name)
+        first = names.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), name)
         if first != name and tensor.numel():
             aliases[name] = first
         else:
@@ -35,9 +35,9 @@ def unpack(packed: bytes, module: nn.Module) -> None:
         state = load(packed)
         (length,) = struct.unpack("<Q", packed[:8])
         aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
+        state |= {name: state[first] for name, first in aliases.items()}
     except Exception as error:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
-    state |= {name: state[first] for name, first in aliases.items()}
     try:
         module.load_state_dict(state)
     except RuntimeError as error:

@@ -21,6 +21,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Before there is any group: its functions have the world's group as a default argument. Imported inside a gang, as the
+# first optimizer of a process does by way of torch._dynamo, it would keep that group, and its peers waiting, for ever.
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
@@ -164,14 +168,27 @@ class Invitation:
 
 
 def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
-    """Open the store on rank 0 and exchange every member's line; calls ``exchange`` exactly once."""
+    """Open the store on rank 0 and exchange every member's line; calls ``exchange`` exactly once, whatever happens.
+
+    Raises:
+        PeerLost: another member says in its line that it cannot take part.
+    """
     line: dict[str, Any] = {"host": socket.gethostname(), "address": meeting.address.host}
-    store = None
+    store, trouble = None, None
     if meeting.rank == 0 and meeting.size > 1:
-        listening = listen(meeting.address)
-        line["port"] = listening.getsockname()[1]
-        store = _store(meeting, meeting.address.host, line["port"], listening)
-    return Invitation([json.loads(other) for other in exchange(json.dumps(line))], store)
+        try:
+            listening = listen(meeting.address)
+            line["port"] = listening.getsockname()[1]
+            store = _store(meeting, meeting.address.host, line["port"], listening)
+        except Exception as error:  # the others wait for this member's line
+            trouble, line["trouble"] = error, str(error)
+    lines = [json.loads(other) for other in exchange(json.dumps(line))]
+    if trouble is not None:
+        raise trouble
+    for rank, other in enumerate(lines):
+        if "trouble" in other:
+            raise PeerLost(f"rank {rank} cannot take part: {other['trouble']}")
+    return Invitation(lines, store)
 
 
 @contextmanager

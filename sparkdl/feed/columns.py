@@ -78,12 +78,14 @@ class Columns:
         """Check every column against an Arrow schema.
 
         Raises:
-            InvalidInput: a column is missing, or of a type that cannot become a tensor.
+            InvalidInput: a column is missing, there more than once, or of a type that cannot become a tensor.
         """
         for column in self:
-            if column.name not in schema.names:
+            found = schema.names.count(column.name)
+            if found != 1:
                 raise InvalidInput(
-                    f"there is no column {column.name!r}; the data has {', '.join(map(repr, schema.names))}."
+                    f"there {'is no column' if not found else f'are {found} columns'} {column.name!r}; the data has "
+                    f"{', '.join(map(repr, schema.names))}."
                 )
             element = element_type(schema.field(column.name).type)
             if not (pa.types.is_integer(element) or pa.types.is_floating(element) or pa.types.is_boolean(element)):

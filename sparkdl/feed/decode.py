@@ -6,6 +6,7 @@ look at the offsets of each level is enough.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,28 +16,33 @@ import pyarrow as pa
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Column, element_type, is_list
 
+# Torch has types for wider unsigned numbers than 8 bits, but can hardly compute with them.
+_SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+
 
 def decode(array: pa.Array, column: Column, *, floating: str = "float32") -> npt.NDArray[Any]:
     """One Arrow array as a C-contiguous array ``[rows, *shape]``, without a copy where that is possible.
 
     Args:
         array: numbers, booleans, or lists of them nested to any depth.
-        column: what the column is; its dtype and shape are checked where given.
+        column: what the column is; its dtype and shape are checked where given. No rows have the given shape.
         floating: the dtype of floating-point columns without a dtype of their own.
 
     Raises:
         InvalidInput: nulls, NaN or infinity, lists of several lengths, a shape other than the given one, or a
             number that its dtype cannot hold.
     """
-    rows, shape = len(array), _shape(array, column)
+    found: list[int] = []
     values = array
+    _refuse_nulls(values, column)  # before lengths are compared: to its offsets, a null is a list of length 0
     while is_list(values.type):
-        _refuse_nulls(values, column)
+        found.append(_length(values, column))
         values = values.flatten()
-    _refuse_nulls(values, column)
+        _refuse_nulls(values, column)
+    shape = _shape(tuple(found), len(array), column)
     flat = np.asarray(values.to_numpy(zero_copy_only=False))
     numbers = _cast(flat, np.dtype(column.dtype or _default(flat.dtype, floating)), column)
-    return np.ascontiguousarray(numbers).reshape(rows, *shape)
+    return np.ascontiguousarray(numbers).reshape(len(array), *shape)
 
 
 def row_dtype(kind: pa.DataType, column: Column, *, floating: str = "float32") -> np.dtype[Any]:
@@ -45,23 +51,19 @@ def row_dtype(kind: pa.DataType, column: Column, *, floating: str = "float32") -
 
 
 def _default(found: np.dtype[Any], floating: str) -> str:
-    return floating if found.kind == "f" else found.name
+    return floating if found.kind == "f" else _SIGNED.get(found.name, found.name)
 
 
-def _shape(array: pa.Array, column: Column) -> tuple[int, ...]:
-    """The shape of one row; every list of a level must have the same length."""
-    shape: list[int] = []
-    while is_list(array.type):
-        shape.append(_length(array, column))
-        array = array.flatten()
+def _shape(found: tuple[int, ...], rows: int, column: Column) -> tuple[int, ...]:
     if column.shape is None:
-        return tuple(shape)
-    if int(np.prod(shape)) != int(np.prod(column.shape)):
-        raise InvalidInput(f"column {column.name!r} has rows of shape {tuple(shape)}; expected {column.shape}.")
+        return found
+    if rows and math.prod(found) != math.prod(column.shape):
+        raise InvalidInput(f"column {column.name!r} has rows of shape {found}; expected {column.shape}.")
     return column.shape
 
 
 def _length(array: pa.Array, column: Column) -> int:
+    """The length of every list of one level, which must be the same."""
     if pa.types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
     offsets = array.offsets.to_numpy()
@@ -93,9 +95,14 @@ def _cast(flat: npt.NDArray[Any], wanted: np.dtype[Any], column: Column) -> npt.
         return flat
     with np.errstate(invalid="ignore", over="ignore"):
         numbers = flat.astype(wanted)
-        if wanted.kind in "iub" and not np.array_equal(numbers.astype(flat.dtype), flat):
+        if wanted.kind in "iub" and not _same(numbers, flat):
             kind = "whole numbers" if wanted.kind in "iu" else "0 or 1"
             raise InvalidInput(f"column {column.name!r} has values that are not {kind} within {wanted}'s range.")
         if wanted.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise InvalidInput(f"column {column.name!r} has values beyond {wanted}'s range.")
     return numbers
+
+
+def _same(numbers: npt.NDArray[Any], flat: npt.NDArray[Any]) -> bool:
+    """Whether a cast changed no value: back again is not enough, since -1 and 255 are the same 8 bits."""
+    return np.array_equal(numbers.astype(flat.dtype), flat) and np.array_equal(numbers < 0, flat < 0)

@@ -119,7 +119,8 @@ class Part:
         positions = self._positions(plan, epoch)
         fed = [column.name for column in (*self.columns.inputs, self.columns.target, self.columns.weight) if column]
         row_bytes = sum(self.tensors[name][:1].nbytes for name in fed)
-        steps = max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, row_bytes * plan.batch_size // self.count)))
+        step_bytes = row_bytes * plan.batch_size * self.rows // max(1, plan.total)
+        steps = max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
         for first in range(start, plan.steps, steps):
             bounds = [plan.offset(self.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
             chosen = positions[bounds[0] : bounds[-1]]

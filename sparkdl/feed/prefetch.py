@@ -18,7 +18,7 @@ class _End:
 
 
 def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
-    """Iterate over ``items`` with up to ``depth`` of them made ahead of time in a thread.
+    """Iterate over ``items`` with up to ``depth`` of them ready ahead of time, and one more in a thread's hands.
 
     An error of the producer is raised where its item would have come. When the consumer stops early, the thread
     ends before the generator's ``close()`` returns.

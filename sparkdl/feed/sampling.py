@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -71,24 +70,33 @@ class Plan:
         given = [(2 * target * rows + total) // (2 * total) for rows in self.rows]
         # ... and the order itself for the few that are left.
         missing = target - sum(given)
-        self._deal(given, missing) if missing > 0 else self._take_back(given, -missing)
+        if missing:
+            self._settle(given, missing)
         return tuple(given)
 
-    def _deal(self, given: list[int], missing: int) -> None:
-        heap = [self._position(rank, taken) for rank, taken in enumerate(given) if taken < self.rows[rank]]
+    def _settle(self, given: list[int], missing: int) -> None:
+        """Give the ``missing`` rows that come next in the order, or take back those that came last."""
+        way = 1 if missing > 0 else -1
+        widest = max(self.rows)
+
+        def more(rank: int) -> bool:
+            return given[rank] < self.rows[rank] if way > 0 else given[rank] > 0
+
+        def entry(rank: int) -> tuple[int, int]:
+            row = given[rank] if way > 0 else given[rank] - 1
+            # Positions that differ do so by 1 / (2 max n)^2 or more: times (2 max n)^2 and rounded down, they keep
+            # their order and their ties, and are whole numbers, which compare ten times as fast as fractions.
+            return way * ((2 * row + 1) * 2 * widest * widest // self.rows[rank]), way * rank
+
+        heap = [entry(rank) for rank in range(len(given)) if more(rank)]
         heapq.heapify(heap)
-        for _ in range(missing):
-            _, rank = heap[0]
-            given[rank] += 1
-            if given[rank] < self.rows[rank]:
-                heapq.heapreplace(heap, self._position(rank, given[rank]))
+        for _ in range(abs(missing)):
+            rank = abs(heap[0][1])
+            given[rank] += way
+            if more(rank):
+                heapq.heapreplace(heap, entry(rank))
             else:
                 heapq.heappop(heap)
-
-    def _take_back(self, given: list[int], surplus: int) -> None:
-        for _ in range(surplus):
-            _, rank = max(self._position(rank, taken - 1) for rank, taken in enumerate(given) if taken > 0)
-            given[rank] -= 1
 
     def permutation(self, rank: int, epoch: int) -> Tensor:
         """The order in which a part gives its rows in an epoch: int32 or int64 ``[rows]``."""
@@ -101,14 +109,13 @@ class Plan:
     def _reached(self, step: int) -> int:
         return min(step * self.batch_size, self.total)
 
-    def _position(self, rank: int, taken: int) -> tuple[Fraction, int]:
-        """Where a part's row comes in the order, exactly."""
-        return Fraction(2 * taken + 1, 2 * self.rows[rank]), rank
-
 
 def generator(*key: int) -> torch.Generator:
     """A generator that depends on the key alone, for example ``(seed, epoch, position)``."""
-    state = np.random.SeedSequence([part & 0xFFFFFFFFFFFFFFFF for part in key]).generate_state(1, np.uint64)
+    # Numpy strings the words of the numbers together and forgets zeros at the end; with their count and two words for
+    # each, no two keys give the same string.
+    words = [word for part in key for word in divmod(part & 0xFFFFFFFFFFFFFFFF, 1 << 32)]
+    state = np.random.SeedSequence([len(key), *words]).generate_state(1, np.uint64)
     made = torch.Generator()
     made.manual_seed(int(state[0]) & 0x7FFFFFFFFFFFFFFF)
     return made

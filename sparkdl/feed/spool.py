@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +40,12 @@ class Spool:
 
     def __init__(self, columns: Columns, *, directory: str | None = None) -> None:
         self.rows = 0
-        self._files = {column.name: _ColumnFile(column, directory) for column in columns}
+        numbers = (columns.weight, columns.validation, columns.row_id)
+        single = {column.name for column in numbers if column is not None}  # one number a row, never an array
+        self._files = {
+            column.name: _ColumnFile(replace(column, shape=()) if column.name in single else column, directory)
+            for column in columns
+        }
         self._columns = columns
         self._directory = directory
 
@@ -50,7 +56,7 @@ class Spool:
             InvalidInput: the batch holds something that cannot become a tensor.
         """
         for file in self._files.values():
-            array = batch.column(batch.schema.get_field_index(file.column.name))
+            array = batch.column(file.column.name)
             if batch.num_rows:
                 file.write(decode(array, file.column, floating=self._columns.floating))
             elif file.dtype is None:
@@ -105,10 +111,10 @@ class _ColumnFile:
     def write(self, rows: npt.NDArray[Any]) -> None:
         if self.shape is None:
             self.dtype, self.shape = rows.dtype, rows.shape[1:]
-        elif rows.shape[1:] != self.shape:
+        elif (rows.dtype, rows.shape[1:]) != (self.dtype, self.shape):
             raise InvalidInput(
-                f"column {self.column.name!r} has rows of shape {self.shape} and of shape {rows.shape[1:]}; "
-                "expected one shape for all rows."
+                f"column {self.column.name!r} has rows of {self.dtype} and shape {self.shape}, and of {rows.dtype} and "
+                f"shape {rows.shape[1:]}; expected one dtype and shape for all rows."
             )
         left = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         while left:  # a single write may take less than it was given
@@ -128,7 +134,8 @@ class _ColumnFile:
 
 def _increasing(ids: npt.NDArray[Any]) -> bool:
     starts = range(0, max(len(ids) - 1, 0), _CHUNK)
-    return all((np.diff(ids[start : start + _CHUNK + 1]) > 0).all() for start in starts)
+    chunks = (ids[start : start + _CHUNK + 1] for start in starts)
+    return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might not fit into the dtype
 
 
 def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: Column) -> None:

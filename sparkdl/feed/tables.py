@@ -34,15 +34,18 @@ def deal(
         if columns is not None:
             raise InvalidInput("columns were given without data.")
         return [[] for _ in range(size)], None
-    parts, schema = _parts(data, size)
-    wanted = Columns.of(columns, schema.names)
-    wanted.check(schema)
+    parts, schemas = _parts(data, size)
+    wanted = Columns.of(columns, schemas[0].names)
+    if not wanted.inputs:
+        raise InvalidInput("there are no input columns; expected at least one.")
+    for schema in schemas:
+        wanted.check(schema)
     return parts, wanted
 
 
-def _parts(data: Tabular, size: int) -> tuple[list[Batches], pa.Schema]:
+def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
     if isinstance(data, ds.Dataset):
-        return [_slices(data, rank, size) for rank in range(size)], data.schema
+        return [_slices(data, rank, size) for rank in range(size)], [data.schema]
     if isinstance(data, Mapping):
         data = _table(data)
     if isinstance(data, pa.Table):
@@ -54,7 +57,7 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], pa.Schema]:
         )
     if len(data) != size:
         raise InvalidInput(f"{len(data)} tables were given for {size} members; expected one for each.")
-    return [table.to_batches(max_chunksize=_ROWS) for table in data], data[0].schema
+    return [table.to_batches(max_chunksize=_ROWS) for table in data], [table.schema for table in data]
 
 
 def spill(batches: Batches, path: str) -> str | None:
@@ -91,7 +94,12 @@ def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
 
 def _table(arrays: Mapping[str, Any]) -> pa.Table:
     """A table of arrays ``[rows, ...]`` that need not be one-dimensional."""
-    return pa.table({name: _column(np.asarray(array)) for name, array in arrays.items()})
+    found = {name: np.asarray(array) for name, array in arrays.items()}
+    shapes = {name: array.shape for name, array in found.items()}
+    uneven = len({shape[:1] for shape in shapes.values()}) > 1
+    if uneven or any(not shape or 0 in shape[1:] for shape in shapes.values()):
+        raise InvalidInput(f"the arrays have the shapes {shapes}; expected [rows, ...], all with as many rows.")
+    return pa.table({name: _column(array) for name, array in found.items()})
 
 
 def _column(array: npt.NDArray[Any]) -> pa.Array:

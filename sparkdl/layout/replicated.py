@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -102,9 +103,14 @@ class ReplicatedReplica:
         return torch.zeros((), device=self.parameters[0].device, dtype=self.parameters[0].dtype)
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
+        # Weak, since torch keeps hooks where Python's garbage collector does not look: the replica would never be
+        # freed, nor the process group that its sink holds, which peers in a collective wait to see closed.
+        weak = weakref.ref(self)
+
         def ready(parameter: Tensor) -> None:
-            if self._exchanged:
-                self._listener().ready(index)
+            replica = weak()
+            if replica is not None and replica._exchanged:
+                replica._listener().ready(index)
 
         return ready
 

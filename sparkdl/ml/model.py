@@ -21,7 +21,7 @@ from sparkdl.feed import Column, Columns
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.scoring import Kind, Scorer, output_type
 from sparkdl.objective import ModelFactory
-from sparkdl.spark.columns import travelling
+from sparkdl.spark.columns import named, travelling
 from sparkdl.spark.resources import qualified
 
 _WEIGHTS = "weights.safetensors"
@@ -97,12 +97,12 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         scorer = self._scorer()
         inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
         scored = dataset.withColumn(_SCORED, make_udf(scorer, scalar=self._scalar)(*inputs))
-        field = F.col(f"`{_SCORED}`").getField
+        field = named(_SCORED).getField
         wanted = {self.getPredictionCol(): field("prediction")}
         if self._kind == "classifier":
             raw, probability = array_to_vector(field("raw")), array_to_vector(field("probability"))
             wanted = {self.getRawPredictionCol(): raw, self.getProbabilityCol(): probability, **wanted}
-        kept = [F.col(f"`{name}`") for name in dataset.columns]
+        kept = [named(name) for name in dataset.columns]
         return scored.select(*kept, *(column.alias(name) for name, column in wanted.items() if name))
 
 

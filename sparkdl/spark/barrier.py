@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +15,10 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
+from sparkdl.errors import InvalidInput
 from sparkdl.member import Outcome, Task, run_member
-from sparkdl.network import dialable, split_host
-from sparkdl.world import Meeting
+from sparkdl.network import Address, dialable, split_host
+from sparkdl.world import Exchange, Meeting
 
 SCHEMA = "rank int, piece int, payload binary"
 
@@ -30,28 +32,36 @@ class BarrierTask:
     Attributes:
         task: what every member is told.
         network: the address or the name of the interface that members use; None to find it.
+        names: the columns' names, in the order in which they arrive.
     """
 
     task: Task
     network: str | None = None
+    names: tuple[str, ...] = ()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take part in the gang with this task's partition; yields the outcome in pieces."""
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
         rank = context.partitionId()
+        exchange: Exchange = context.allGather
+        try:
+            address = dialable(hosts[rank], peers=hosts, override=self.network)
+        except InvalidInput as error:
+            address, exchange = Address("127.0.0.1"), _refusing(exchange, error)
         meeting = Meeting(
             rank,
             self.task.size,
             self.task.run,
             self.task.attempt,
-            dialable(hosts[rank], peers=hosts, override=self.network),
+            address,
             timeout=self.task.timeout,
             device=self.task.device,
         )
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
-            outcome = run_member(task, meeting, context.allGather, batches, directory=_local_directory())
+            named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
+            outcome = run_member(task, meeting, exchange, named, directory=_local_directory())
         yield from pieces(outcome)
 
 
@@ -74,6 +84,16 @@ def assemble(rows: Iterable[Any]) -> list[Outcome]:
     for rank, piece, payload in rows:
         packed.setdefault(rank, []).append((piece, bytes(payload)))
     return [cloudpickle.loads(b"".join(payload for _, payload in sorted(found))) for found in packed.values()]
+
+
+def _refusing(exchange: Exchange, error: InvalidInput) -> Exchange:
+    """An exchange that raises, but not before it has told the others, who would wait for ever."""
+
+    def tell(line: str) -> Sequence[str]:
+        exchange(json.dumps(json.loads(line) | {"trouble": error.message}))
+        raise error
+
+    return tell
 
 
 def _local_directory() -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -16,12 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster import Listener, first_cause, settle
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, SparkdlError
+from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.member import Failure, Task, Work
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
-from sparkdl.spark.columns import prepare
+from sparkdl.spark.columns import ROW_ID, named, prepare
 from sparkdl.spark.resources import JobWatch, check, wait_for_slots
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
@@ -95,8 +96,11 @@ class SparkCluster:
                 endpoint=endpoint,
                 fallback=self._events,
             )
-            member = BarrierTask(task, self._spark.sparkContext.getConf().get("spark.sparkdl.network"))
-            return self._run(frame.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear)
+            network = self._spark.sparkContext.getConf().get("spark.sparkdl.network")
+            member = BarrierTask(task, network, tuple(frame.columns))
+            # mapInArrow looks columns up by name, and a dot in a name means a field to it.
+            plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear)
 
     @contextmanager
     def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
@@ -122,8 +126,10 @@ class SparkCluster:
         if not hasattr(data, "mapInArrow"):
             raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, wanted = prepare(data, columns)
-        # The shuffle balances the parts, and breaks chains of stages that a barrier stage may not end.
-        return frame.repartition(self.size), wanted
+        # The shuffle balances the parts, and breaks chains of stages that a barrier stage may not end. With ids of
+        # the user's own a row's part depends on its id alone, not on how the data happens to be partitioned.
+        own = [] if wanted.row_id is None or wanted.row_id.name == ROW_ID else [named(wanted.row_id.name)]
+        return frame.repartition(self.size, *own), wanted
 
     def _run(self, frame: DataFrame, tag: str, ear: _Ear) -> list[Any]:
         watch = JobWatch(self._spark, tag, self.size, timeout=self._slot_wait, report=ear.waiting)
@@ -137,7 +143,10 @@ class SparkCluster:
                     raise
             return settle(assemble(rows))
         except (PySparkException, Py4JError) as error:
-            raise _explained(error, watch, ear) from error
+            explained = _explained(error, watch, ear)
+            if explained is error:
+                raise
+            raise explained from error
         finally:
             ear.close()
 
@@ -147,14 +156,14 @@ class _Ear:
 
     def __init__(self, listener: Listener | None) -> None:
         self.failures: list[Failure] = []
-        self.started = 0
+        self.started: dict[int, Place] = {}
         self.cancel: Any = None
         self._listener = listener
         self._alarm: threading.Timer | None = None
 
     def __call__(self, event: Event) -> None:
         if event.kind == "started":
-            self.started += 1
+            self.started[event.rank] = Place("work", event.rank, event.payload.get("host"), event.attempt)
         if event.kind == "failed":
             self.failures.append(Failure.from_json(event.payload))
             if self._alarm is None and self.cancel is not None:
@@ -182,12 +191,19 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise slotWait, or give "
             "the application more cores."
         )
-    if ear.failures:
-        cause: SparkdlError = first_cause(ear.failures).error()
+    causes = [failure for failure in ear.failures if not failure.peer]
+    if causes:
+        cause: SparkdlError = first_cause(causes).error()
         return cause
     if ear.started or "barrier ResultStage" in str(error):
-        return MemberLost(f"Spark lost a member of the gang: {_first_lines(error)}")
+        return MemberLost(f"Spark lost a member of the gang: {_first_lines(error)}", place=_lost(error, ear))
     return error
+
+
+def _lost(error: Exception, ear: _Ear) -> Place | None:
+    """Where the member was that did not come back, as far as Spark's message tells."""
+    task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
+    return None if task is None else ear.started.get(int(task[1]))
 
 
 def _first_lines(error: Exception) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     IntegralType,
+    LongType,
     NumericType,
     StringType,
 )
@@ -66,26 +67,39 @@ def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {', '.join(map(repr, frame.columns))}.")
     kind = frame.schema[column.name].dataType
-    found = F.col(f"`{column.name}`")
+    found = named(column.name)
     if isinstance(kind, VectorUDT):
         return vector_to_array(found, floating)
     wanted = _travels_as(kind, column, floating)
+    if wanted is None:
+        raise InvalidInput(
+            f"column {column.name!r} has type {kind.simpleString()}; expected numbers, booleans, arrays of them or an "
+            f"ML vector. {_advice(kind)}"
+        )
     return found if wanted == kind else found.cast(wanted)
 
 
-def _travels_as(kind: DataType, column: Column, floating: str) -> DataType:
+def named(name: str) -> SparkColumn:
+    """The column of exactly this name, whatever is in it: dots, spaces, backticks."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | None:
+    """The type in which a column travels; None if it cannot become a tensor."""
     if isinstance(kind, ArrayType):
-        return ArrayType(_travels_as(kind.elementType, column, floating), kind.containsNull)
+        element = _travels_as(kind.elementType, column, floating)
+        return None if element is None else ArrayType(element, kind.containsNull)
     if isinstance(kind, (IntegralType, BooleanType)):
         return kind
-    if isinstance(kind, (FloatType, DoubleType)) and column.dtype is not None and not column.dtype.startswith("float"):
-        return kind  # a class label: whether it is integral can only be told before it is cast
+    if column.dtype is not None and not column.dtype.startswith("float"):
+        # A class label or a row id: whether it is a whole number can only be told before it is made one.
+        if isinstance(kind, DecimalType):
+            return LongType() if kind.scale == 0 else DoubleType()
+        if isinstance(kind, (FloatType, DoubleType)):
+            return kind
     if isinstance(kind, (FloatType, DoubleType, DecimalType)):
         return _SPARK_FLOATING[floating]
-    raise InvalidInput(
-        f"column {column.name!r} has type {kind.simpleString()}; expected numbers, booleans, arrays of them or an ML "
-        f"vector. {_advice(kind)}"
-    )
+    return None
 
 
 def _advice(kind: DataType) -> str:

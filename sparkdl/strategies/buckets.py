@@ -63,7 +63,7 @@ def make_buckets(parameters: Sequence[nn.Parameter], capacity: int) -> list[Buck
     kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
     return [
         _bucket(index, members, [parameters[member] for member in members])
-        for index, members in enumerate(assign(sizes, kinds, capacity))
+        for index, members in enumerate(assign(sizes, kinds, capacity, min(capacity, FIRST_BYTES)))
     ]
 
 

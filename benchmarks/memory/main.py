@@ -1,0 +1,97 @@
+"""Anonymous memory of a Python worker that trains on a part of two gigabytes.
+
+The peak of what only swap could take from the process: its heap and its private pages, without the pages of mapped
+files, which the kernel drops when it needs the room. Read from outside, from the task's first moment to its last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from benchmarks.mlp import adam, small
+from benchmarks.pairs import environment, options
+from benchmarks.session import FEATURES, samples, session
+from sparkdl import SparkCluster, TorchRegressor
+from sparkdl.events import Event
+
+BAR = "under 500 MB"
+BATCH = 8192
+PERIOD = 0.005  # seconds between two looks
+
+
+class Watch:
+    """Listens for the worker's process id and looks at its memory until the block ends.
+
+    The worker is on this machine, so the look costs it nothing: no thread of its own, no lock.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.peaks = {"until the first step": 0, "from the first step on": 0}
+        self._pid: int | None = None
+        self._stage = "until the first step"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="memory-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __call__(self, event: Event) -> None:
+        """Take an event of the gang."""
+        if event.kind == "started":
+            self._pid = int(event.payload["pid"])
+            self.start = anonymous(self._pid)
+            self._thread.start()
+        elif event.kind == "progress":
+            self._stage = "from the first step on"
+
+    def _look(self) -> None:
+        assert self._pid is not None
+        while not self._done.wait(PERIOD):
+            self.peaks[self._stage] = max(self.peaks[self._stage], anonymous(self._pid))
+
+
+def anonymous(pid: int) -> int:
+    """Bytes of a process that no file backs, swapped out or not; 0 when it has gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    fields = dict(line.split(":", 1) for line in lines)
+    return sum(int(fields[name].split()[0]) << 10 for name in ("RssAnon", "VmSwap") if name in fields)
+
+
+def measure(frame: DataFrame) -> Watch:
+    """Train one epoch on one member; what ``TorchRegressor.fit`` does, with another listener."""
+    estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=1, batchSize=BATCH, epochs=1)
+    with Watch() as watch:
+        SparkCluster(frame.sparkSession, 1).gang(estimator.training(), frame, estimator.columns(), listener=watch)
+    return watch
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = options(__doc__, rounds=3, rows=18_000_000).parse_args(arguments)
+    print(environment())
+    print(f"one part of {given.rows:,} rows, {given.rows * (FEATURES + 1) * 4 / 1e9:.2f} GB")
+    peaks = []
+    with session("memory", executors=1) as spark:
+        for number in range(1, given.rounds + 1):
+            # Made by the JVM as they are read: neither the driver nor a cache holds them.
+            watch = measure(samples(spark, given.rows, partitions=8))
+            stages = [f"{peak / 1e6:.0f} MB {stage}" for stage, peak in watch.peaks.items()]
+            print(f"round {number}: {watch.start / 1e6:.0f} MB at the start;", ", ".join(stages))
+            peaks.append(max(watch.peaks.values()))
+    print(f"anonymous memory {max(peaks) / 1e6:.0f} MB (bar: {BAR})")
+
+
+if __name__ == "__main__":
+    main()

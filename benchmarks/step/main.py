@@ -1,0 +1,126 @@
+"""The time of a training step with AllReduce against torch's DistributedDataParallel.
+
+Two processes hold both replicas of the same model side by side and take blocks of steps on the same batch with the
+one and with the other in turn; a block lasts until the slower process has finished it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.mlp import mlp
+from benchmarks.pairs import Pairs, environment, options, verdict
+from sparkdl import AllReduce, LocalCluster, Objective
+from sparkdl.feed.part import Part
+from sparkdl.layout.replicated import Replicated
+from sparkdl.tensors import Batch
+from sparkdl.world import World
+
+BAR = "at most 1.05"
+MEMBERS = 2
+WARMUPS = 2  # blocks; DistributedDataParallel builds its buckets anew after its first step
+
+# Size -> widths of the layers, and steps of a block: about a second on a slow core.
+MODELS = {
+    "0.7M": ((784, 512, 512, 64, 1), 50),  # 697 473 parameters
+    "25M": ((2048,) * 7 + (1,), 4),  # 25 180 161 parameters
+}
+
+sgd = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a member does.
+
+    Attributes:
+        widths: of the model's layers.
+        rows: of each member's batch.
+        steps: of a block.
+        blocks: of each side.
+        bucket_view: DistributedDataParallel's ``gradient_as_bucket_view``.
+    """
+
+    widths: tuple[int, ...]
+    rows: int
+    steps: int
+    blocks: int
+    bucket_view: bool
+
+    def __call__(self, world: World, part: Part | None) -> list[tuple[float, float]]:
+        """Seconds of a step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
+        torch.manual_seed(world.rank)
+        inputs, target = torch.rand(self.rows, self.widths[0]), torch.rand(self.rows, 1)
+        sides = self._all_reduce(world, inputs, target), self._distributed(inputs, target)
+        pairs = []
+        for block in range(WARMUPS + self.blocks):
+            taken = [0.0, 0.0]
+            for side in (0, 1) if block % 2 == 0 else (1, 0):
+                taken[side] = self._block(world, sides[side])
+            pairs.append((taken[0], taken[1]))
+        return pairs
+
+    def _block(self, world: World, step: Callable[[], None]) -> float:
+        world.group().sum_(torch.zeros(1))  # both begin together
+        start = time.perf_counter()
+        for _ in range(self.steps):
+            step()
+        taken: list[float] = world.group().gather(time.perf_counter() - start)
+        return max(taken) / self.steps
+
+    def _all_reduce(self, world: World, inputs: Tensor, target: Tensor) -> Callable[[], None]:
+        replica = Replicated().place(Objective(partial(mlp, *self.widths), nn.MSELoss(), sgd), world)
+        sync = AllReduce().attach(replica, world.group())
+        batch = Batch((inputs,), target, None, None, self.rows, self.rows, 1 / world.size, total=self.rows * world.size)
+
+        def step() -> None:
+            replica.gradients(batch)
+            sync.update(world.clock, batch)
+            world.clock.tick(batch.total)
+
+        return step
+
+    def _distributed(self, inputs: Tensor, target: Tensor) -> Callable[[], None]:
+        model = DistributedDataParallel(mlp(*self.widths), gradient_as_bucket_view=self.bucket_view)
+        optimizer, criterion = sgd(model.parameters()), nn.MSELoss()
+
+        def step() -> None:
+            criterion(model(inputs), target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, rounds=30)
+    parser.add_argument(
+        "--models", nargs="+", choices=MODELS, default=list(MODELS), help="sizes of the model (default all)"
+    )
+    parser.add_argument("--batch", type=int, default=64, help="rows of each member's batch (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="steps of a block (default: as many as suit the model)")
+    parser.add_argument("--bucket-view", action="store_true", help="give DDP gradient_as_bucket_view=True")
+    given = parser.parse_args(arguments)
+    print(environment())
+    ratios = {}
+    with LocalCluster(MEMBERS, threads=1) as cluster:
+        for name in given.models:
+            widths, steps = MODELS[name]
+            work = Blocks(widths, given.batch, given.steps or steps, given.rounds, given.bucket_view)
+            taken = cluster.gang(work)[0]
+            pairs = Pairs("AllReduce", "DDP", taken[WARMUPS:], taken[:WARMUPS])
+            ratios[name] = pairs.ratio
+            print(f"\n{name} parameters", pairs.table("s a step"), sep="\n")
+    print("\nmedian ratios:", ", ".join(f"{name} {ratio:.4g}" for name, ratio in ratios.items()), "- the larger counts")
+    print(verdict(max(ratios.values()), BAR))
+
+
+if __name__ == "__main__":
+    main()

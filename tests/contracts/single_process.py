@@ -1,0 +1,62 @@
+"""Training as torch alone does it, in one process: what distributed training has to be equal to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparkdl.feed.columns import Columns
+from sparkdl.train import Training
+from tests.contracts.work import arrays, new_model
+
+
+def single_process(
+    training: Training, data: dict[str, np.ndarray], columns: Columns, steps: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The weights after the given steps.
+
+    Args:
+        training: its model factory has to build the same weights each time.
+        data: column name -> array ``[rows, ...]``.
+        columns: which of them are the inputs, the target and the weight.
+        steps: which rows each step takes.
+    """
+    objective = training.objective
+    module = new_model(training).to(objective.dtype).train()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = objective.optimizer(trained)
+    scheduler = None if objective.scheduler is None else objective.scheduler(optimizer)
+    tensors = {name: _tensor(array, objective.dtype) for name, array in data.items()}
+    loss = copy.deepcopy(objective.loss)
+    assert isinstance(loss, nn.Module)
+    loss.to(objective.dtype)
+    for rows in steps:
+        chosen = {name: tensor[torch.from_numpy(rows)] for name, tensor in tensors.items()}
+        optimizer.zero_grad()
+        output = module(*(chosen[column.name] for column in columns.inputs))
+        assert columns.target is not None
+        weights = None if columns.weight is None else chosen[columns.weight.name]
+        _mean(loss, output, chosen[columns.target.name], weights).backward()
+        if objective.clip_norm is not None:
+            nn.utils.clip_grad_norm_(trained, objective.clip_norm)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return arrays(dict(module.named_parameters(remove_duplicate=False)))
+
+
+def _tensor(array: np.ndarray, floating: torch.dtype) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.to(floating) if tensor.is_floating_point() else tensor
+
+
+def _mean(loss: nn.Module, output: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+    if weights is None:
+        return loss(output, target)
+    each = copy.deepcopy(loss)
+    each.reduction = "none"
+    return (weights * each(output, target)).sum() / weights.sum()

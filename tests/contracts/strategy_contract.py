@@ -1,0 +1,262 @@
+"""What every strategy promises, and what the synchronous ones promise besides.
+
+A concrete test class inherits a suite, has a fixture ``cluster`` and says which strategy it is about. Which member
+gets which rows is the cluster's own affair: members report the rows of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.cluster import InlineCluster
+from sparkdl.errors import MemberFailed
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.objective import Objective
+from sparkdl.strategies import Strategy
+from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.train import Training
+from tests.contracts import work
+from tests.contracts.single_process import single_process
+
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+DECAYING = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+ADAM = partial(torch.optim.Adam, lr=0.01)
+CLASSES = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 2.0, 4.0]), ignore_index=-1)
+HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+UNEVEN = {1: (998,), 2: (0, 998), 4: (1, 0, 997, 0)}
+ROWS = 48
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training and the columns it reads.
+
+    Attributes:
+        model: built with the same weights everywhere.
+        target: the label's column.
+        batch_size: rows of the global batch; None for all of them.
+        tolerance: how far from a single process the weights may be.
+    """
+
+    model: Any = work.Net
+    loss: nn.Module = field(default_factory=nn.MSELoss)
+    optimizer: Any = SGD
+    scheduler: Any = None
+    target: str = "y"
+    weight: str | None = None
+    precision: str = "fp64"
+    clip_norm: float | None = None
+    batch_size: int | None = None
+    epochs: int = 4
+    accumulate: int = 1
+    tolerance: float = 1e-12
+
+    def columns(self) -> Columns:
+        return Columns(
+            (Column("x"),),
+            Column(self.target),
+            None if self.weight is None else Column(self.weight),
+            row_id=Column("row"),
+            floating="float64" if self.precision == "fp64" else "float32",
+        )
+
+    def training(self, strategy: Strategy, rows: int = ROWS) -> Training:
+        objective = Objective(
+            work.Seeded(self.model),
+            self.loss,
+            self.optimizer,
+            self.scheduler,
+            precision=self.precision,
+            clip_norm=self.clip_norm,
+        )
+        return Training(
+            objective, self.batch_size or rows, self.epochs, seed=5, strategy=strategy, accumulate=self.accumulate
+        )
+
+
+CASES = {
+    "SGD": Case(epochs=10),
+    "Adam": Case(optimizer=ADAM, epochs=10),
+    "SGD in fp32": Case(precision="fp32", epochs=10, tolerance=1e-5),
+    "Adam in fp32": Case(optimizer=ADAM, precision="fp32", epochs=10, tolerance=1e-5),
+    "minibatches": Case(batch_size=7),
+    "minibatches of less than a row each": Case(batch_size=1, epochs=1),
+    "weights": Case(weight="weight", batch_size=10),
+    "class weights and ignored labels": Case(work.Classifier, CLASSES, target="label"),
+    "class weights and ignored labels in minibatches": Case(work.Classifier, CLASSES, target="label", batch_size=7),
+    "two pieces": Case(accumulate=2, batch_size=20),
+    "three pieces, weights": Case(accumulate=3, batch_size=10, weight="weight"),
+    "three pieces, class weights": Case(work.Classifier, CLASSES, target="label", batch_size=10, accumulate=3),
+    "clipping": Case(clip_norm=0.05),
+    "scheduler": Case(scheduler=HALVING),
+    "unused parameters": Case(work.Unused, optimizer=DECAYING),
+    "parameters for a few rows": Case(work.Gated, optimizer=DECAYING, batch_size=6),
+    "parameters for a few rows, Adam": Case(work.Gated, optimizer=ADAM, batch_size=6, accumulate=2),
+    "frozen parameters": Case(work.Frozen, optimizer=DECAYING),
+    "tied weights": Case(work.Tied, batch_size=20),
+}
+
+
+def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
+    """Columns ``x`` ``[rows, 3]``, ``y``, ``label``, ``weight`` and ``row``, which numbers the rows."""
+    random = np.random.default_rng(rows)
+    x = random.normal(size=(rows, 3))
+    x[:, 0] = np.where(np.arange(rows) < 5, 1, -1) * np.abs(x[:, 0])
+    return {
+        "row": np.arange(rows),
+        "x": x,
+        "y": np.sin(x).sum(1),
+        "label": random.integers(-1, 4, rows),
+        "weight": random.integers(0, 4, rows) / 2,
+    }
+
+
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance, err_msg=name)
+
+
+class StrategyContract:
+    """What holds for every strategy."""
+
+    strategy: ClassVar[Strategy] = AllReduce()
+
+    def make_data(self, arrays: dict[str, np.ndarray]) -> Any:
+        """Arrays ``[rows, ...]`` as the cluster takes them; on Spark a DataFrame."""
+        return arrays
+
+    def make_parts(self, parts: Sequence[dict[str, np.ndarray]]) -> Any:
+        """Data with one part for each member; a cluster that deals rows out by itself skips the test."""
+        return [pa.table({name: list(array) for name, array in part.items()}, schema=SCHEMA) for part in parts]
+
+    def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
+        """Train; checks what every run has to keep."""
+        data = self.make_data(numbers(rows)) if data is None else data
+        found = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
+        for member in found[1:]:
+            assert_equal(member["parameters"], found[0]["parameters"])
+            assert [row["loss"] for row in member["history"]] == [row["loss"] for row in found[0]["history"]]
+        return found
+
+    def test_alone_it_is_the_plain_optimizer(self, cluster):
+        case = Case(optimizer=ADAM, precision="fp32", batch_size=7)
+        (found,) = self.fit(InlineCluster(), case, numbers())
+        expected = single_process(case.training(self.strategy), numbers(), case.columns(), found["steps"])
+        assert_equal(found["parameters"], expected)
+
+    def test_each_row_comes_once_an_epoch_and_the_clock_knows(self, cluster):
+        found = self.fit(cluster, Case(batch_size=7, epochs=2))
+        steps = together(found)
+        assert [len(rows) for rows in steps] == [7, 7, 7, 7, 7, 7, 6] * 2
+        for epoch in (steps[:7], steps[7:]):
+            assert sorted(np.concatenate(epoch)) == list(range(ROWS))
+        assert {str(member["clock"]) for member in found} == {str({"epoch": 2, "step": 14, "samples": 2 * ROWS})}
+
+    def test_all_start_from_rank_0_and_end_alike(self, cluster):
+        still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
+        training = still.training(self.strategy)
+        training = replace(training, objective=replace(training.objective, model=work.Constant))
+        found = cluster.gang(work.Fit(training), self.make_data(numbers()), still.columns())
+        (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
+        first = found[0]["start"]
+        assert_equal(first, alone["start"])  # also the same as with any other number of members
+        for member in found:
+            assert_equal(member["parameters"] | member["buffers"], first)
+        assert len({member["start"]["head.weight"].tobytes() for member in found}) == cluster.size
+
+    def test_the_same_run_has_the_same_bits(self, cluster):
+        case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
+        data = self.make_data(numbers())
+        one, other = self.fit(cluster, case, data), self.fit(cluster, case, data)
+        for first, second in zip(one, other, strict=True):
+            assert_equal(first["parameters"], second["parameters"])
+            np.testing.assert_array_equal(first["seen"], second["seen"])
+        masks = {np.stack(member["seen"]).tobytes() for member in one}
+        assert len(masks) == cluster.size  # members draw different masks
+        assert len({mask.tobytes() for mask in one[0]["seen"]}) == len(one[0]["seen"])
+
+    def test_statistics_of_batches_are_averaged_by_rows(self, cluster):
+        case = Case(work.Normalised, epochs=1)
+        for rows in (ROWS, 5 * cluster.size + 2):
+            found = self.fit(cluster, case, rows=rows)
+            expected = {"norm.running_mean": np.zeros(3), "norm.running_var": np.zeros(3)}
+            for member in found:
+                own = numbers(rows)["x"][member["steps"][0]]
+                share = len(own) / rows
+                expected["norm.running_mean"] += share * 0.1 * own.mean(0)
+                expected["norm.running_var"] += share * (0.9 + 0.1 * own.var(0, ddof=1))
+            for member in found:
+                floating = {name: member["buffers"][name] for name in expected}
+                assert_equal(floating, {name: found[0]["buffers"][name] for name in expected})
+                assert_equal(floating, expected, 1e-12)
+
+    def test_parts_may_have_any_size(self, cluster):
+        found = self.fit(cluster, Case(batch_size=100, epochs=1), self.uneven(cluster), rows=998)
+        assert [sum(map(len, member["steps"])) for member in found] == list(UNEVEN[cluster.size])
+
+    def test_half_precision_stays_near(self, cluster):
+        data = self.make_data(numbers())
+        half = self.fit(cluster, Case(precision="bf16", epochs=10), data)
+        full = self.fit(cluster, Case(precision="fp32", epochs=10), data)
+        assert_equal(half[0]["parameters"], full[0]["parameters"], 0.02)
+        assert half[0]["history"][-1]["loss"] == pytest.approx(full[0]["history"][-1]["loss"], rel=0.05)
+        assert (half[0]["parameters"]["head.weight"] != full[0]["parameters"]["head.weight"]).any()
+
+    def test_an_error_in_a_step_comes_back_with_the_step(self, cluster):
+        rank = cluster.size - 1
+        with pytest.raises(MemberFailed, match="ArithmeticError: stumbled over a row") as caught:
+            self.fit(cluster, Case(partial(work.Stumbles, rank, 2), batch_size=12))
+        assert (caught.value.rank, caught.value.step, caught.value.stage) == (rank, 2, "work")
+        assert "in forward" in caught.value.trace
+
+    def uneven(self, cluster) -> Any:
+        data, first = numbers(998), 0
+        parts = []
+        for rows in UNEVEN[cluster.size]:
+            parts.append({name: array[first : first + rows] for name, array in data.items()})
+            first += rows
+        return self.make_parts(parts)
+
+
+class SynchronousContract(StrategyContract):
+    """What holds for strategies that take the very steps of a single process."""
+
+    @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+    def test_is_a_single_process(self, cluster, case):
+        found = self.fit(cluster, case)
+        expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(found))
+        assert_equal(found[0]["parameters"], expected, case.tolerance)
+
+    @pytest.mark.parametrize("name", ["SGD", "Adam in fp32", "weights", "class weights and ignored labels"])
+    def test_is_a_single_process_with_parts_of_any_size(self, cluster, name):
+        case = replace(CASES[name], batch_size=400, epochs=2)
+        found = self.fit(cluster, case, self.uneven(cluster), rows=998)
+        expected = single_process(case.training(self.strategy, 998), numbers(998), case.columns(), together(found))
+        assert_equal(found[0]["parameters"], expected, case.tolerance)
+
+
+SCHEMA = pa.schema(
+    {
+        "row": pa.int64(),
+        "x": pa.list_(pa.float64(), 3),
+        "y": pa.float64(),
+        "label": pa.int64(),
+        "weight": pa.float64(),
+    }
+)
+
+
+def together(found: list[dict[str, Any]]) -> list[np.ndarray]:
+    """The rows of each step over all members."""
+    return [np.concatenate(rows) for rows in zip(*(member["steps"] for member in found), strict=True)]

@@ -1,0 +1,367 @@
+"""What the contracts have members do: top-level functions and frozen dataclasses, as users are asked to write them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sparkdl.events import record
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.part import Part
+from sparkdl.feed.sampling import Plan
+from sparkdl.train import Training, train
+from sparkdl.world import World
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+# ---- who is there -----------------------------------------------------------------------------------------------
+
+
+def who(world: World, part: Part | None) -> dict[str, Any]:
+    """What a member knows of itself and of the process it is in."""
+    return {
+        "rank": world.rank,
+        "size": world.size,
+        "local_rank": world.local_rank,
+        "attempt": world.attempt,
+        "host": world.host,
+        "part": part,
+        "pid": os.getpid(),
+        "threads": torch.get_num_threads(),
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+    }
+
+
+def make_a_mess(world: World, part: Part | None) -> dict[str, Any]:
+    """Leave behind what a careless function does: threads, variables, subgroups, a group that is gone already."""
+    before = who(world, part)
+    torch.set_num_threads(before["threads"] + 1)
+    os.environ.update(RANK="77", WORLD_SIZE="78", LOCAL_RANK="79")
+    if world.rank == 0:
+        os.environ.update(MASTER_ADDR="nowhere.invalid", MASTER_PORT="1")
+    dist.new_group(list(range(world.size)))
+    dist.destroy_process_group()
+    return before
+
+
+def total(world: World, part: Part | None) -> tuple[float, float]:
+    """1 + ... + size, once by the user's own torch.distributed and once by the world's group."""
+    own, ours = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
+    dist.all_reduce(own)
+    world.group().sum_(ours)
+    return own.item(), ours.item()
+
+
+def noted(world: World, part: Part | None) -> None:
+    """Record three events."""
+    for value in range(3):
+        record("noted", clock=world.clock, value=value, name=f"rank {world.rank}")
+
+
+# ---- data -------------------------------------------------------------------------------------------------------
+
+
+def rows(world: World, part: Part | None) -> dict[str, Any]:
+    """The part as arrays, rows in the part's own order."""
+    assert part is not None
+    order = slice(None) if part.order is None else part.order
+    return {
+        "index": part.index,
+        "count": part.count,
+        "rows": part.rows,
+        "parts": part.parts,
+        "columns": {name: tensor[order].numpy().copy() for name, tensor in part.tensors.items()},
+    }
+
+
+def columns_of(inputs: str, target: str | None = None, *, row_id: str | None = None, **others: Any) -> Columns:
+    """Columns from names that are separated by spaces."""
+    named = {name: None if column is None else Column(column) for name, column in (("row_id", row_id),)}
+    label = None if target is None else Column(target)
+    return Columns(tuple(map(Column, inputs.split())), label, **named, **others)
+
+
+# ---- what comes back, and what does not -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Large:
+    """The last member returns ``numbers`` numbers of four bytes, the others none."""
+
+    numbers: int
+
+    def __call__(self, world: World, part: Part | None) -> np.ndarray:
+        return np.arange(self.numbers if world.rank == world.size - 1 else 0, dtype=np.uint32)
+
+
+def a_lock(world: World, part: Part | None) -> Any:
+    """Return what cannot be pickled."""
+    return threading.Lock()
+
+
+@dataclass(frozen=True)
+class Fails:
+    """Raise on one member, or on all; the others wait for it in a collective.
+
+    Attributes:
+        rank: who raises; None for everybody.
+        error: what is raised.
+        step: what the clock shows by then.
+    """
+
+    rank: int | None
+    error: BaseException
+    step: int = 0
+
+    def __call__(self, world: World, part: Part | None) -> None:
+        world.clock.step = self.step
+        if self.rank in (None, world.rank):
+            self.give_up()
+        dist.all_reduce(torch.zeros(1))
+
+    def give_up(self) -> None:
+        """The line that a traceback should show."""
+        raise self.error
+
+
+@dataclass(frozen=True)
+class Dies:
+    """End one member's process without a word while the others wait for it in a collective.
+
+    Attributes:
+        rank: whose process ends.
+        signal: what ends it; None for ``os._exit(3)``.
+        orphan: a file for the pid of a forked child that outlives the process, with all that it inherited from it.
+    """
+
+    rank: int
+    signal: signal.Signals | None = signal.SIGKILL
+    orphan: str | None = None
+
+    def __call__(self, world: World, part: Part | None) -> None:
+        dist.all_reduce(torch.zeros(1))
+        if world.rank == self.rank:
+            if self.orphan is not None:
+                leave_an_orphan(self.orphan)
+            if self.signal is None:
+                os._exit(3)
+            os.kill(os.getpid(), self.signal)
+        dist.all_reduce(torch.zeros(1))
+
+
+def leave_an_orphan(file: str) -> None:
+    """Fork a child that waits to be killed; its pid is in the file by the time this returns."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(str(child))
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``train``, and then what every member ended up with and what it had started from.
+
+    Attributes:
+        training: what to do.
+        row: the column of row numbers by which the members say which rows a step had.
+    """
+
+    training: Training
+    row: str = "row"
+
+    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+        assert part is not None
+        built: list[tuple[nn.Module, dict[str, Tensor]]] = []
+
+        def remembered() -> nn.Module:
+            module = new_model(self.training)
+            built.append((module, {name: tensor.clone() for name, tensor in module.state_dict().items()}))
+            return module
+
+        objective = replace(self.training.objective, model=remembered)
+        trained = train(world, part, replace(self.training, objective=objective))
+        (module, start), *_ = built
+        return {
+            "rank": world.rank,
+            "host": socket.gethostname(),
+            "weights": trained.weights,
+            "history": trained.history,
+            "report": trained.report,
+            "clock": world.clock.state_dict(),
+            "start": arrays(start),
+            "parameters": arrays(dict(module.named_parameters(remove_duplicate=False))),
+            "buffers": arrays(dict(module.named_buffers())),
+            "seen": getattr(module, "seen", None),
+            "steps": rows_of_steps(self.training, part, self.row),
+        }
+
+
+def rows_of_steps(training: Training, part: Part, row: str) -> list[np.ndarray]:
+    """Which of its rows a member gives to each step of the run."""
+    plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
+    numbered = replace(part, columns=Columns((Column(row),)))
+    return [
+        batch.inputs[0].numpy().copy()
+        for epoch in range(training.epochs)
+        for batch in numbered.batches(plan, epoch=epoch)
+    ]
+
+
+def new_model(training: Training) -> nn.Module:
+    """A module from the training's factory."""
+    model = training.objective.model
+    assert not isinstance(model, nn.Module)
+    return model()
+
+
+def arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+# ---- models -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A factory that builds the same weights wherever it is called, without touching the caller's random numbers."""
+
+    build: Callable[[], nn.Module]
+    seed: int = 0
+
+    def __call__(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self.build()
+
+
+class Net(nn.Module):
+    """Two layers; ``outputs`` numbers a row, or one number a row where it is 0."""
+
+    def __init__(self, inputs: int = 3, outputs: int = 0) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, 8)
+        self.head = nn.Linear(8, outputs or 1)
+        self.squeezed = not outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.head(torch.tanh(self.hidden(x)))
+        return output.squeeze(-1) if self.squeezed else output
+
+
+class Classifier(Net):
+    """Four classes."""
+
+    def __init__(self) -> None:
+        super().__init__(outputs=4)
+
+
+class Unused(Net):
+    """A layer that no row ever uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(3, 3)
+
+
+class Gated(Net):
+    """A layer that only rows with a positive first input use, so that some batches, or some members, do without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = super().forward(x)
+        chosen = x[:, 0] > 0
+        if bool(chosen.any()):
+            output = output + chosen * self.extra(x).squeeze(-1)
+        return output
+
+
+class Frozen(Net):
+    """The first layer stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.requires_grad_(False)
+
+
+class Tied(nn.Module):
+    """One weight used twice, under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x))).sum(-1)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation right behind the input, so that its statistics are those of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x)).squeeze(-1)
+
+
+class Masks(Net):
+    """Dropout of ones, which shows the masks that a member draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[np.ndarray] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.functional.dropout(torch.ones(64, dtype=x.dtype), 0.5, self.training)
+        self.seen.append(mask.numpy())
+        return super().forward(x) * mask.mean()
+
+
+class Constant(Net):
+    """Random buffers of several dtypes besides the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.randn(5))
+        self.register_buffer("mask", torch.randn(4, 4) > 0)
+        self.register_buffer("index", torch.randint(0, 1000, (7,)))
+
+
+class Stumbles(Net):
+    """Raises on one member in one of its forward passes."""
+
+    rank = 0
+    step = 0
+
+    def __init__(self, rank: int, step: int) -> None:
+        super().__init__()
+        self.rank, self.step, self.passes = rank, step, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if int(os.environ["RANK"]) == self.rank and self.passes == self.step:
+            raise ArithmeticError("stumbled over a row")
+        self.passes += 1
+        return super().forward(x)

@@ -1,0 +1,122 @@
+"""Spark on this machine alone: a session of this process, and drivers that are processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROOT = Path(__file__).resolve().parents[1]
+MASTER = "local-cluster[2,1,1024]"
+
+# A driver that hangs says where, before it is killed.
+_DRIVER = """
+import faulthandler, importlib, json, sys
+faulthandler.dump_traceback_later({warning})
+function = getattr(importlib.import_module({module!r}), {name!r})
+result = function(*json.loads(sys.argv[1]))
+print(json.dumps(result), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -> Iterator[Any]:
+    """A session whose files lie in ``folder``, stopped at the end of the block.
+
+    In the names of ``conf`` two underscores stand for a dot, and ``spark.`` goes without saying.
+    """
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+    } | {f"spark.{name.replace('__', '.')}": value for name, value in conf.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("SPARK_LOCAL_DIRS", str(folder))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(master).appName("sparkdl tests")
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A driver that has ended: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> Any:
+        """What the driver's function returned."""
+        assert self.code == 0, f"the driver ended with {self.code}\n{self.out}\n{self.err}"
+        return json.loads(self.out.splitlines()[-1])
+
+
+def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0, **environment: str) -> Finished:
+    """Call a top-level function in a Python of its own; arguments and result travel as JSON.
+
+    Whatever is left of the process and its children after ``timeout`` seconds, or when it has ended, is killed.
+    """
+    script = _DRIVER.format(warning=timeout - 10, module=function.__module__, name=function.__qualname__)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, json.dumps(arguments, default=str)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return Finished(process.returncode, out, err)
+
+
+def frame(arrays: dict[str, np.ndarray]) -> DataFrame:
+    """Arrays ``[rows, ...]`` as a DataFrame of the active session."""
+    from pyspark.sql import SparkSession
+
+    columns = {name: _lists(array) for name, array in arrays.items()}
+    return SparkSession.active().createDataFrame(pa.table(columns))
+
+
+def _lists(array: np.ndarray) -> pa.Array:
+    kind = pa.from_numpy_dtype(array.dtype)
+    for _ in array.shape[1:]:
+        kind = pa.list_(kind)
+    return pa.array(array.tolist(), kind)

@@ -1,0 +1,213 @@
+"""What a cluster can supply is asked beforehand; what it has to be waited for is said, and not waited for for ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.events import Event
+from sparkdl.spark import cluster as spark_cluster
+from sparkdl.spark import resources
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.resources import Slots, find_slots, qualified, wait_for_slots
+from tests.contracts import work
+from tests.spark import drivers
+from tests.spark.work import Held, interface
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def configured(spark, monkeypatch):
+    """Sets what the session's configuration says, for one test."""
+
+    def configure(**settings: str) -> None:
+        original = SparkContext.getConf
+
+        def get_conf(context):
+            conf = original(context)
+            for name, value in settings.items():
+                conf.set(f"spark.{name.replace('__', '.')}", value)
+            return conf
+
+        monkeypatch.setattr(SparkContext, "getConf", get_conf)
+
+    return configure
+
+
+@contextmanager
+def held(spark, path, size: int) -> Iterator[tuple[Future[Any], Any]]:
+    """Another job of ``size`` members that holds its slots until the block ends, or the function given is called."""
+    for rank in range(size):
+        os.mkfifo(f"{path}.{rank}")
+    pipes: list[int] = []
+
+    def release() -> None:
+        while pipes:
+            os.close(pipes.pop())
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(SparkCluster(spark, size).gang, Held(str(path)))
+        try:
+            # Opening a pipe for writing waits for its reader: the members are there when it returns.
+            pipes.extend(os.open(f"{path}.{rank}", os.O_WRONLY) for rank in range(size))
+            yield job, release
+        finally:
+            release()
+            assert job.result(120) == list(range(size))
+
+
+# ---- what can never be ---------------------------------------------------------------------------------------------
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("nothing is waited for that can never be")
+
+
+def test_too_few_slots_fail_at_once_with_the_numbers(spark, monkeypatch):
+    monkeypatch.setattr(spark_cluster, "wait_for_slots", never)
+    monkeypatch.setattr(spark_cluster, "JobWatch", never)
+    events: list[Event] = []
+    with pytest.raises(ClusterUnavailable) as caught:
+        SparkCluster(spark, 3).gang(work.who, listener=events.append)
+    assert "3 members need 3 task slots" in str(caught.value)
+    assert "allows for 2" in str(caught.value)
+    assert "local-cluster[2,1,1024]" in str(caught.value)
+    assert "numWorkers" in str(caught.value)
+    assert events == []
+
+
+def test_tasks_of_several_cores_are_fewer(spark, configured):
+    configured(task__cpus="2")
+    with pytest.raises(ClusterUnavailable, match=r"allows for 0: .*spark\.task\.cpus = 2"):
+        SparkCluster(spark, 1).gang(work.who)
+
+
+def test_slots(spark):
+    assert find_slots(spark) == Slots(now=2, ever=2)
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "ever"),
+    [
+        ("spark://host:7077", {"cores__max": "9", "task__cpus": "2"}, 4),
+        ("yarn", {"executor__instances": "3", "executor__cores": "5", "task__cpus": "2"}, 6),
+        ("yarn", {"executor__instances": "3"}, None),
+        ("k8s://host", {}, None),
+        ("local-cluster[3, 4, 1024]", {"task__cpus": "3"}, 3),
+    ],
+)
+def test_slots_that_a_configuration_allows_for(spark, configured, monkeypatch, master, settings, ever):
+    configured(**settings)
+    monkeypatch.setattr(spark.sparkContext, "master", master)
+    assert find_slots(spark).ever == ever
+
+
+def test_dynamic_allocation_is_refused(spark, configured):
+    configured(dynamicAllocation__enabled="true")
+    with pytest.raises(ClusterUnavailable, match=r"spark\.dynamicAllocation\.enabled=false"):
+        SparkCluster(spark, 1).gang(work.who)
+
+
+@pytest.mark.parametrize("name", ["network__crypto__enabled", "ssl__enabled", "io__encryption__enabled"])
+def test_plain_text_beside_encryption_has_to_be_allowed(spark, configured, name):
+    configured(**{name: "true"})
+    with pytest.raises(InvalidInput, match="allowPlaintext=True") as caught:
+        SparkCluster(spark, 1).gang(work.who)
+    assert str(caught.value).startswith(f"spark.{name.replace('__', '.')} is on")
+    resources.check(spark, 1, allow_plaintext=True)
+
+
+@pytest.mark.slow
+def test_on_a_cluster_that_really_encrypts(driver, tmp_path):
+    found = driver(drivers.encrypted, tmp_path, timeout=230).result
+    assert found["refused"] == "InvalidInput"
+    assert found["allowed"] == [[3.0, 3.0]] * 2
+
+
+# ---- what has to be waited for -------------------------------------------------------------------------------------
+
+
+def waiting(events: list[Event]) -> list[tuple[int, str]]:
+    return [(event.rank, event.payload["what"]) for event in events if event.kind == "waiting"]
+
+
+def test_slots_that_stay_taken_are_not_waited_for_for_ever(spark, tmp_path):
+    events: list[Event] = []
+    with held(spark, tmp_path / "pipe", 1) as (job, _):
+        with pytest.raises(ClusterUnavailable, match="other jobs held the task slots for"):
+            SparkCluster(spark, 2, slot_wait=3.0).gang(work.total, listener=events.append)
+        assert not job.done()
+        assert len(list(spark.sparkContext.statusTracker().getActiveJobsIds())) == 1
+    assert set(waiting(events)) == {(-1, "2 free task slots")}
+    seconds = [event.payload["seconds"] for event in events]
+    assert seconds == sorted(seconds)
+    assert [event for event in events if event.kind == "started"] == []
+    assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
+
+
+def test_slots_that_become_free_are_taken(spark, tmp_path):
+    events: list[Event] = []
+    with held(spark, tmp_path / "pipe", 1) as (_, release):
+
+        def listener(event: Event) -> None:
+            events.append(event)
+            release()
+
+        assert SparkCluster(spark, 2).gang(work.total, listener=listener) == [(3.0, 3.0)] * 2
+    assert events[0].kind == "waiting"
+    assert "started" in [event.kind for event in events]
+
+
+def test_executors_that_never_come(spark, monkeypatch):
+    monkeypatch.setattr(resources, "find_slots", lambda spark: Slots(now=1, ever=None))
+    reports: list[tuple[str, float]] = []
+    with pytest.raises(ClusterUnavailable, match=r"the executors offer 1\. Start more executors"):
+        wait_for_slots(spark, 2, timeout=0.6, report=lambda what, seconds: reports.append((what, seconds)))
+    assert {what for what, _ in reports} == {"1 of 2 task slots"}
+
+
+def test_executors_that_come_late(spark, monkeypatch):
+    offers = iter([Slots(0, None), Slots(1, None), Slots(2, None)])
+    monkeypatch.setattr(resources, "find_slots", lambda spark: next(offers))
+    reports: list[str] = []
+    wait_for_slots(spark, 2, timeout=60, report=lambda what, seconds: reports.append(what))
+    assert reports == ["0 of 2 task slots", "1 of 2 task slots"]
+
+
+# ---- the network ---------------------------------------------------------------------------------------------------
+
+
+def test_the_network_is_that_of_the_executors_address(spark):
+    assert SparkCluster(spark, 2).gang(interface) == [{"interface": "lo", "total": 2.0}] * 2
+
+
+def others() -> list[str]:
+    from sparkdl.network import _addresses
+
+    return [name for name in os.listdir("/sys/class/net") if name != "lo" and _addresses(name)]
+
+
+@pytest.mark.skipif(not others(), reason="there is no other interface than lo")
+def test_another_network_can_be_asked_for(spark, configured):
+    name = others()[0]
+    configured(sparkdl__network=name)
+    assert SparkCluster(spark, 2).gang(interface) == [{"interface": name, "total": 2.0}] * 2
+
+
+def test_a_network_that_is_not_there_is_invalid_input(spark, configured):
+    configured(sparkdl__network="nowhere7")
+    with pytest.raises(InvalidInput, match="'nowhere7' is neither an interface nor an address of this host"):
+        SparkCluster(spark, 2).gang(work.total)
+
+
+def test_paths_are_what_spark_makes_of_them(spark, tmp_path):
+    assert qualified(spark, str(tmp_path)) == f"file:{tmp_path}"
+    assert qualified(spark, f"file://{tmp_path}/a b") == f"file:{tmp_path}/a b"

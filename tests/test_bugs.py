@@ -1,0 +1,242 @@
+"""What went wrong once: one test for each bug, with its story."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from sparkdl import files
+from sparkdl.errors import InvalidInput
+from sparkdl.factory import describe, resolve
+from sparkdl.feed import part as part_module
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.decode import decode
+from sparkdl.feed.sampling import Plan
+from sparkdl.feed.spool import Spool
+from sparkdl.feed.tables import deal
+from sparkdl.objective import Criterion, Objective
+from sparkdl.tensors import Batch
+from sparkdl.weights import pack, unpack
+from tests.feed.spooled import parts_of, spooled
+
+X = Columns((Column("x"),))
+
+
+def whole(target: torch.Tensor) -> Batch:
+    return Batch((), target, None, None, len(target), float(len(target)), 1.0)
+
+
+# ---- the feed --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_above_32_bits_had_the_permutations_of_others() -> None:
+    # Numpy's SeedSequence cuts its numbers into 32 bit words, strings them together and fills up with zeros. So the
+    # key (seed 2^32 + 5, epoch 3, rank 0) gave the same words as (seed 5, epoch 1, rank 3), and (seed, rank), which
+    # seeds a member's own random numbers, the same as (seed, epoch = rank, rank 0).
+    first, second = Plan((500,) * 4, 8, seed=2**32 + 5), Plan((500,) * 4, 8, seed=5)
+    assert not torch.equal(first.permutation(0, 3), second.permutation(3, 1))
+
+
+def test_minus_one_became_255() -> None:
+    # Whether an integer fits its dtype was decided by casting it there and back. Between dtypes of the same width
+    # that is always right, so that int8 labels of -1 passed as uint8 255, and uint64 ids of 2^63 as negative int64.
+    for given, dtype in ((pa.array([-1], pa.int8()), "uint8"), (pa.array([200], pa.uint8()), "int8")):
+        with pytest.raises(InvalidInput, match=f"within {dtype}'s range"):
+            decode(given, Column("x", dtype))
+
+
+def test_a_null_among_arrays_was_reported_as_an_array_of_length_0() -> None:
+    # The lengths of lists were compared before nulls were looked for. To Arrow's offsets a null is a list of length 0,
+    # so the user was told of "several lengths" and looked for ragged rows that did not exist.
+    with pytest.raises(InvalidInput, match="has 1 nulls"):
+        decode(pa.array([[1.0, 2.0], None, [3.0, 4.0]]), Column("x"))
+
+
+def test_no_rows_did_not_have_the_shape_that_was_given_for_them() -> None:
+    # An array without rows has lists of unknown length, which counted as 0: a column with a shape of its own refused
+    # every empty batch.
+    assert decode(pa.array([], pa.list_(pa.float32())), Column("x", shape=(1, 28, 28))).shape == (0, 1, 28, 28)
+
+
+def test_wide_unsigned_columns_were_spooled_and_could_not_be_read() -> None:
+    # uint16, uint32 and uint64 columns became torch tensors of those dtypes, which cannot be indexed: the first batch
+    # failed with "index_select not implemented for 'UInt16'", after the whole part had been read.
+    (part,) = parts_of([pa.table({"x": pa.array([1, 2, 65535], pa.uint16())})], X)
+    (batch,) = part.batches(Plan((3,), 8, shuffle=False), epoch=0)
+    assert batch.inputs[0].tolist() == [1, 2, 65535]
+
+
+def test_ids_far_apart_were_taken_for_sorted() -> None:
+    # Whether rows are in order was read off the differences of their ids, which wrap around: 2^62, -2^62 passed as
+    # increasing, as did unsigned ids in any order. With hashes as ids a part's order then changed with the order of
+    # arrival, and with it the result of a restarted attempt.
+    for ids in (torch.tensor([2**62, -(2**62) - 1]), torch.tensor([9, 3, 5], dtype=torch.uint8)):
+        order = Spool(X).order(ids)
+        assert order is not None
+        assert ids[order].tolist() == sorted(ids.tolist())
+
+
+def test_batches_of_two_dtypes_were_written_into_one_file() -> None:
+    # Only shapes were compared between batches, so that int64 rows behind int32 rows were read as int32: each as two
+    # numbers, of which the second half was never seen.
+    spool = spooled(X, pa.table({"x": pa.array([1], pa.int32())}).to_batches())
+    with pytest.raises(InvalidInput, match=r"rows of int32 and shape .*, and of int64"):
+        spool.append(pa.record_batch({"x": pa.array([1, 2], pa.int64())}))
+
+
+def test_a_column_missing_from_one_member_was_another_column() -> None:
+    # Of a list of tables only the first was checked, and the spool looked columns up by an index that is -1 where
+    # there is no such column, or two: Arrow takes that for the last one. The member trained on whatever stood there.
+    with pytest.raises(InvalidInput, match="there is no column 'x'"):
+        deal([pa.table({"x": [1.0]}), pa.table({"z": [2.0], "y": [3.0]})], ["x"], 2)
+    with pytest.raises(InvalidInput, match="there are 2 columns 'x'"):
+        deal(pa.table([[1.0], [2.0], [3.0]], names=["x", "x", "y"]), ["x"], 1)
+    with pytest.raises(KeyError):
+        spooled(X, pa.table({"z": [2.0], "y": [3.0]}).to_batches())
+
+
+def test_a_validation_column_of_arrays_doubled_rows() -> None:
+    # Flags [rows, 1] instead of [rows] made `nonzero` give pairs, which were flattened into positions: every other
+    # training row was row 0. Arrays of one are taken as their number now, and longer ones are refused.
+    columns = Columns((Column("x"),), validation=Column("v", "bool"))
+    (part,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
+    assert [positions.tolist() for positions in part.split()] == [[0, 2], [1]]
+    with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
+        parts_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
+
+
+def test_data_without_input_columns_failed_on_the_members() -> None:
+    # Without Spark, an empty list of columns was only noticed on a member, as a bare StopIteration.
+    with pytest.raises(InvalidInput, match="there are no input columns"):
+        deal({"x": np.zeros(3)}, [], 1)
+
+
+def test_arrays_of_several_lengths_were_arrows_error() -> None:
+    # A dict of arrays that are no table failed inside of pyarrow, without a word about which array it was.
+    for data in ({"x": np.zeros(3), "y": np.zeros(4)}, {"x": np.zeros((3, 0)), "y": np.zeros(3)}):
+        with pytest.raises(InvalidInput, match=r"the arrays have the shapes \{'x': \(3,.*'y': "):
+            deal(data, None, 1)
+
+
+def test_the_largest_part_gathered_far_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    # How many steps' rows are gathered at a time was reckoned as if all parts were equally long. A part with nearly
+    # all of the rows, of a hundred parts, then held a hundred times the memory that is meant for it.
+    monkeypatch.setattr(part_module, "_GATHER_BYTES", 4000)
+    rows = (5000, *([1] * 99))
+    (part, *_) = parts_of([pa.table({"x": pa.array(range(n), pa.float32())}) for n in rows], X)
+    chunks = list(part._chunks(Plan(rows, 100), 0, 0, torch.device("cpu")))
+    assert max(chunk.rows["x"].nbytes for chunk in chunks) <= 2 * 4000
+
+
+# ---- the objective ---------------------------------------------------------------------------------------------------
+
+
+def test_label_156_was_ignored_among_unsigned_labels() -> None:
+    # torch compares uint8 labels with an ignore_index of -100 in uint8, where that is 156. Rows of class 156 counted
+    # nothing in the loss's denominator, although cross-entropy itself did not leave them out.
+    criterion = Criterion(nn.CrossEntropyLoss())
+    assert criterion.masses(torch.tensor([155, 156, 157], dtype=torch.uint8)) is None
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_whole_number_targets_were_broadcast_into_a_matrix() -> None:
+    # Outputs [B, 1] were only made [B] for targets of floating point. An integer label beside nn.MSELoss gave the mean
+    # over all B x B pairs, which is least where every output is the mean label; so did a target [B, 1] beside an
+    # output [B]. Nothing but a warning in the log of a member told of it.
+    output = torch.tensor([[1.0], [2.0]])
+    assert Criterion(nn.MSELoss())(output, whole(torch.tensor([1, 2]))).item() == 0
+    assert Criterion(nn.MSELoss())(output[:, 0], whole(torch.tensor([[1.0], [2.0]]))).item() == 0
+
+
+def test_a_loss_class_was_called_as_a_loss() -> None:
+    # nn.MSELoss without its parentheses is callable, so it was accepted, sent to the members, and failed there with
+    # "Boolean value of Tensor with more than one value is ambiguous".
+    with pytest.raises(InvalidInput, match=r"nn.MSELoss\(\)"):
+        Objective(partial(nn.Linear, 2, 1), nn.MSELoss)  # type: ignore[arg-type]
+
+
+# ---- weights and factories -------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_alias_was_a_key_error() -> None:
+    # Tied weights are looked up by the names in the file's header, and that lookup was not among what counts as
+    # reading: a header with another letter in such a name ended in a KeyError.
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    module[1].weight = module[0].weight
+    packed = pack(module)
+    assert b'\\"1.weight\\": \\"0.weight\\"' in packed
+    with pytest.raises(InvalidInput, match="the saved weights cannot be read"):
+        unpack(packed.replace(b'\\"1.weight\\": \\"0.weight\\"', b'\\"1.weight\\": \\"5.weight\\"'), module)
+
+
+def test_a_view_as_another_dtype_was_saved_as_the_weight_itself() -> None:
+    # Tensors at the same place were taken for one tensor whatever their dtype. A buffer that views the bits of a
+    # weight came back as the weight's numbers, cut to integers, and in their common memory destroyed the weight.
+    def make() -> nn.Module:
+        module = nn.Linear(2, 2)
+        module.register_buffer("bits", module.weight.detach().view(torch.int32))
+        return module
+
+    module, other = make(), make()
+    unpack(pack(module), other)
+    assert torch.equal(other.weight, module.weight)
+
+
+class Named(nn.Module):
+    def __init__(self, names: dict[object, str]) -> None:
+        super().__init__()
+        self.names = names
+
+
+def test_dictionaries_with_numbers_as_keys_came_back_with_strings() -> None:
+    # JSON has no other keys than strings and Python's writer turns numbers into them without a word, so a model that
+    # was saved with {0: "cat"} was loaded with {"0": "cat"}. A list that contains itself, refused by the writer with a
+    # ValueError, was not refused as an argument.
+    with pytest.raises(InvalidInput, match=r"a dictionary has the keys \[0\], which are no strings"):
+        describe(partial(Named, {0: "cat"}))
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(InvalidInput, match="not plain JSON"):
+        describe(partial(Named, circle))
+
+
+def test_a_missing_dependency_was_reported_as_a_missing_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A model whose own module was there, but not what that imports, "could not be imported": the reason was swallowed
+    # and the advice was to ship the module that had been shipped.
+    (tmp_path / "shipped.py").write_text("import not_shipped\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(InvalidInput, match="No module named 'not_shipped'"):
+        resolve({"path": "shipped:Net", "args": [], "kwargs": {}})
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_mark_in_a_file_uri_ended_its_path(tmp_path: Path) -> None:
+    # What follows a "?" or "#" in a URI is no path, but Spark's paths are not URIs in that sense. Of a model saved to
+    # "model?1" Spark wrote the metadata there, and the weights became a file in the place of a directory "model".
+    files.write(f"file:{tmp_path}/model?1/weights", b"data")
+    assert os.listdir(tmp_path) == ["model?1"]
+
+
+def test_a_file_uri_with_two_slashes_lost_its_first_directory(tmp_path: Path) -> None:
+    # In "file://shared/runs" the first directory is a host. It was dropped, and the run was written to /runs.
+    with pytest.raises(InvalidInput, match="names the host 'shared'; expected file:///path"):
+        files.write("file://shared/runs/digits/report.json", b"{}")
+
+
+def test_a_write_that_failed_left_its_file_behind(tmp_path: Path) -> None:
+    # A file is written beside its place and renamed; when the rename failed, as onto a directory, what had been
+    # written stayed there under its temporary name.
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        files.write(str(tmp_path / "taken"), b"data")
+    assert os.listdir(tmp_path) == ["taken"]

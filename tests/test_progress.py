@@ -1,0 +1,114 @@
+"""One line that follows the events."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+
+from sparkdl.events import Event
+from sparkdl.progress import Progress
+
+
+def event(kind: str, clock: tuple[int, int, int] | None = None, **payload: Any) -> Event:
+    named = None if clock is None else dict(zip(("epoch", "step", "samples"), clock, strict=True))
+    return Event(kind, 0, 0, time.time(), named, payload)
+
+
+def progress(epoch: int, step: int, **payload: Any) -> Event:
+    given = {"epochs": 2, "steps": 5, "loss": 0.5, "rows_per_second": 1234.4} | payload
+    return event("progress", (epoch, step, 8 * step), **given)
+
+
+def waiting(seconds: float) -> Event:
+    return event("waiting", what="2 task slots", seconds=seconds)
+
+
+def shown(*events: Event, title: str = "fit") -> list[str]:
+    """What was on the line, each time it was drawn; lines end with a newline of their own."""
+    stream = io.StringIO()
+    with Progress(title, stream) as line:
+        for each in events:
+            line(each)
+    return stream.getvalue().replace("\n", "\n\r").split("\r")
+
+
+def test_epoch_step_loss_and_rate_are_shown() -> None:
+    last = shown(progress(0, 1), progress(0, 3))[-2]
+    for part in ("fit: epoch 1/2", "3/10", "loss=0.5000", "rows/s=1,234"):
+        assert part in last
+
+
+def test_the_bar_follows_the_clock() -> None:
+    drawn = shown(progress(0, 1), progress(0, 4), progress(1, 6), progress(1, 10))
+    assert [line for line in drawn if "10/10" in line]
+    assert "epoch 2/2" in drawn[-2]
+    assert "100%" in drawn[-2]
+
+
+def test_the_end_of_an_epoch_shows_validation() -> None:
+    last = shown(progress(0, 5), event("epoch", (1, 5, 40), loss=0.25, valid_loss=0.75, valid_auc=0.875))[-2]
+    for part in ("loss=0.2500", "valid_loss=0.7500", "valid_auc=0.8750", "5/10"):
+        assert part in last
+
+
+def test_after_the_last_epoch_it_is_still_the_last() -> None:
+    assert "epoch 2/2" in shown(progress(1, 9), event("epoch", (2, 10, 80), loss=0.25))[-2]
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    last = shown(progress(0, 1, loss=None, rows_per_second=None, valid_matrix=[[1, 2]]))[-2]
+    for part in ("loss=-", "rows/s=0", "valid_matrix=-"):
+        assert part in last
+
+
+def test_a_new_attempt_goes_back() -> None:
+    drawn = shown(progress(1, 9), progress(0, 2, loss=0.75))
+    assert "2/10" in drawn[-2]
+    assert "loss=0.7500" in drawn[-2]
+
+
+def test_waiting_is_shown_until_there_is_progress() -> None:
+    assert shown(waiting(3.4), waiting(4.4)) == [
+        "",
+        "fit: waiting for 2 task slots, 3 s",
+        "fit: waiting for 2 task slots, 4 s\n",
+        "",
+    ]
+    drawn = shown(waiting(3.0), progress(0, 1), waiting(9.0))
+    assert drawn[1] == "fit: waiting for 2 task slots, 3 s\n"
+    assert not any("waiting" in line for line in drawn[2:])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [event("span", (0, 1, 8), name="forward"), event("progress"), event("epoch", (1, 5, 40), loss=1.0), event("loss")],
+    ids=lambda other: other.kind,
+)
+def test_other_events_leave_the_line_alone(other: Event) -> None:
+    assert shown(other) == [""]
+
+
+def test_the_title_is_the_callers() -> None:
+    assert "transform: epoch 1/2" in shown(progress(0, 1), title="transform")[-2]
+
+
+def test_it_can_be_closed_twice_and_used_again() -> None:
+    stream = io.StringIO()
+    line = Progress(stream=stream)
+    line.close()
+    for _ in range(2):
+        line(progress(0, 1))
+        line.close()
+        line.close()
+    assert stream.getvalue().endswith("\n")
+
+
+def test_it_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as line:
+        line(progress(0, 1))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "fit: epoch 1/2" in captured.err
