@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -37,6 +39,11 @@ def describe(factory: object) -> dict[str, Any]:
             f"the model factory {module}.{name} cannot be imported by another program; expected one at the top level "
             "of a module. Move it into a file, and ship that with spark-submit --py-files."
         )
+    if not _makes_models(factory):
+        raise InvalidInput(
+            f"the model factory {module}.{name} cannot be saved by name; expected a subclass of torch.nn.Module or a "
+            "function."
+        )
     try:
         _refuse_other_keys(arguments)
         return {"path": f"{module}:{name}", **json.loads(json.dumps(arguments))}
@@ -58,11 +65,21 @@ def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
             f"the model's factory {module}.{name} cannot be imported here: {error}. Expected the module, and what it "
             "imports, on the Python path, for example by way of spark-submit --py-files."
         ) from error
-    if not callable(found):
-        raise InvalidInput(f"the model's factory {module}.{name} is {found!r}; expected a class or a function.")
+    if not _makes_models(found):
+        raise InvalidInput(
+            f"the model's factory {module}.{name} is {found!r}; expected a subclass of torch.nn.Module, or a function "
+            "of a module that is not Python's own."
+        )
     if not description["args"] and not description["kwargs"]:
         return found  # type: ignore[no-any-return]
     return partial(found, *description["args"], **description["kwargs"])
+
+
+def _makes_models(found: object) -> bool:
+    """Whether a saved model may name it: what is named is called, so that a forged name must not reach os.system."""
+    if isinstance(found, type):
+        return issubclass(found, nn.Module)
+    return isinstance(found, FunctionType) and found.__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _refuse_other_keys(value: object) -> None:

@@ -50,7 +50,7 @@ def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = Non
     others = [peer for peer in peers if peer != name]
     if others and (address is None or ipaddress.ip_address(address).is_loopback):
         # Hosts files often map a host's own name to loopback; what routes to a peer is what a peer can dial.
-        address = _route_to(others[0]) or address
+        address = next((route for route in map(_route_to, others) if route is not None), address)
     return Address(address or "127.0.0.1")
 
 

@@ -240,3 +240,21 @@ def test_a_write_that_failed_left_its_file_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="taken"):
         files.write(str(tmp_path / "taken"), b"data")
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_saved_model_names_no_function_of_python_itself() -> None:
+    """A saved model names its factory, which is called with arguments from the same file. Any name was called, so a
+    forged model could run ``os.system`` when it was loaded, although nothing of it was unpickled.
+    """
+    with pytest.raises(InvalidInput, match=r"torch\.nn\.Module"):
+        resolve({"path": "os:system", "args": ["true"], "kwargs": {}})
+    with pytest.raises(InvalidInput, match=r"torch\.nn\.Module"):
+        resolve({"path": "builtins:eval", "args": ["1"], "kwargs": {}})
+
+
+def test_a_column_used_twice_keeps_what_either_use_asks_for() -> None:
+    """A column that was input and label at once came as the input asked: the label's dtype was dropped in silence."""
+    both = Columns((Column("x"),), Column("x", "int64"))
+    assert [column.dtype for column in both] == ["int64"]
+    with pytest.raises(InvalidInput, match="used twice"):
+        list(Columns((Column("x", "float32"),), Column("x", "int64")))

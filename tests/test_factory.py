@@ -193,5 +193,5 @@ def test_what_is_not_here_is_refused_and_says_why(path: str, why: str) -> None:
 
 @pytest.mark.parametrize("path", [f"{HERE}:NUMBER", f"{HERE}:HERE"])
 def test_what_makes_nothing_is_refused(path: str) -> None:
-    with pytest.raises(InvalidInput, match="expected a class or a function"):
+    with pytest.raises(InvalidInput, match="expected a subclass of"):
         resolve({"path": path, "args": [], "kwargs": {}})

@@ -66,13 +66,16 @@ class Columns:
         return Columns(inputs=tuple(Column(name) for name in (names if columns is None else columns)))
 
     def __iter__(self) -> Iterator[Column]:
-        """Every column once, in the order of the fields; a column used twice comes once."""
+        """Every column once, in the order of the fields; a column used twice comes once, with what either use asks for.
+
+        Raises:
+            InvalidInput: two uses of a column ask for different dtypes or shapes.
+        """
         single = (self.target, self.weight, self.validation, self.row_id)
-        seen: set[str] = set()
+        merged: dict[str, Column] = {}
         for column in (*self.inputs, *(column for column in single if column is not None)):
-            if column.name not in seen:
-                seen.add(column.name)
-                yield column
+            merged[column.name] = _merge(merged.get(column.name, column), column)
+        return iter(merged.values())
 
     def check(self, schema: pa.Schema) -> None:
         """Check every column against an Arrow schema.
@@ -93,6 +96,16 @@ class Columns:
                     f"column {column.name!r} has type {schema.field(column.name).type}; expected numbers, booleans, "
                     "or arrays of them."
                 )
+
+
+def _merge(one: Column, other: Column) -> Column:
+    merged = Column(one.name, one.dtype or other.dtype, one.shape or other.shape)
+    if (other.dtype or merged.dtype, other.shape or merged.shape) != (merged.dtype, merged.shape):
+        raise InvalidInput(
+            f"column {one.name!r} is used twice, as {one.dtype} of shape {one.shape} and as {other.dtype} of shape "
+            f"{other.shape}; expected one dtype and shape. Select it a second time under another name."
+        )
+    return merged
 
 
 def element_type(kind: pa.DataType) -> pa.DataType:

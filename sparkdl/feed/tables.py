@@ -87,8 +87,9 @@ def _run(table: pa.Table, rank: int, size: int) -> pa.Table:
 
 
 def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
-    for batch in data.to_batches():
-        first, last = rank * batch.num_rows // size, (rank + 1) * batch.num_rows // size
+    for index, batch in enumerate(data.to_batches()):
+        turn = (rank + index) % size  # so that the rows left over do not always go to the same member
+        first, last = turn * batch.num_rows // size, (turn + 1) * batch.num_rows // size
         yield batch.slice(first, last - first)
 
 
