@@ -13,7 +13,7 @@ class Net(nn.Module):
         dropout: probability with which a feature is left out while training.
     """
 
-    def __init__(self, channels: int = 24, dropout: float = 0.3) -> None:
+    def __init__(self, channels: int = 24, dropout: float = 0.5) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Unflatten(1, (1, 8, 8)),

@@ -27,7 +27,6 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
 
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.ml.estimator import GangEstimator
@@ -43,15 +42,6 @@ _UNKNOWN = re.compile(
     r"{'(?!class_path|init_args)(\w+)'"
 )
 _NAMED = re.compile(r"unknown key '[^']*'; (?:did you mean '[^']*'\?|expected one of [\w.]*\w(?:, [\w.]*\w)*)")
-
-# What an estimator's arguments are in a configuration. Their annotations leave open what is a factory, to be called on
-# the members, and what is made here.
-_ESTIMATOR: dict[str, Any] = {
-    "model": Callable[[], nn.Module],
-    "loss": Callable[[Any, Tensor], Any],
-    "scheduler": Callable[[Optimizer], LRScheduler] | None,
-    "metrics": dict[str, Metric] | None,
-}
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ class Parser(ArgumentParser):
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
         """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
         types = {name: _opened(hint) for name, hint in _hints(theclass).items() if _opened(hint) != hint}
-        types |= _ESTIMATOR if issubclass(theclass, GangEstimator) else {}
+        types |= _estimator_types() if issubclass(theclass, GangEstimator) else {}
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
         prefix = f"{nested_key}." if nested_key else ""
@@ -174,6 +164,21 @@ def _make_estimator(kind: type[GangEstimator], **arguments: Any) -> GangEstimato
 def _plain(value: Any) -> Any:
     """A factory without what jsonargparse wraps around its class."""
     return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
+
+
+def _estimator_types() -> dict[str, Any]:
+    """What an estimator's arguments are in a configuration.
+
+    Their annotations leave open what is a factory, to be called on the members, and what is made here.
+    """
+    from torchmetrics import Metric  # two seconds, which a job without an estimator can spare itself
+
+    return {
+        "model": Callable[[], nn.Module],
+        "loss": Callable[[Any, Tensor], Any],
+        "scheduler": Callable[[Optimizer], LRScheduler] | None,
+        "metrics": dict[str, Metric] | None,
+    }
 
 
 def _hints(kind: type) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,6 +100,8 @@ class InlineCluster:
 class LocalCluster:
     """Processes of this machine, started at the first gang and used again by the next ones.
 
+    One gang runs at a time; others, of other threads, wait for their turn.
+
     Args:
         size: members of a gang.
         device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
@@ -116,6 +119,7 @@ class LocalCluster:
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // size)
         self._timeout = timeout
         self._members: list[MemberProcess] = []
+        self._turn = threading.Lock()
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -153,7 +157,7 @@ class LocalCluster:
                 channel.endpoint if listener else None,
             )
             files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._all() as members:
+            with self._turn, self._all() as members:
                 for member, file in zip(members, files, strict=True):
                     member.start(task, file)
                 return settle(_collect(members, attempt))

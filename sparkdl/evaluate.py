@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +21,15 @@ Metrics = Mapping[str, Any]
 
 
 def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
-    """Fresh copies of torchmetrics metrics, on a device."""
-    return {name: copy.deepcopy(metric).to(device) for name, metric in metrics.items()}
+    """Fresh copies of torchmetrics metrics, on a device; a collection's come one by one, as ``collection_metric``."""
+    opened: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        fresh = copy.deepcopy(metric).to(device)
+        collected = fresh.items(copy_state=False) if hasattr(fresh, "items") else ()
+        opened |= {f"{name}_{key}": each for key, each in collected} or {name: fresh}
+    for each in opened.values():
+        each.reset()
+    return opened
 
 
 class Meter:
@@ -100,22 +108,54 @@ def synchronised(metric: Any, group: Group) -> Any:
     """A torchmetrics metric's value over all members, exactly, by its own reductions; the metric is reset.
 
     Members that saw no row are left out: an empty state has neither the dtype nor the shape of a full one.
+
+    Returns:
+        A number, a list of numbers, or a dict of these; NaN where no member saw a row.
     """
-    updated = group.gather(bool(metric.update_called))
-
-    def gather(tensor: Tensor, **_: Any) -> list[Tensor]:
-        states = group.gather(tensor.cpu())
-        return [state.to(tensor.device) for state, used in zip(states, updated, strict=True) if used]
-
-    metric.dist_sync_fn = gather
-    metric.distributed_available_fn = lambda: group.size > 1 and any(updated)
+    used = any(group.gather(bool(metric.update_called)))
+    for each in metric.modules():  # a wrapper's, or a sum's, metrics are modules of it
+        if hasattr(each, "metric_state"):
+            _join(each, group)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-        value = metric.compute()
+        value = _plain(metric.compute()) if used else float("nan")
     metric.reset()
+    return value
+
+
+def _join(metric: Any, group: Group) -> None:
+    """Give a metric the states of all members as its own.
+
+    All states travel at once. By itself torchmetrics gathers a list tensor by tensor, as often as this member has
+    some, and waits for ever where another member has fewer.
+    """
+    metric.distributed_available_fn = lambda: False
+    own = dict(metric.metric_state) if metric.update_called else None
+    states = [state for state in group.gather(_moved(own, "cpu")) if state is not None]
+    for name, reduction in metric._reductions.items() if states else ():
+        values = [state[name] for state in states]
+        joined = values[0]
+        if len(states) > 1:
+            lists = isinstance(joined, list)
+            joined = list(itertools.chain.from_iterable(values)) if lists else torch.stack(values)
+            joined = joined if reduction is None or (lists and not joined) else reduction(joined)
+        setattr(metric, name, _moved(joined, metric.device))
+
+
+def _moved(state: Any, device: torch.device | str) -> Any:
+    if isinstance(state, Tensor):
+        return state.to(device)
+    if isinstance(state, dict):
+        return {name: _moved(value, device) for name, value in state.items()}
+    return [_moved(value, device) for value in state] if isinstance(state, list) else state
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value.tolist()
-    return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def predict(module: nn.Module, inputs: tuple[Tensor, ...], *, batch_size: int = 1024) -> Tensor:

@@ -132,6 +132,10 @@ class _Run:
         self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
         if not self.plan.total:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
+        if self.validation is not None and not sum(self.validation.parts):
+            raise InvalidInput(
+                "there is a validation column, but no row is a validation row; expected some, or no such column."
+            )
         metrics = open_metrics(training.objective.metrics, world.device)
         self.metrics = metrics if self.validation is None else {}
         self.validation_metrics = {} if self.validation is None else metrics

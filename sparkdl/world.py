@@ -53,11 +53,22 @@ class Group:
     handle: Any = None
 
     def sum_(self, tensor: Tensor, *, wait: bool = True) -> Any:
-        """Sum a tensor over the members, in place; with ``wait=False`` returns the work to wait for."""
+        """Sum a tensor over the members, in place.
+
+        Args:
+            tensor: of a dtype that the backend can add.
+            wait: False returns at once, with the work to wait for; the tensor has to be contiguous then.
+        """
         if self.size == 1:
             return None
-        with reaching_peers():
-            return dist.all_reduce(tensor, group=self.handle, async_op=not wait)
+        if not wait:
+            if not tensor.is_contiguous():
+                raise ValueError("a tensor that is summed without waiting has to be contiguous.")
+            with reaching_peers():
+                return dist.all_reduce(tensor, group=self.handle, async_op=True)
+        with _dense(tensor) as dense, reaching_peers():
+            dist.all_reduce(dense, group=self.handle)
+        return None
 
     def mean_(self, tensor: Tensor) -> None:
         """Average a floating-point tensor over the members, in place."""
@@ -66,10 +77,11 @@ class Group:
             tensor /= self.size
 
     def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
-        """Overwrite a tensor with that of ``source``, in place."""
+        """Overwrite a tensor of any dtype with that of ``source``, in place."""
         if self.size > 1:
-            with reaching_peers():
-                dist.broadcast(tensor, group=self.handle, group_src=source)
+            with _dense(tensor) as dense, reaching_peers():
+                # As bytes, since gloo knows few dtypes.
+                dist.broadcast(dense.view(-1).view(torch.uint8), group=self.handle, group_src=source)
 
     def gather(self, value: Any) -> list[Any]:
         """Every member's value, in rank order, on every member; values are pickled."""
@@ -79,6 +91,15 @@ class Group:
         with reaching_peers():
             dist.all_gather_object(values, value, group=self.handle)
         return values
+
+
+@contextmanager
+def _dense(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor, or a dense copy that is copied back: gloo takes the memory behind any tensor for dense."""
+    dense = tensor.contiguous()
+    yield dense
+    if dense is not tensor:
+        tensor.copy_(dense)
 
 
 @dataclass

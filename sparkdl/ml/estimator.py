@@ -213,8 +213,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
 class TorchEstimator(GangEstimator):
     """Trains any model with any loss; ``predictionCol`` of its model holds the raw output.
 
-    That is a float where the model's output is one number a row, else an array of floats. Labels keep their type:
-    integers stay integers, floating-point numbers take the run's precision.
+    That is a float where the model's output is one number a row, else an array of floats; with a precision of
+    ``"fp64"`` doubles. Labels keep their type: integers stay integers, floating-point numbers take the run's precision.
     """
 
 

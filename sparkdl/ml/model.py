@@ -93,7 +93,19 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         columns = Columns(tuple(Column(name) for name in self.getInputCols()), floating=floating)
         return Scorer(self._factory, self._weights, self._kind, self._precision, columns)
 
+    def _check_outputs(self, dataset: DataFrame) -> None:
+        params = [self.predictionCol]
+        if self._kind == "classifier":
+            params += [self.rawPredictionCol, self.probabilityCol]
+        taken = list(dataset.columns)
+        for param in params:
+            name = self.getOrDefault(param)
+            if name and name in taken:
+                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
+            taken.append(name)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        self._check_outputs(dataset)
         scorer = self._scorer()
         inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
         scored = dataset.withColumn(_SCORED, make_udf(scorer, scalar=self._scalar)(*inputs))
@@ -108,7 +120,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
 def make_udf(scorer: Scorer, *, scalar: bool) -> Any:
     """The scorer as a Spark function of its input columns that returns a struct."""
-    returned = output_type(scorer.kind, scalar=scalar)
+    returned = output_type(scorer.kind, scalar=scalar, floating=scorer.columns.floating)
     if hasattr(F, "arrow_udf"):
 
         def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 from torch import Tensor, nn
 
+from sparkdl.errors import InvalidInput
 from sparkdl.evaluate import predict
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.decode import decode
@@ -56,7 +57,8 @@ class Scorer:
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
             inputs = tuple(self._tensor(array, index) for index, array in enumerate(arrays))
-            yield outputs(predict(module, inputs, batch_size=_ROWS).float(), self.kind)
+            raw = predict(module, inputs, batch_size=_ROWS)
+            yield outputs(raw if raw.dtype == torch.float64 else raw.float(), self.kind)
 
     @cached_property
     def digest(self) -> str:
@@ -85,10 +87,16 @@ def outputs(raw: Tensor, kind: Kind) -> pa.StructArray:
     """The output columns of a batch.
 
     Args:
-        raw: the model's output, ``[B, ...]``: scores ``[B, classes]`` or one score ``[B]`` for a classifier, a
-            number ``[B]`` or ``[B, 1]`` for a regressor.
+        raw: the model's output, ``[B, ...]``, float32 or float64: scores ``[B, classes]`` or one score, ``[B]`` or
+            ``[B, 1]``, for a classifier, a number, ``[B]`` or ``[B, 1]``, for a regressor.
         kind: what it means.
+
+    Raises:
+        InvalidInput: the output has another shape.
     """
+    if not _single(raw) and (kind == "regressor" or (kind == "classifier" and raw.dim() != 2)):
+        wanted = "[B] or [B, 1]" if kind == "regressor" else "[B, classes], [B] or [B, 1]"
+        raise InvalidInput(f"the output of a {kind}'s model has the shape {list(raw.shape)}; expected {wanted}.")
     if kind == "classifier":
         scores = torch.stack([-raw.reshape(-1), raw.reshape(-1)], 1) if _single(raw) else raw
         chances = torch.stack([1 - raw.reshape(-1).sigmoid(), raw.reshape(-1).sigmoid()], 1) if _single(raw) else None
@@ -99,23 +107,30 @@ def outputs(raw: Tensor, kind: Kind) -> pa.StructArray:
         )
     if kind == "regressor":
         return pa.StructArray.from_arrays([pa.array(raw.reshape(-1).double().numpy())], ["prediction"])
-    values = _lists(raw.flatten(1)) if raw.dim() > 1 else pa.array(raw.numpy())
+    values = pa.array(raw.reshape(-1).numpy()) if _single(raw) else _lists(raw.flatten(1))
     return pa.StructArray.from_arrays([values], ["prediction"])
 
 
-def output_type(kind: Kind, *, scalar: bool) -> StructType:
-    """The Spark type of what ``outputs`` returns; ``scalar`` says that a raw output is one number a row."""
-    floats, double = ArrayType(FloatType(), False), DoubleType()
-    fields: dict[str, DataType] = {"prediction": double}
+def output_type(kind: Kind, *, scalar: bool, floating: str) -> StructType:
+    """The Spark type of what ``outputs`` returns.
+
+    Args:
+        kind: what the model's output means.
+        scalar: whether a raw output is one number a row.
+        floating: the dtype of the model's output.
+    """
+    number: DataType = DoubleType() if floating == "float64" else FloatType()
+    numbers = ArrayType(number, False)
+    fields: dict[str, DataType] = {"prediction": DoubleType()}
     if kind == "classifier":
-        fields = {"raw": floats, "probability": floats, "prediction": double}
+        fields = {"raw": numbers, "probability": numbers, "prediction": DoubleType()}
     if kind == "estimator":
-        fields = {"prediction": FloatType() if scalar else floats}
+        fields = {"prediction": number if scalar else numbers}
     return StructType([StructField(name, kind_, False) for name, kind_ in fields.items()])
 
 
 def _single(raw: Tensor) -> bool:
-    return raw.dim() == 1 or raw.shape[1] == 1
+    return raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
 
 
 def _lists(values: Tensor) -> pa.Array:

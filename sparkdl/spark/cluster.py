@@ -141,6 +141,8 @@ class SparkCluster:
                 except BaseException:
                     watch.cancel()
                     raise
+            if not rows:  # Spark has seen that there is nothing to do, and run no task
+                raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
             return settle(assemble(rows))
         except (PySparkException, Py4JError) as error:
             explained = _explained(error, watch, ear)

@@ -271,6 +271,13 @@ class Classifier(Net):
         super().__init__(outputs=4)
 
 
+class Probability(Net):
+    """One probability a row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(4 * super().forward(x))
+
+
 class Unused(Net):
     """A layer that no row ever uses."""
 

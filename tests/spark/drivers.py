@@ -15,6 +15,7 @@ import torch
 from sparkdl.errors import SparkdlError
 from sparkdl.events import Event
 from sparkdl.ml.estimator import TorchRegressor
+from sparkdl.ml.model import TorchModel
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.strategies.allreduce import AllReduce
 from tests.contracts import work
@@ -124,3 +125,10 @@ def encrypted(folder: str) -> dict[str, Any]:
             "refused": refused,
             "allowed": SparkCluster(spark, 2, allow_plaintext=True).gang(work.total),
         }
+
+
+def load_and_predict(folder: str) -> list[float]:
+    """A saved model's predictions, in a process that has never seen the model made."""
+    with session(f"{folder}/spark", "local[1]") as spark:
+        loaded = TorchModel.load(f"{folder}/model")
+        return [row["prediction"] for row in loaded.transform(spark.read.parquet(f"{folder}/data")).collect()]

@@ -1,0 +1,88 @@
+"""Models for the tests, at the top level of a module: so members, and whoever loads a saved model, can import them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def mlp(inputs: int, *hidden: int, outputs: int) -> nn.Module:
+    """A perceptron with the same weights wherever it is made."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        layers: list[nn.Module] = []
+        for before, after in zip((inputs, *hidden), hidden, strict=False):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear((inputs, *hidden)[-1], outputs))
+
+
+def digits() -> nn.Module:
+    """Ten scores for an image of 64 pixels."""
+    return mlp(64, 64, outputs=10)
+
+
+def scores() -> nn.Module:
+    """Three scores for three numbers."""
+    return mlp(3, outputs=3)
+
+
+def column() -> nn.Module:
+    """One number a row, ``[B, 1]``."""
+    return mlp(3, outputs=1)
+
+
+class Line(nn.Module):
+    """One number a row, ``[B]``: what ``column`` gives, without its last dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = column()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).squeeze(-1)
+
+
+class Scaled(nn.Module):
+    """Three inputs of several kinds and shapes, no two of which can be exchanged."""
+
+    def __init__(self, kinds: int = 4, scale: float = 1.0) -> None:
+        super().__init__()
+        self.table = nn.Embedding(kinds, 1)
+        self.table.weight.data = torch.arange(kinds).float().unsqueeze(1)
+        self.scale = scale
+
+    def forward(self, x: Tensor, kind: Tensor, price: Tensor) -> Tensor:
+        return self.scale * (x.sum((1, 2)) + 100 * self.table(kind).squeeze(-1) - 1000 * price)
+
+
+class Autoencoder(nn.Module):
+    """As many numbers out as in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(3, 2, outputs=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class Image(nn.Module):
+    """A row becomes a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x.unsqueeze(1).expand(-1, 2, -1)
+
+
+class Moody(nn.Module):
+    """Another output in training mode than in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x.sum(1) + (1000 if self.training else 0)
