@@ -112,19 +112,17 @@ def synchronised(metric: Any, group: Group) -> Any:
     Returns:
         A number, a list of numbers, or a dict of these; NaN where no member saw a row.
     """
-    used = any(group.gather(bool(metric.update_called)))
-    for each in metric.modules():  # a wrapper's, or a sum's, metrics are modules of it
-        if hasattr(each, "metric_state"):
-            _join(each, group)
+    # The metrics that a wrapper or a sum is made of are modules of it, and a wrapper itself is never updated.
+    used = [_join(each, group) for each in metric.modules() if hasattr(each, "metric_state")]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-        value = _plain(metric.compute()) if used else float("nan")
+        value = _plain(metric.compute()) if any(used) else float("nan")
     metric.reset()
     return value
 
 
-def _join(metric: Any, group: Group) -> None:
-    """Give a metric the states of all members as its own.
+def _join(metric: Any, group: Group) -> bool:
+    """Give a metric the states of all members as its own; returns whether any of them has updated it.
 
     All states travel at once. By itself torchmetrics gathers a list tensor by tensor, as often as this member has
     some, and waits for ever where another member has fewer.
@@ -134,12 +132,14 @@ def _join(metric: Any, group: Group) -> None:
     states = [state for state in group.gather(_moved(own, "cpu")) if state is not None]
     for name, reduction in metric._reductions.items() if states else ():
         values = [state[name] for state in states]
-        joined = values[0]
-        if len(states) > 1:
-            lists = isinstance(joined, list)
-            joined = list(itertools.chain.from_iterable(values)) if lists else torch.stack(values)
-            joined = joined if reduction is None or (lists and not joined) else reduction(joined)
+        if isinstance(values[0], list):
+            joined: Any = list(itertools.chain.from_iterable(values))  # as if one member had seen all batches
+        elif len(values) == 1:
+            joined = values[0]
+        else:
+            joined = torch.stack(values) if reduction is None else reduction(torch.stack(values))
         setattr(metric, name, _moved(joined, metric.device))
+    return bool(states)
 
 
 def _moved(state: Any, device: torch.device | str) -> Any:

@@ -152,7 +152,7 @@ def run_member(
     recorder = Recorder(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
-    with recording(recorder), _threads(task.threads):
+    with recording(recorder), _threads(task.threads), _quick_collection():
         try:
             record("started", pid=os.getpid(), host=member.place.host)
             value = member.take_part(batches)
@@ -275,6 +275,16 @@ def _ahead(call: Callable[[], Any]) -> Future[Any]:
 
     Thread(target=run, name="sparkdl-meet", daemon=True).start()
     return future
+
+
+@contextmanager
+def _quick_collection() -> Iterator[None]:
+    """Spares the garbage collector what was there before: torch alone is half a million objects to search."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

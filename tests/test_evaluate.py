@@ -134,11 +134,14 @@ MULTICLASS = {
     "binned auroc": MulticlassAUROC(4, thresholds=20),
 }
 BINARY = {"auroc": BinaryAUROC(), "f1": BinaryF1Score(), "roc": BinaryROC(thresholds=None)}
-REGRESSION = {"mse": MeanSquaredError(), "spearman": SpearmanCorrCoef(), "pearson": PearsonCorrCoef()}
-NESTED = {
-    "difference": MeanSquaredError() - MeanAbsoluteError(),
-    "range": MinMaxMetric(SpearmanCorrCoef()),
-}
+
+
+def regression() -> dict[str, Metric]:
+    return {"mse": MeanSquaredError(), "spearman": SpearmanCorrCoef(), "pearson": PearsonCorrCoef()}
+
+
+def nested() -> dict[str, Metric]:
+    return {"difference": MeanSquaredError() - MeanAbsoluteError(), "range": MinMaxMetric(SpearmanCorrCoef())}
 
 
 class WholeNumbers(nn.BCELoss):
@@ -148,17 +151,14 @@ class WholeNumbers(nn.BCELoss):
         return super().forward(output, target.to(output.dtype))
 
 
-SPEARMAN = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save all targets")
-
-
-@SPEARMAN
+@pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save all targets")
 @pytest.mark.parametrize("empty", [False, True], ids=["uneven parts", "a part without rows"])
 def test_metrics_are_those_of_one_process(cluster, empty):
     for does, target in (
         (Evaluate(CLASSES, nn.CrossEntropyLoss(), MULTICLASS), "label"),
         (Evaluate(PROBABILITIES, WholeNumbers(), BINARY), "good"),
-        (Evaluate(NUMBERS, nn.MSELoss(), REGRESSION), "y"),
-        (Evaluate(NUMBERS, nn.MSELoss(), NESTED), "y"),
+        (Evaluate(NUMBERS, nn.MSELoss(), regression()), "y"),
+        (Evaluate(NUMBERS, nn.MSELoss(), nested()), "y"),
     ):
         assert_same(found(cluster, does, target, empty=empty), expected(does, target))
 

@@ -23,7 +23,7 @@ from sparkdl.feed.columns import Columns
 from sparkdl.member import Failure, Task, Work
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import ROW_ID, named, prepare
-from sparkdl.spark.resources import JobWatch, check, wait_for_slots
+from sparkdl.spark.resources import JobWatch, check, setting, wait_for_slots
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
 
@@ -96,7 +96,7 @@ class SparkCluster:
                 endpoint=endpoint,
                 fallback=self._events,
             )
-            network = self._spark.sparkContext.getConf().get("spark.sparkdl.network")
+            network = setting(self._spark, "spark.sparkdl.network") or None
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
@@ -105,10 +105,10 @@ class SparkCluster:
     @contextmanager
     def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
         """Where members send events; training does without it where the driver cannot listen."""
-        conf = self._spark.sparkContext.getConf()
-        driver = str(conf.get("spark.driver.host", "127.0.0.1"))
+        driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
+        bind = setting(self._spark, "spark.driver.bindAddress") or driver
         try:
-            channel = Channel(ear, addresses=(driver,), bind=str(conf.get("spark.driver.bindAddress", driver)))
+            channel = Channel(ear, addresses=(driver,), bind=bind)
         except InvalidInput as error:
             warnings.warn(f"there will be no live progress: {error}", stacklevel=2)
             yield None

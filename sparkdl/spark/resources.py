@@ -49,14 +49,13 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
         InvalidInput: traffic is to be encrypted and plain text is not allowed.
         ClusterUnavailable: too few slots, or dynamic allocation.
     """
-    conf = spark.sparkContext.getConf()
-    encrypted = [name for name in _ENCRYPTION if conf.get(name, "false") == "true"]
+    encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
     if encrypted and not allow_plaintext:
         raise InvalidInput(
             f"{encrypted[0]} is on, but gradients travel between members, and rows lie on local disks, in plain "
             "text. Set allowPlaintext=True if the network and the disks may see them."
         )
-    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+    if setting(spark, "spark.dynamicAllocation.enabled") == "true":
         raise ClusterUnavailable(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
             "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
@@ -69,35 +68,37 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
         )
 
 
+def setting(spark: SparkSession, name: str) -> str:
+    """A setting of the session or of the application; empty where it is not set."""
+    return str(spark.conf.get(name, ""))
+
+
 def find_slots(spark: SparkSession) -> Slots:
     """How many tasks can run at a time."""
-    context = spark.sparkContext
-    java = context._jsc.sc()
-    profile = java.resourceProfileManager().defaultResourceProfile()
-    return Slots(int(java.maxNumConcurrentTasks(profile)), _most(spark))
+    java = spark.sparkContext._jsc.sc()
+    now = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+    return Slots(now, _most(spark, now))
 
 
-def _most(spark: SparkSession) -> int | None:
-    conf = spark.sparkContext.getConf()
-    cpus = int(conf.get("spark.task.cpus", "1") or 1)
+def _most(spark: SparkSession, now: int) -> int | None:
+    cpus = int(setting(spark, "spark.task.cpus") or 1)
     master = str(spark.sparkContext.master)
     simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
     if simulated:
         return int(simulated[1]) * (int(simulated[2]) // cpus)
     if master.startswith("local"):
-        return int(spark.sparkContext.defaultParallelism) // cpus
-    if conf.get("spark.cores.max"):
-        return int(str(conf.get("spark.cores.max"))) // cpus
-    instances, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
+        return now  # local mode has all its slots from the start
+    if setting(spark, "spark.cores.max"):
+        return int(setting(spark, "spark.cores.max")) // cpus
+    instances, cores = setting(spark, "spark.executor.instances"), setting(spark, "spark.executor.cores")
     if instances and cores:
         return int(instances) * (int(cores) // cpus)
     return None
 
 
 def _why(spark: SparkSession) -> str:
-    conf = spark.sparkContext.getConf()
     names = ("spark.task.cpus", "spark.cores.max", "spark.executor.instances", "spark.executor.cores")
-    known = [f"{name} = {conf.get(name)}" for name in names if conf.get(name)]
+    known = [f"{name} = {setting(spark, name)}" for name in names if setting(spark, name)]
     return ", ".join([f"master = {spark.sparkContext.master}", *known])
 
 

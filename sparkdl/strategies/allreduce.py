@@ -86,6 +86,11 @@ class AllReduceSync:
 
     def ready(self, index: int) -> None:
         """See ``GradientSink.ready``."""
+        if index not in self._waiting:
+            raise InvalidInput(
+                "a parameter got its gradient in several pieces in one backward pass, as a weight does that is shared "
+                "between reentrant checkpoints; expected one piece. Use torch.utils.checkpoint(use_reentrant=False)."
+            )
         bucket, slot = self._slots[index]
         parameter = self._replica.parameters[index]
         gradient = parameter.grad
