@@ -42,6 +42,7 @@ _UNKNOWN = re.compile(
     r"{'(?!class_path|init_args)(\w+)'"
 )
 _NAMED = re.compile(r"unknown key '[^']*'; (?:did you mean '[^']*'\?|expected one of [\w.]*\w(?:, [\w.]*\w)*)")
+_JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def main(job: Callable[..., None], arguments: Sequence[str] | None = None) -> in
 
     What is neither sparkdl's error nor Spark's is a bug: Python prints its traceback and exits with 1.
     """
-    parser = Parser(description=inspect.getdoc(job), usage="%(prog)s --config FILE [--key value ...]")
+    parser = Parser(description=inspect.getdoc(job), usage="%(prog)s [--config FILE] [--key value ...]")
     parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
     parser.add_function_arguments(job)
     parser.parse_args(arguments)  # with the defaults, for --print_config
@@ -88,7 +89,9 @@ def main(job: Callable[..., None], arguments: Sequence[str] | None = None) -> in
 
 
 def _complain(error: object, code: int) -> int:
-    print("error:", str(error).partition("\n\nJVM stacktrace:")[0], file=sys.stderr)
+    """Print an error, in several lines where a Python traceback belongs to it, but never with a Java one."""
+    text = str(error).partition("\n\nJVM stacktrace:")[0]
+    print("error:", "\n".join(line for line in text.splitlines() if not _JAVA.match(line)), file=sys.stderr)
     return code
 
 
@@ -108,8 +111,8 @@ class Parser(ArgumentParser):
         if isinstance(model, Namespace) and not inspect.isclass(function := resolve_name(model.class_path)):
             arguments = Parser()
             arguments.add_function_arguments(function)
-            given = arguments.instantiate(model.init_args) if "init_args" in model else Namespace()
-            config["estimator.init_args.model"] = partial(function, **vars(given))
+            given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
+            config["estimator.init_args.model"] = partial(function, **given)
         made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
         return {name: value for name, value in vars(made).items() if name != "config"}
 

@@ -254,7 +254,8 @@ def _initialise(meeting: Meeting, world: World) -> None:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-    # A model's cycles would keep its memory in a reused process; and a group's sockets close with its last reference, and a peer in a collective waits until they do.
+    # A model's cycles would keep its memory in a reused process; and a group's sockets close with its last reference,
+    # and a peer in a collective waits until they do.
     gc.collect()
 
 

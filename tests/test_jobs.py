@@ -318,7 +318,7 @@ def ending(error):
             1,
             "error: it broke [rank 1]\n\nthe traceback\n",
         ),
-        (PySparkValueError("Spark says no"), 1, "error: Spark says no\n"),
+        (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
@@ -345,6 +345,11 @@ def test_invalid_input_ends_the_job_before_spark_is_started(jobs, write, capsys,
     assert said in capsys.readouterr().err
 
 
+def test_estimator_without_a_class_is_refused(jobs, write, capsys):
+    assert jobs.command.main(jobs.train.train, ["--config", write({"estimator": {"epochs": 3}})]) == 2
+    assert "estimator has no class_path" in capsys.readouterr().err
+
+
 def test_prediction_without_a_purpose_is_refused(jobs, capsys):
     assert jobs.command.main(jobs.predict.predict, ["--model", "model", "--data", "data"]) == 2
     assert "output, label or both" in capsys.readouterr().err
@@ -365,7 +370,7 @@ def test_help(job, words):
         timeout=100,
     )
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout.startswith(f"usage: {job}.py --config FILE [--key value ...]")
+    assert shown.stdout.startswith(f"usage: {job}.py [--config FILE] [--key value ...]")
     assert all(word in shown.stdout for word in words)
 
 

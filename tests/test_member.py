@@ -162,20 +162,6 @@ def failed(does: Callable[..., Any]) -> Failure:
     raise AssertionError("it did not fail")
 
 
-def test_what_follows_from_a_lost_peer_is_known_however_it_is_wrapped():
-    def does(world, part):
-        try:
-            try:
-                raise PeerLost("gone")
-            except PeerLost as error:
-                raise KeyError("wrapped") from error
-        except KeyError:
-            raise ValueError("wrapped again") from None
-
-    assert failed(does).peer
-    assert not failed(sour).peer
-
-
 def sour(world: Any, part: Any) -> None:
     raise ValueError("sour")
 

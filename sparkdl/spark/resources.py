@@ -179,16 +179,15 @@ class JobWatch:
             self._report(f"{self._size} free task slots", waited)
 
     def _waits_for_slots(self) -> bool:
-        """Whether the job's barrier stage has been submitted and none of its tasks has begun."""
+        """Whether a stage of the job has been submitted and is not done, and none of the job's tasks runs."""
         tracker = self._context._jsc.sc().statusTracker()
         job = self._job()
         if job is None:
             return False
-        stages = [_stage(tracker, identity) for identity in job.stageIds()]
-        if not stages or any(stage is None for stage in stages):
-            return False  # a stage before it has not been submitted yet
-        last = stages[-1]
-        return bool(not last.numActiveTasks() and not last.numCompletedTasks())
+        stages = [stage for stage in (_stage(tracker, identity) for identity in job.stageIds()) if stage is not None]
+        # A stage that waits for one before it, or is skipped, is never submitted: its time is 0.
+        ready = [stage for stage in stages if stage.submissionTime() and stage.numCompletedTasks() < stage.numTasks()]
+        return bool(ready) and not any(stage.numActiveTasks() for stage in stages)
 
     def _job(self) -> Any:
         tracker = self._context._jsc.sc().statusTracker()

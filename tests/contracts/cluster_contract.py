@@ -132,6 +132,11 @@ class ClusterContract:
             cluster.gang(work.a_lock)
         assert caught.value.stage == "result"
 
+    def test_a_value_that_cannot_be_unpickled_is_a_clean_failure(self, cluster):
+        with pytest.raises(MemberFailed, match="what rank 0 returned cannot be unpickled here: ValueError") as caught:
+            cluster.gang(work.a_trap)
+        assert caught.value.stage == "result"
+
     # ---- what goes wrong ------------------------------------------------------------------------------------
 
     def test_the_first_cause_comes_back_with_its_place_while_the_others_wait(self, cluster):

@@ -110,6 +110,18 @@ def a_lock(world: World, part: Part | None) -> Any:
     return threading.Lock()
 
 
+class Trap:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def a_trap(world: World, part: Part | None) -> Trap:
+    """Return what cannot be unpickled."""
+    return Trap()
+
+
 @dataclass(frozen=True)
 class Fails:
     """Raise on one member, or on all; the others wait for it in a collective.

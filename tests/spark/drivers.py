@@ -115,7 +115,8 @@ def opened(folder: str) -> list[str]:
 
 def encrypted(folder: str) -> dict[str, Any]:
     """A session whose traffic is encrypted: gangs are refused until plain text is allowed."""
-    with session(folder, authenticate="true", network__crypto__enabled="true", io__encryption__enabled="true") as spark:
+    secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
+    with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
         try:
             SparkCluster(spark, 2).gang(work.total)
             refused = None

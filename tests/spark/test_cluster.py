@@ -23,7 +23,7 @@ from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, SynchronousContract, numbers
 from tests.sessions import frame
 from tests.spark import drivers
-from tests.spark.work import Counting, Killed, unknown
+from tests.spark.work import Counting, Killed, Stubborn, unknown
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -175,8 +175,28 @@ def test_a_failure_in_the_data_is_pysparks_own(spark):
     with pytest.raises(PySparkException, match="LookupError: nothing is known of 3") as caught:
         SparkCluster(spark, 2).gang(work.rows, data, ["x"])
     assert not isinstance(caught.value, SparkdlError)
-    assert caught.value.__cause__ is not caught.value
     assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
+
+
+def test_a_member_that_does_not_stop_keeps_no_secret(spark, monkeypatch, tmp_path):
+    monkeypatch.setattr(spark_cluster, "_GRACE", 0.5)
+    os.mkfifo(tmp_path / "pipe.1")
+    with pytest.raises(MemberFailed, match="ValueError: I give up") as caught:
+        SparkCluster(spark, 2).gang(Stubborn(str(tmp_path / "pipe")))
+    assert caught.value.rank == 0
+    assert "in __call__" in caught.value.trace
+    assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
+
+
+def test_without_a_channel_to_the_driver_it_works_in_silence(spark, monkeypatch):
+    def refuses(*_: object, **__: object) -> None:
+        raise InvalidInput("nobody can listen here")
+
+    monkeypatch.setattr(spark_cluster, "Channel", refuses)
+    with pytest.warns(UserWarning, match="no live progress: nobody can listen here"):
+        assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
+    with pytest.warns(UserWarning, match="no live progress"), pytest.raises(MemberFailed, match="the milk is sour"):
+        SparkCluster(spark, 2).gang(work.Fails(1, ValueError("the milk is sour")))
 
 
 def test_what_is_no_dataframe_is_refused(spark):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import functions as F
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.events import Event
@@ -19,25 +19,24 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.resources import Slots, find_slots, qualified, wait_for_slots
 from tests.contracts import work
 from tests.spark import drivers
-from tests.spark.work import Held, interface
+from tests.spark.work import Held, Slow, interface
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def configured(spark, monkeypatch):
-    """Sets what the session's configuration says, for one test."""
+def configured(monkeypatch):
+    """Makes sparkdl see other settings than the session has, for one test."""
 
     def configure(**settings: str) -> None:
-        original = SparkContext.getConf
+        given = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
+        original = resources.setting
 
-        def get_conf(context):
-            conf = original(context)
-            for name, value in settings.items():
-                conf.set(f"spark.{name.replace('__', '.')}", value)
-            return conf
+        def setting(spark, name):
+            return given[name] if name in given else original(spark, name)
 
-        monkeypatch.setattr(SparkContext, "getConf", get_conf)
+        monkeypatch.setattr(resources, "setting", setting)
+        monkeypatch.setattr(spark_cluster, "setting", setting)
 
     return configure
 
@@ -91,6 +90,7 @@ def test_tasks_of_several_cores_are_fewer(spark, configured):
 
 
 def test_slots(spark):
+    wait_for_slots(spark, 2, timeout=200, report=lambda what, seconds: None)
     assert find_slots(spark) == Slots(now=2, ever=2)
 
 
@@ -164,6 +164,31 @@ def test_slots_that_become_free_are_taken(spark, tmp_path):
         assert SparkCluster(spark, 2).gang(work.total, listener=listener) == [(3.0, 3.0)] * 2
     assert events[0].kind == "waiting"
     assert "started" in [event.kind for event in events]
+
+
+@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "one job"])
+def test_to_compute_the_data_is_not_to_wait_for_slots(spark, tmp_path, adaptive):
+    # Once it was, without adaptive execution: there the stage that waits for the data is part of the job from the
+    # start and has no running task either, so that every gang whose data took longer than slot_wait was cancelled.
+    os.mkfifo(tmp_path / "pipe")
+    data = spark.range(0, 8, 1, 2).select(F.udf(Slow(str(tmp_path / "pipe")), "long")("id").alias("x"))
+    events: list[Event] = []
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            gang = SparkCluster(spark, 2, slot_wait=1.5).gang
+            job = pool.submit(gang, work.rows, data, ["x"], listener=events.append)
+            pipe = os.open(tmp_path / "pipe", os.O_WRONLY)  # returns when the data is being computed
+            try:
+                with pytest.raises(TimeoutError):
+                    job.result(4)
+                assert waiting(events) == []
+            finally:
+                os.close(pipe)
+            job.exception(60)  # for what comes then a second and a half may be too little on a busy machine
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
 
 
 def test_executors_that_never_come(spark, monkeypatch):

@@ -67,6 +67,16 @@ class Held:
         return world.rank
 
 
+@dataclass(frozen=True)
+class Stubborn(Held):
+    """Rank 0 gives up; the others wait for something that never comes, and notice nothing."""
+
+    def __call__(self, world: World, part: Part | None) -> int:
+        if world.rank == 0:
+            raise ValueError("I give up")
+        return super().__call__(world, part)
+
+
 def interface(world: World, part: Part | None) -> dict[str, Any]:
     """The interface that gloo was told to use, and whether it works."""
     numbers = torch.ones(1)
@@ -79,3 +89,16 @@ def unknown(value):  # without hints: Spark would take strings for a mistake
     if value == 3:
         raise LookupError(f"nothing is known of {value}")
     return value
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A user's function in the lineage of the data that takes until somebody opens ``path`` for writing."""
+
+    path: str
+
+    def __call__(self, value):
+        if value == 0:
+            with open(self.path) as pipe:
+                pipe.read()
+        return value

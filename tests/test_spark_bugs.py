@@ -1,0 +1,158 @@
+"""What went wrong once on Spark and behind its front door: one test for each bug, with its story."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyspark.errors import PySparkException
+from pyspark.sql import types as T
+
+from sparkdl import TorchModel, TorchRegressor
+from sparkdl.errors import InvalidInput, MemberLost, PeerLost, Place
+from sparkdl.events import Event
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.member import Failure
+from sparkdl.ml.scoring import Scorer, output_type, outputs
+from sparkdl.network import Address
+from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
+from sparkdl.spark.columns import _travels_as
+from sparkdl.weights import pack
+from sparkdl.world import Meeting, meet
+from tests.contracts import work
+from tests.ml import nets
+from tests.sessions import frame
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_ids_of_a_decimal_type_lost_their_last_digits() -> None:
+    # Decimals travelled as float32 whatever they were for, so that the ids 2^24 and 2^24 + 1, which databases like to
+    # call NUMBER(18, 0), were the same: "the row id column holds 16777216 more than once".
+    row_id = Column("id", "int64")
+    assert _travels_as(T.DecimalType(18, 0), row_id, "float32") == T.LongType()
+    assert _travels_as(T.DecimalType(18, 2), row_id, "float32") == T.DoubleType()
+    assert _travels_as(T.DecimalType(18, 2), Column("price"), "float32") == T.FloatType()
+
+
+def test_a_column_with_a_dot_in_its_name_was_not_found(spark) -> None:
+    # mapInArrow looks up the columns of its DataFrame by name, unquoted, so that "a.b" was the field b of a column a.
+    data = frame({"a.b": np.arange(4.0), "c`d": np.arange(4)})
+    parts = SparkCluster(spark, 2).gang(work.rows, data, ["a.b", "c`d"])
+    assert sum(part["columns"]["a.b"].sum() for part in parts) == 6
+
+
+def test_the_parts_followed_the_partitions_of_the_data(spark) -> None:
+    # Rows were dealt out round robin, which begins anew in each partition of the input: with the same ids but other
+    # partitions each member had other rows, so that a run could not be repeated after the data had been written anew.
+    data = frame({"id": np.arange(40), "x": np.arange(40.0)})
+    columns = work.columns_of("x", row_id="id")
+    one, other = (SparkCluster(spark, 2).gang(work.rows, given, columns) for given in (data, data.repartition(7, "x")))
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first["columns"]["id"], second["columns"]["id"])
+
+
+def test_a_dataframe_without_rows_was_an_index_error(spark) -> None:
+    # Spark's optimizer replaces a plan whose input has no rows by an empty table: no task runs and no member reports.
+    with pytest.raises(InvalidInput, match="the data has no rows"):
+        TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y").fit(
+            spark.range(3).selectExpr("array(1.0, 2.0, 3.0) as x", "0.5 as y").where("false")
+        )
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    gave_up = None
+
+
+def failed(kind: str, rank: int, *, peer: bool) -> Event:
+    failure = Failure(kind, "gone", "Traceback", Place("work", rank, "host", 1), peer, 1.0)
+    return Event("failed", rank, 1, 0.0, None, failure.to_json())
+
+
+def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
+    # A member that is killed says nothing, while the others say at once that a peer has gone. The first of those was
+    # taken for the cause, though a PeerLost never is one, and the user looked for the trouble on the wrong host.
+    ear = _Ear(None)
+    for rank in range(2):
+        ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
+    ear(failed("PeerLost", 0, peer=True))
+    error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
+    explained = _explained(error, Watch(), ear)
+    assert isinstance(explained, MemberLost)
+    assert (explained.rank, explained.host, explained.attempt) == (1, "host1", 1)
+    ear(failed("ValueError", 0, peer=False))
+    assert str(_explained(error, Watch(), ear)).startswith("ValueError: gone")
+    ear.close()
+
+
+def test_an_error_in_the_data_was_its_own_cause(spark) -> None:
+    # `raise error from error` makes a ring, and whoever follows an exception to its first cause never arrives.
+    data = spark.range(4).selectExpr("if(id = 3, raise_error('no such row'), id) as x")
+    with pytest.raises(PySparkException, match="no such row") as caught:
+        SparkCluster(spark, 2).gang(work.rows, data, ["x"])
+    assert caught.value.__cause__ is not caught.value
+
+
+def test_a_member_without_an_address_kept_the_others_waiting() -> None:
+    # Where rank 0 could not listen, or spark.sparkdl.network named no interface of a host, the member gave up before
+    # the exchange of addresses. The others waited in Spark's allGather, which gives up after a year.
+    said: list[str] = []
+
+    def exchange(line: str) -> list[str]:
+        said.append(line)
+        return [line, json.dumps({"host": "b", "address": "127.0.0.1"})]
+
+    elsewhere = Address("192.0.2.200")  # an address that no host has
+    with pytest.raises(OSError, match="assign"):
+        meet(Meeting(0, 2, "run", 0, elsewhere), exchange)
+    assert len(said) == 1
+    with pytest.raises(PeerLost, match=r"rank 0 cannot take part: .*assign"):
+        meet(Meeting(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [said[0], line])
+
+
+# ---- scoring ---------------------------------------------------------------------------------------------------------
+
+
+def scorer(factory, kind, precision="fp32", dtype=torch.float32) -> Scorer:
+    floating = "float64" if precision == "fp64" else "float32"
+    columns = Columns((Column("x"),), floating=floating)
+    return Scorer(factory, pack(factory().to(dtype)), kind, precision, columns)
+
+
+def test_a_raw_output_of_one_number_a_row_was_an_array() -> None:
+    # TorchEstimator's model declares such an output as a number, but an output [B, 1] came as arrays of length 1.
+    for raw in (torch.zeros(2), torch.zeros(2, 1)):
+        declared = output_type("estimator", scalar=True, floating="float32")
+        assert pa.types.is_float32(outputs(raw, "estimator").type.field("prediction").type)
+        assert declared["prediction"].dataType == T.FloatType()
+
+
+def test_predictions_in_double_precision_were_rounded_to_single() -> None:
+    # Every output was cast to float32, then declared a double.
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    (found,) = scorer(nets.column, "regressor", "fp64", torch.float64).scores([pa.array(x.tolist())])
+    with torch.no_grad():
+        expected = nets.column().double()(torch.from_numpy(x)).squeeze(1)
+    np.testing.assert_array_equal(found.field("prediction").to_numpy(), expected)
+
+
+def test_several_numbers_a_row_were_several_rows() -> None:
+    # A regressor's output [B, 2] was flattened to 2 B predictions, and Spark complained of a wrong number of rows.
+    three = partial(nets.mlp, 3, outputs=2)
+    with pytest.raises(InvalidInput, match=r"the shape \[1, 2\]; expected \[B\] or \[B, 1\]"):
+        list(scorer(three, "regressor").scores([pa.array([[1.0, 2.0, 3.0]])]))
+
+
+def test_a_second_column_of_the_same_name_was_made(spark) -> None:
+    # Scoring what has been scored already gave two columns "prediction", which nobody can select by name.
+    model = TorchModel(factory=nets.column, weights=pack(nets.column()), kind="regressor").setInputCols(["x"])
+    data = frame({"x": np.zeros((2, 3))})
+    with pytest.raises(InvalidInput, match="there is a column 'prediction' already; drop it, or set predictionCol"):
+        model.transform(model.transform(data))
