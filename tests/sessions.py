@@ -50,7 +50,7 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
     } | {f"spark.{name.replace('__', '.')}": value for name, value in conf.items()}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # what Spark's processes have from this one, from then on
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("SPARK_LOCAL_DIRS", str(folder))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -59,11 +59,11 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
         for name, value in settings.items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield spark
-        finally:
-            spark.stop()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Finished:
         return json.loads(self.out.splitlines()[-1])
 
 
-def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0, **environment: str) -> Finished:
+def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
     """Call a top-level function in a Python of its own; arguments and result travel as JSON.
 
     Whatever is left of the process and its children after ``timeout`` seconds, or when it has ended, is killed.
@@ -90,7 +90,7 @@ def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0,
     process = subprocess.Popen(
         [sys.executable, "-c", script, json.dumps(arguments, default=str)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

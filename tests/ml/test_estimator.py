@@ -166,10 +166,9 @@ def test_cross_validation_chooses_the_better_map(data):
 # ---- what a label and an output mean ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
-def test_two_classes_with_one_score(data, factory):
+def test_two_classes_with_one_score(data):
     model = TorchClassifier(
-        model=factory,
+        model=nets.column,
         loss=nn.BCEWithLogitsLoss(),
         optimizer=partial(torch.optim.SGD, lr=1.0),
         inputCols=["x"],
@@ -191,13 +190,10 @@ def test_classes_from_vectors_booleans_and_classes_with_weights(data):
     assert {len(row["probability"]) for row in scored.collect()} == {3}
 
 
-@pytest.mark.parametrize(
-    ("factory", "kind"), [(nets.column, T.FloatType()), (nets.Line, T.FloatType())], ids=["[B, 1]", "[B]"]
-)
-def test_a_raw_output_of_one_number(data, factory, kind):
-    estimator = TorchEstimator(model=factory, loss=nn.L1Loss(), inputCols=["x"], labelCol="y", numWorkers=2)
+def test_a_raw_output_of_one_number(data):
+    estimator = TorchEstimator(model=nets.column, loss=nn.L1Loss(), inputCols=["x"], labelCol="y", numWorkers=2)
     scored = estimator.fit(data).transform(data)
-    assert scored.schema["prediction"].dataType == kind
+    assert scored.schema["prediction"].dataType == T.FloatType()
     assert scored.where("prediction is null").count() == 0
 
 

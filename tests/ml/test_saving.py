@@ -59,6 +59,7 @@ def test_a_saved_model_is_json_and_safetensors(spark, tmp_path):
     assert (tmp_path / "model/weights.safetensors").read_bytes() == pack(SCALED())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(330)
 def test_another_process_loads_it(spark, driver, tmp_path):
     made().save(str(tmp_path / "model"))

@@ -23,7 +23,7 @@ from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, SynchronousContract, numbers
 from tests.sessions import frame
 from tests.spark import drivers
-from tests.spark.work import Counting, Killed, Stubborn, unknown
+from tests.spark.work import Counting, Killed, Stubborn
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -115,12 +115,8 @@ def test_the_same_data_gives_the_same_bits(spark):
 
 def test_ids_fix_the_order_however_the_rows_are_partitioned(spark):
     arrays = numbers(200)
-    data = frame(arrays)
     reversed_parts = frame({name: array[::-1] for name, array in arrays.items()}).repartition(5, "y")
-    assert reversed_parts.select("row").collect() != data.select("row").collect()
-    expected = weights(spark, data, "row")
-    assert weights(spark, reversed_parts, "row") == expected
-    assert weights(spark, data.orderBy(F.rand(seed=1)), "row") == expected
+    assert weights(spark, reversed_parts, "row") == weights(spark, frame(arrays), "row")
 
 
 # ---- several gangs at a time ---------------------------------------------------------------------------------------
@@ -170,9 +166,9 @@ def test_a_failure_speaks_of_the_member_and_not_of_the_jvm(spark):
 
 
 def test_a_failure_in_the_data_is_pysparks_own(spark):
-    fails = F.udf(unknown, "int")
+    fails = F.udf(lambda value: 6 // (value - 3), "long")
     data = spark.range(0, 8, 1, 4).select(fails("id").alias("x"))
-    with pytest.raises(PySparkException, match="LookupError: nothing is known of 3") as caught:
+    with pytest.raises(PySparkException, match="ZeroDivisionError") as caught:
         SparkCluster(spark, 2).gang(work.rows, data, ["x"])
     assert not isinstance(caught.value, SparkdlError)
     assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2

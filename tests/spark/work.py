@@ -84,13 +84,6 @@ def interface(world: World, part: Part | None) -> dict[str, Any]:
     return {"interface": os.environ.get("GLOO_SOCKET_IFNAME"), "total": numbers.item()}
 
 
-def unknown(value):  # without hints: Spark would take strings for a mistake
-    """A user's function in the lineage of the data, which fails for one row."""
-    if value == 3:
-        raise LookupError(f"nothing is known of {value}")
-    return value
-
-
 @dataclass(frozen=True)
 class Slow:
     """A user's function in the lineage of the data that takes until somebody opens ``path`` for writing."""
