@@ -14,13 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 import cloudpickle
 import torch
 
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, SparkdlError
+from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
 from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
@@ -252,6 +252,3 @@ def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: 
 
 def _ignore(event: Event) -> None:
     """Nobody listens."""
-
-
-__all__ = ["Cluster", "Connection", "InlineCluster", "Listener", "LocalCluster", "MemberLost", "first_cause", "settle"]

@@ -110,7 +110,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
             world.clock.end_epoch()
             run.end_epoch()
         sync.detach()
-    report = run.report | {"bytes_per_step": getattr(sync, "bytes_per_step", 0)}
+    report = run.report | {"bytes_per_step": sync.bytes_per_step}
     return Trained(pack(replica.module) if world.rank == 0 else b"", run.history, report)
 
 

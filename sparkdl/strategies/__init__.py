@@ -17,6 +17,10 @@ from sparkdl.world import Group
 class Sync(Protocol):
     """A strategy at work on one replica; its state is part of a checkpoint."""
 
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one member gives to the exchange in a step."""
+
     def update(self, clock: Clock, batch: Batch) -> None:
         """Exchange what the strategy exchanges at this step, weighted by ``batch.share``, and apply it."""
 
