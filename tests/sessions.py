@@ -46,6 +46,8 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # The status store writes counts down at most this often: nothing may depend on how new they are.
+        "spark.ui.liveUpdate.period": "1h",
         "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),

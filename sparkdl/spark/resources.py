@@ -179,15 +179,23 @@ class JobWatch:
             self._report(f"{self._size} free task slots", waited)
 
     def _waits_for_slots(self) -> bool:
-        """Whether a stage of the job has been submitted and is not done, and none of the job's tasks runs."""
-        tracker = self._context._jsc.sc().statusTracker()
+        """Whether a stage of the job has tasks to run, and none of the job's tasks runs.
+
+        The scheduler is asked and not the status store, whose counts may be as old as an executor's heartbeat.
+        """
         job = self._job()
-        if job is None:
-            return False
-        stages = [stage for stage in (_stage(tracker, identity) for identity in job.stageIds()) if stage is not None]
-        # A stage that waits for one before it, or is skipped, is never submitted: its time is 0.
-        ready = [stage for stage in stages if stage.submissionTime() and stage.numCompletedTasks() < stage.numTasks()]
-        return bool(ready) and not any(stage.numActiveTasks() for stage in stages)
+        sets = [] if job is None else [found for found in map(self._task_set, job.stageIds()) if found is not None]
+        ready = any(found.tasksSuccessful() < found.numTasks() for found in sets)
+        return ready and not any(found.runningTasks() for found in sets)
+
+    def _task_set(self, stage: int) -> Any:
+        """The stage's tasks; None where it waits for a stage before it, or is done."""
+        spark = self._context._jsc.sc()
+        info = spark.statusTracker().getStageInfo(stage)
+        if info.isEmpty():
+            return None
+        found = spark.taskScheduler().taskSetManagerForAttempt(stage, info.get().currentAttemptId())
+        return None if found.isEmpty() or found.get().isZombie() else found.get()
 
     def _job(self) -> Any:
         tracker = self._context._jsc.sc().statusTracker()
@@ -197,8 +205,3 @@ class JobWatch:
                 found = tracker.getJobInfo(identity)
                 return found.get() if found.isDefined() else None
         return None
-
-
-def _stage(tracker: Any, identity: int) -> Any:
-    found = tracker.getStageInfo(identity)
-    return found.get() if found.isDefined() else None
