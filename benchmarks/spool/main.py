@@ -60,6 +60,7 @@ class Jobs:
 
     def __init__(self, frame: DataFrame, rows: int, *, after_shuffle: bool) -> None:
         prepared, self._columns = prepare(frame, COLUMNS)
+        # Not by row id, as a gang does: dealt out round robin the rows arrive in no order, and have to be sorted.
         self._frame = prepared.repartition(PARTS)
         self._rows = rows
         if after_shuffle:

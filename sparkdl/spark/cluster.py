@@ -22,7 +22,7 @@ from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.member import Failure, Task, Work
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
-from sparkdl.spark.columns import ROW_ID, named, prepare
+from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.resources import JobWatch, check, setting, wait_for_slots
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
@@ -126,10 +126,10 @@ class SparkCluster:
         if not hasattr(data, "mapInArrow"):
             raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, wanted = prepare(data, columns)
-        # The shuffle balances the parts, and breaks chains of stages that a barrier stage may not end. With ids of
-        # the user's own a row's part depends on its id alone, not on how the data happens to be partitioned.
-        own = [] if wanted.row_id is None or wanted.row_id.name == ROW_ID else [named(wanted.row_id.name)]
-        return frame.repartition(self.size, *own), wanted
+        # The shuffle breaks chains of stages that a barrier stage may not end. By id, a row's part depends on nothing
+        # else, and Spark need not sort the rows to make a retried task deal them out as before.
+        assert wanted.row_id is not None
+        return frame.repartition(self.size, named(wanted.row_id.name)), wanted
 
     def _run(self, frame: DataFrame, tag: str, ear: _Ear) -> list[Any]:
         watch = JobWatch(self._spark, tag, self.size, timeout=self._slot_wait, report=ear.waiting)
