@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,8 +15,8 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.scoring import Kind
+from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
 from sparkdl.run import Run
@@ -32,6 +32,9 @@ _DEFAULTS: dict[str, Any] = {
     "scheduler": None,
     "metrics": {},
     "inputCols": ["features"],
+    "columns": [],
+    "collate": None,
+    "thresholds": None,
     "labelCol": "label",
     "weightCol": None,
     "validationCol": None,
@@ -48,6 +51,10 @@ _DEFAULTS: dict[str, Any] = {
     "precision": "fp32",
     "clipNorm": None,
     "accumulate": 1,
+    "numClasses": None,
+    "patience": None,
+    "augment": None,
+    "hooks": [],
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
@@ -64,6 +71,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         scheduler: called with the optimizer; stepped after every optimizer step.
         metrics: name -> torchmetrics metric.
         inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
+        featuresCol: short for ``inputCols=[featuresCol]``.
+        columns: what the schema does not tell of an input column, each a ``sparkdl.feed.Column``; default none.
         labelCol: the label; default ``"label"``.
         weightCol: the rows' weights in the loss; default none.
         validationCol: boolean; true keeps a row out of training and in validation; default none.
@@ -71,6 +80,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         predictionCol: default ``"prediction"``.
         rawPredictionCol: default ``"rawPrediction"``; classifiers only.
         probabilityCol: default ``"probability"``; classifiers only.
+        thresholds: classifiers only; the prediction is the class with the largest probability / threshold; default 1
+            each.
+        numClasses: classifiers only; labels are checked against it; default: as many as the model has scores.
         numWorkers: members of the gang, one barrier task each; default 1.
         batchSize: rows of the GLOBAL batch; default 256.
         epochs: default 1.
@@ -80,6 +92,12 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         precision: ``"fp32"`` (default), ``"bf16"`` or ``"fp64"``.
         clipNorm: largest L2 norm of the global gradient; default none.
         accumulate: into how many pieces a member cuts its rows of a step; default 1.
+        patience: epochs without a smaller ``valid_loss`` (``loss`` without validation rows) after which training ends,
+            with the weights of the best epoch; default none: all epochs, and the last weights.
+        collate: ``collate(inputs, target) -> (inputs, target)`` of every batch's tensors; default none.
+        augment: ``augment(inputs, target, generator) -> (inputs, target)`` of training batches; default none.
+        hooks: objects with any of ``on_start, on_step, on_epoch, on_end(run)``, called on rank 0, with an attribute
+            ``every_rank`` that is true on every member; default none.
         runDir: the run's directory, a path or URI; default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
@@ -99,6 +117,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         scheduler: SchedulerFactory | None = None,
         metrics: Mapping[str, Any] | None = None,
         inputCols: list[str] | None = None,
+        featuresCol: str | None = None,
+        columns: list[Column] | None = None,
         labelCol: str | None = "label",
         weightCol: str | None = None,
         validationCol: str | None = None,
@@ -106,6 +126,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         predictionCol: str | None = None,
         rawPredictionCol: str | None = None,
         probabilityCol: str | None = None,
+        thresholds: list[float] | None = None,
+        numClasses: int | None = None,
         numWorkers: int | None = None,
         batchSize: int | None = None,
         epochs: int | None = None,
@@ -115,6 +137,10 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         precision: str | None = None,
         clipNorm: float | None = None,
         accumulate: int | None = None,
+        patience: int | None = None,
+        collate: Callable[..., Any] | None = None,
+        augment: Callable[..., Any] | None = None,
+        hooks: list[Any] | None = None,
         runDir: str | None = None,
         slotWait: float | None = None,
         allowPlaintext: bool | None = None,

@@ -63,6 +63,9 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         super().__init__()
         self._setDefault(
             inputCols=["features"],
+            columns=[],
+            collate=None,
+            thresholds=None,
             predictionCol="prediction",
             rawPredictionCol="rawPrediction",
             probabilityCol="probability",
