@@ -42,7 +42,7 @@ class Launch:
         # What TorchRegressor.fit does, with this listener in place of the progress bar.
         estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=MEMBERS)
         cluster = SparkCluster(self._frame.sparkSession, MEMBERS)
-        cluster.gang(estimator.training(), self._frame, estimator.columns(), listener=listener)
+        cluster.gang(estimator.training(), self._frame, estimator.read_columns(), listener=listener)
         self.wholes.append(time.perf_counter() - start)
         return heard[0] - start
 

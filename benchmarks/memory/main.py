@@ -74,7 +74,7 @@ def measure(frame: DataFrame) -> Watch:
     """Train one epoch on one member; what ``TorchRegressor.fit`` does, with another listener."""
     estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=1, batchSize=BATCH, epochs=1)
     with Watch() as watch:
-        SparkCluster(frame.sparkSession, 1).gang(estimator.training(), frame, estimator.columns(), listener=watch)
+        SparkCluster(frame.sparkSession, 1).gang(estimator.training(), frame, estimator.read_columns(), listener=watch)
     return watch
 
 

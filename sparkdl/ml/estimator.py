@@ -32,6 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "scheduler": None,
     "metrics": {},
     "inputCols": ["features"],
+    "featuresCol": "features",
     "columns": [],
     "collate": None,
     "thresholds": None,
@@ -147,6 +148,10 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        if featuresCol is not None and inputCols is not None and inputCols != [featuresCol]:
+            raise InvalidInput(
+                f"featuresCol is {featuresCol!r} and inputCols is {inputCols}; expected only one of them."
+            )
         self._setDefault(**_DEFAULTS, **self._defaults())
         # None is "not given" and leaves a Param at its default; only the label can be turned off by it.
         self._set(**{name: value for name, value in given.items() if value is not None or name == "labelCol"})
@@ -156,7 +161,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
-        training, columns, run = self.training(), self.columns(), Run(self.getRunDir())
+        training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
         run.save("config", self._configuration())
         cluster = SparkCluster(
             dataset.sparkSession,
@@ -209,7 +214,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
             accumulate=self.getAccumulate(),
         )
 
-    def columns(self) -> Columns:
+    def read_columns(self) -> Columns:
         """Which DataFrame columns become which tensors, from the Params."""
         label, weight, validation, identity = (
             self.getLabelCol(),

@@ -63,6 +63,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         super().__init__()
         self._setDefault(
             inputCols=["features"],
+            featuresCol="features",
             columns=[],
             collate=None,
             thresholds=None,

@@ -11,6 +11,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
 
 Self = TypeVar("Self", bound=Params)
+Output = TypeVar("Output", bound="OutputParams")
 
 
 def param(name: str, doc: str, converter: Callable[[Any], Any] | None = None) -> Param[Any]:
@@ -78,7 +79,9 @@ class OutputParams(Params):
     inputCols = param(
         "inputCols", "input columns; each is one argument of forward(), in order", TypeConverters.toListString
     )
-    featuresCol = param("featuresCol", "the only input column: short for inputCols=[featuresCol]", TypeConverters.toString)
+    featuresCol = param(
+        "featuresCol", "the only input column: short for inputCols=[featuresCol]", TypeConverters.toString
+    )
     columns = param(
         "columns", "what the schema does not tell of an input column: a list of sparkdl.feed.Column", _columns
     )
@@ -106,7 +109,7 @@ class OutputParams(Params):
         """Input columns, in the order of forward()'s arguments."""
         return [self.getFeaturesCol()] if self.isSet(self.featuresCol) else list(self.getOrDefault(self.inputCols))
 
-    def setInputCols(self: Self, value: list[str]) -> Self:
+    def setInputCols(self: Output, value: list[str]) -> Output:
         """Set the input columns."""
         self.clear(self.featuresCol)
         return self._set(inputCols=value)
@@ -115,7 +118,7 @@ class OutputParams(Params):
         """The only input column."""
         return str(self.getOrDefault(self.featuresCol))
 
-    def setFeaturesCol(self: Self, value: str) -> Self:
+    def setFeaturesCol(self: Output, value: str) -> Output:
         """Set the only input column."""
         self.clear(self.inputCols)
         return self._set(featuresCol=value)

@@ -27,9 +27,21 @@ class TrainingParams(OutputParams):
     metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any")
     strategy = param("strategy", "how replicas agree, for example AllReduce()")
     labelCol = param("labelCol", "label column; None where the target is the inputs", optional(TypeConverters.toString))
-    weightCol = param("weightCol", "column of the rows' weights in the loss, at least 0; None for 1 each", optional(TypeConverters.toString))
-    validationCol = param("validationCol", "boolean column; true keeps a row out of training; None for none", optional(TypeConverters.toString))
-    idCol = param("idCol", "integer column that fixes the order of rows, unique; None numbers them", optional(TypeConverters.toString))
+    weightCol = param(
+        "weightCol",
+        "column of the rows' weights in the loss, at least 0; None for 1 each",
+        optional(TypeConverters.toString),
+    )
+    validationCol = param(
+        "validationCol",
+        "boolean column; true keeps a row out of training; None for none",
+        optional(TypeConverters.toString),
+    )
+    idCol = param(
+        "idCol",
+        "integer column that fixes the order of rows, unique; None numbers them",
+        optional(TypeConverters.toString),
+    )
     numWorkers = param("numWorkers", "members of the gang", at_least(1, TypeConverters.toInt, "numWorkers"))
     batchSize = param("batchSize", "rows of the GLOBAL batch", at_least(1, TypeConverters.toInt, "batchSize"))
     epochs = param("epochs", "passes over the data", at_least(1, TypeConverters.toInt, "epochs"))
@@ -61,7 +73,9 @@ class TrainingParams(OutputParams):
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all",
         TypeConverters.toList,
     )
-    runDir = param("runDir", "the run's directory, a path or URI; None keeps nothing", optional(TypeConverters.toString))
+    runDir = param(
+        "runDir", "the run's directory, a path or URI; None keeps nothing", optional(TypeConverters.toString)
+    )
     slotWait = param("slotWait", "seconds to wait for task slots", at_least(0, TypeConverters.toFloat, "slotWait"))
     allowPlaintext = param(
         "allowPlaintext", "run although the gang's traffic is plain and Spark's is encrypted", TypeConverters.toBoolean

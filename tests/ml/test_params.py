@@ -11,6 +11,7 @@ from torch import nn
 
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.errors import InvalidInput
+from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.weights import pack
@@ -24,7 +25,11 @@ VALUES = {
     "optimizer": partial(torch.optim.SGD, lr=0.5),
     "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3),
     "metrics": {"error": object()},
-    "inputCols": ["a", "b"],
+    "inputCols": ["a"],
+    "featuresCol": "a",
+    "columns": [Column("a", "int64")],
+    "collate": nets.mlp,
+    "thresholds": [0.25, 0.75],
     "labelCol": "y",
     "weightCol": "w",
     "validationCol": "held out",
@@ -41,6 +46,10 @@ VALUES = {
     "precision": "fp64",
     "clipNorm": 0.5,
     "accumulate": 4,
+    "numClasses": 7,
+    "patience": 2,
+    "augment": nets.mlp,
+    "hooks": ["a hook"],
     "runDir": "/shared/runs/1",
     "slotWait": 7.5,
     "allowPlaintext": True,
@@ -49,6 +58,10 @@ DEFAULTS = {
     "scheduler": None,
     "metrics": {},
     "inputCols": ["features"],
+    "featuresCol": "features",
+    "columns": [],
+    "collate": None,
+    "thresholds": None,
     "labelCol": "label",
     "weightCol": None,
     "validationCol": None,
@@ -65,6 +78,10 @@ DEFAULTS = {
     "precision": "fp32",
     "clipNorm": None,
     "accumulate": 1,
+    "numClasses": None,
+    "patience": None,
+    "augment": None,
+    "hooks": [],
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
@@ -222,13 +239,13 @@ def test_what_a_member_is_told():
     ],
 )
 def test_labels_are_what_the_loss_takes(estimator, dtype):
-    assert estimator.columns().target.dtype == dtype
+    assert estimator.read_columns().target.dtype == dtype
 
 
 def test_columns_by_what_they_are_for():
     columns = TorchRegressor(
         inputCols=["a", "b"], labelCol="y", weightCol="w", validationCol="v", idCol="i", precision="fp64"
-    ).columns()
+    ).read_columns()
     assert [column.name for column in columns.inputs] == ["a", "b"]
     named = {name: getattr(columns, name) for name in ("target", "weight", "validation", "row_id")}
     assert {name: (column.name, column.dtype) for name, column in named.items()} == {
@@ -238,12 +255,13 @@ def test_columns_by_what_they_are_for():
         "row_id": ("i", "int64"),
     }
     assert columns.floating == "float64"
-    assert TorchEstimator(labelCol=None).columns().target is None
+    assert TorchEstimator(labelCol=None).read_columns().target is None
 
 
 def test_the_params_of_a_model():
     model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
-    names = {"inputCols", "predictionCol", "rawPredictionCol", "probabilityCol"}
+    names = {"inputCols", "featuresCol", "columns", "collate", "thresholds"}
+    names |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
     assert {param.name for param in model.params} == names
     assert {name: got(model, name) for name in names} == {name: DEFAULTS[name] for name in names}
     for name in names:
