@@ -64,15 +64,19 @@ class Part:
             masses: targets ``[B, ...]`` -> float64 ``[B]``, or None where each row adds 1.
         """
         target, weight = self.columns.target, self.columns.weight
-        pieces: list[Tensor] = []
-        plain = weight is None
+        found: Tensor | None = None
         for first in range(0, self._stored_rows(), _SCAN_ROWS):
             rows = slice(first, min(first + _SCAN_ROWS, self._stored_rows()))
             each = None if target is None else masses(self.tensors[target.name][rows])
-            plain = plain and each is None
-            each = torch.ones(rows.stop - rows.start, dtype=torch.float64) if each is None else each
-            pieces.append(each if weight is None else each * self._weights(weight.name, rows))
-        return self if plain else replace(self, masses=torch.cat([torch.empty(0, dtype=torch.float64), *pieces]))
+            if weight is not None:
+                weights = self._weights(weight.name, rows)
+                each = weights if each is None else each * weights
+            if each is not None:
+                found = torch.ones(self._stored_rows(), dtype=torch.float64) if found is None else found
+                found[rows] = each
+        if found is None and weight is not None:  # a part without rows
+            found = torch.empty(0, dtype=torch.float64)
+        return self if found is None else replace(self, masses=found)
 
     def with_unit_masses(self) -> Part:
         """The part with masses of 1, for members whose peers have others."""
@@ -111,8 +115,12 @@ class Part:
             yield from self._cut(plan, chunk, totals)
 
     def _positions(self, plan: Plan, epoch: int) -> Tensor:
-        permutation = plan.permutation(self.index, epoch)
-        return permutation if self.order is None else self.order[permutation]
+        positions = plan.permutation(self.index, epoch)
+        if self.order is not None:
+            for first in range(0, self.rows, _SCAN_ROWS):  # in place: a large part's positions are 100 MB
+                piece = positions[first : first + _SCAN_ROWS]
+                piece.copy_(self.order[piece])
+        return positions
 
     def _chunks(self, plan: Plan, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
         """Gathered rows of several steps at a time."""
