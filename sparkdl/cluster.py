@@ -27,6 +27,7 @@ from sparkdl.feed.tables import deal, spill
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
 from sparkdl.process import MemberProcess
+from sparkdl.shipping import ship
 from sparkdl.world import Meeting, in_a_group
 
 Listener = Callable[[Event], None]
@@ -89,7 +90,7 @@ class InlineCluster:
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
         tables, wanted = deal(data, columns, 1)
-        task = Task(cloudpickle.dumps(work), 1, uuid.uuid4().hex, attempt, wanted)
+        task = Task(ship(work), 1, uuid.uuid4().hex, attempt, wanted)
         meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
         outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
         if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
@@ -146,7 +147,7 @@ class LocalCluster:
         tables, wanted = deal(data, columns, self.size)
         with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
             task = Task(
-                cloudpickle.dumps(work),
+                ship(work),
                 self.size,
                 uuid.uuid4().hex,
                 attempt,

@@ -30,6 +30,7 @@ from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches
+from sparkdl.shipping import unship
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 
 Work = Callable[[World, Part | None], Any]
@@ -199,7 +200,7 @@ class _Member:
             self.world = world
             part = self._agree(world, spool, spoiled)
             with self._stage("work"):
-                value = cloudpickle.loads(self.task.work)(world, part)
+                value = unship(self.task.work)(world, part)
             with self._stage("result"):
                 packed: bytes = cloudpickle.dumps(value)
                 return packed

@@ -18,12 +18,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.tensors import Batch
 
 ModelFactory = Callable[[], nn.Module]
@@ -105,9 +105,9 @@ class Criterion:
         """The local mean, a scalar: the losses of the batch's rows, weighted, over ``batch.weight``."""
         output, target = _aligned(output, target_of(batch), elementwise=isinstance(self._mean, _ELEMENTWISE))
         if batch.masses is None and batch.weights is None:
-            loss = cast(Tensor, self._mean(output, target))
+            loss = _called(self._mean, output, target)
             return loss if loss.dim() == 0 else _row_means(loss, batch.rows).mean()
-        losses = _row_means(cast(Tensor, self._each(output, target)), batch.rows)
+        losses = _row_means(_called(self._each, output, target), batch.rows)
         weighted = losses if batch.weights is None else losses * batch.weights
         return weighted.sum() / batch.weight
 
@@ -126,6 +126,31 @@ class Criterion:
             each = self._mean.weight.to("cpu", torch.float64)[torch.where(kept, target, 0)] * kept
         each = each.flatten(1).mean(1) if each.dim() > 1 else each
         return None if bool((each == 1).all()) else each
+
+
+def shapes(value: Any) -> str:
+    """Shapes and dtypes of a tensor, or of tensors in a list, tuple or dict, for messages."""
+    if isinstance(value, Tensor):
+        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {shapes(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(shapes, value))})"
+    return type(value).__name__
+
+
+def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tensor:
+    """The loss, or an error that says what it was given: torch's own often names one shape of the two, or none."""
+    try:
+        value = loss(output, target)
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise MemberFailed(
+            f"the loss raised {type(error).__name__}: {error}. It was given an output of {shapes(output)} and a target "
+            f"of {shapes(target)}."
+        ) from error
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"loss(output, target) returned {type(value).__name__}; expected a torch.Tensor.")
+    return value
 
 
 def target_of(batch: Batch) -> Tensor:

@@ -19,6 +19,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.cluster import InlineCluster, LocalCluster
+from sparkdl.course import average_buffers
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place
 from sparkdl.evaluate import open_metrics, synchronised
 from sparkdl.feed.columns import Column, Columns
@@ -28,7 +29,7 @@ from sparkdl.member import Failure
 from sparkdl.objective import Objective
 from sparkdl.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.strategies.buckets import make_buckets
-from sparkdl.train import Training, average_buffers
+from sparkdl.train import Training
 from sparkdl.world import Group, World
 
 # ---- gangs -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,16 @@ LAYERS = (
     ("jobs", "examples", "benchmarks"),
     ("sparkdl.ml", "sparkdl.ensembles"),
     ("sparkdl.spark",),
-    ("sparkdl.supervisor", "sparkdl.train", "sparkdl.evaluate", "sparkdl.rounds.run"),
+    (
+        "sparkdl.supervisor",
+        "sparkdl.train",
+        "sparkdl.course",
+        "sparkdl.rows",
+        "sparkdl.labels",
+        "sparkdl.early_stopping",
+        "sparkdl.evaluate",
+        "sparkdl.rounds.run",
+    ),
     ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
     (
         "sparkdl.world",
@@ -43,7 +52,9 @@ LAYERS = (
         "sparkdl.tensors",
         "sparkdl.weights",
         "sparkdl.factory",
+        "sparkdl.hooks",
         "sparkdl.network",
+        "sparkdl.shipping",
     ),
 )
 

@@ -14,11 +14,12 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.cluster import InlineCluster, LocalCluster
+from sparkdl.course import average_buffers
 from sparkdl.errors import InvalidInput
 from sparkdl.events import Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.objective import Objective
-from sparkdl.train import Trained, Training, average_buffers
+from sparkdl.train import Trained, Training
 from sparkdl.weights import unpack
 from sparkdl.world import Group
 from tests.contracts import work

@@ -14,6 +14,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
+from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.scoring import Kind
 from sparkdl.ml.training_params import TrainingParams
@@ -212,6 +213,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
             self.getSeed(),
             self.getStrategy(),
             accumulate=self.getAccumulate(),
+            patience=self.getPatience(),
+            hooks=tuple(self.getHooks()),
+            classes=self._classes(),
         )
 
     def read_columns(self) -> Columns:
@@ -233,6 +237,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         )
 
     def _label_dtype(self, floating: str) -> str | None:
+        return None
+
+    def _classes(self) -> Classes | None:
         return None
 
     def _configuration(self) -> dict[str, Any]:
@@ -263,6 +270,12 @@ class TorchClassifier(GangEstimator):
 
     def _label_dtype(self, floating: str) -> str | None:
         return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
+
+    def _classes(self) -> Classes | None:
+        if self.getLabelCol() is None:
+            return None
+        binary = isinstance(self.getLoss(), _BINARY_LOSSES)
+        return Classes(2 if binary else self.getNumClasses(), getattr(self.getLoss(), "ignore_index", None))
 
 
 class TorchRegressor(GangEstimator):

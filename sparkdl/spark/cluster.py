@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +20,7 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, 
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.member import Failure, Task, Work
+from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.resources import JobWatch, check, setting, wait_for_slots
@@ -86,7 +86,7 @@ class SparkCluster:
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
             task = Task(
-                cloudpickle.dumps(work),
+                ship(work),
                 self.size,
                 run,
                 attempt,

@@ -1,0 +1,93 @@
+"""A member's rows, weighed, split and dealt: what the gang loop takes its batches from.
+
+Everything that members have to agree on before the first step is agreed here: who has how many rows of which kind,
+whether rows weigh, whether labels can be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.part import Part
+from sparkdl.feed.sampling import Plan
+from sparkdl.labels import check_labels
+from sparkdl.tensors import Batch
+from sparkdl.world import Group
+
+if TYPE_CHECKING:
+    from sparkdl.train import Training
+
+
+class Rows:
+    """The rows of one member.
+
+    Args:
+        part: the member's part.
+        group: the members.
+        training: what the run does.
+        device: where batches are wanted.
+
+    Attributes:
+        validation: the validation rows; None without a validation column.
+        plan: how training rows are dealt into steps.
+        share: this member's share of all training rows.
+        report: rows, and the seconds that training has waited for batches.
+
+    Raises:
+        InvalidInput: there are no rows to train on, no validation rows, or labels that cannot be.
+    """
+
+    def __init__(self, part: Part, group: Group, training: Training, device: torch.device) -> None:
+        self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
+        self._group, self._device = group, device
+        if training.classes is not None:
+            check_labels(part, group, training.classes)
+        criterion = training.objective.criterion()
+        part, self.validation = _split(part.weighed(criterion.masses), group)
+        self._part = _weighed_together(part, group)
+        self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
+        if not self.plan.total:
+            raise InvalidInput("there are no rows to train on: every row is a validation row.")
+        if self.validation is not None and not sum(self.validation.parts):
+            raise InvalidInput(
+                "there is a validation column, but no row is a validation row; expected some, or no such column."
+            )
+        self.share = part.rows / self.plan.total
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The epoch's batches; counts the time that the training waits for them."""
+        totals = None
+        if self._part.masses is not None:
+            weights = self._part.step_weights(self.plan, epoch)
+            self._group.sum_(weights)
+            totals = weights.tolist()
+        batches = self._part.batches(self.plan, epoch=epoch, totals=totals, device=self._device)
+        while True:
+            before = time.perf_counter()
+            batch = next(batches, None)
+            self.report["feed_wait_seconds"] += time.perf_counter() - before
+            if batch is None:
+                return
+            yield batch
+
+
+def _weighed_together(part: Part, group: Group) -> Part:
+    """Members with a part that weighs 1 a row count weights as well where another member has to."""
+    if not any(group.gather(part.masses is not None)):
+        return part
+    return part if part.masses is not None else part.with_unit_masses()
+
+
+def _split(part: Part, group: Group) -> tuple[Part, Part | None]:
+    """Training and validation rows."""
+    if part.columns.validation is None:
+        return part, None
+    training, validation = part.split()
+    rows = group.gather((len(training), len(validation)))
+    parts = tuple(zip(*rows, strict=True))
+    return part.subset(training, parts[0]), part.subset(validation, parts[1])

@@ -1,0 +1,83 @@
+"""Work on its way to the members: pickled on the driver, unpickled there, with errors that say what is missing."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+
+from sparkdl.errors import InvalidInput
+
+_DEPTH = 8  # attributes of attributes that are searched for the one that cannot be pickled
+
+_REFUSED = (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, RecursionError, RuntimeError)
+
+
+def ship(work: object) -> bytes:
+    """The work as bytes for the members; what lives in a notebook or in ``__main__`` travels by value.
+
+    Raises:
+        InvalidInput: something in it cannot be pickled; the message has the path to it.
+    """
+    try:
+        packed: bytes = cloudpickle.dumps(work)
+        return packed
+    except _REFUSED as error:
+        path, culprit = _culprit(work, "", _DEPTH)
+        raise InvalidInput(
+            f"{path or 'the work'} is of type {type(culprit).__name__} and cannot be sent to the members: {error}. "
+            "Make it where it is used, for example in the model's constructor, or leave it out in __getstate__."
+        ) from error
+
+
+def unship(packed: bytes) -> Any:
+    """The work, on a member.
+
+    Raises:
+        InvalidInput: it needs a module that this member does not have.
+    """
+    try:
+        return cloudpickle.loads(packed)
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"the module {error.name!r} is on the driver but not on {socket.gethostname()}: {error}. Ship your own "
+            "with spark-submit --py-files or spark.addArtifacts(..., pyfile=True), and install packages on every host."
+        ) from error
+
+
+def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:
+    """The path to the innermost thing that cannot be pickled, and the thing."""
+    for name, inner in _inner(value) if depth else ():
+        if not _pickles(inner):
+            return _culprit(inner, f"{path}.{name}" if path else name, depth - 1)
+    return path, value
+
+
+def _inner(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, functools.partial):
+        yield "func", value.func
+        yield from ((f"args[{index}]", each) for index, each in enumerate(value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", each) for key, each in value.items())
+    elif isinstance(value, (list, tuple, set)):
+        yield from ((f"[{index}]", each) for index, each in enumerate(value))
+    elif hasattr(value, "__closure__"):
+        code = value.__code__  # type: ignore[attr-defined]
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
+            yield name, cell.cell_contents
+        yield from ((name, value.__globals__[name]) for name in code.co_names if name in value.__globals__)  # type: ignore[attr-defined]
+    elif not isinstance(value, type):
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _pickles(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+        return True
+    except _REFUSED:
+        return False
