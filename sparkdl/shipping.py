@@ -53,7 +53,8 @@ def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:
     """The path to the innermost thing that cannot be pickled, and the thing."""
     for name, inner in _inner(value) if depth else ():
         if not _pickles(inner):
-            return _culprit(inner, f"{path}.{name}" if path else name, depth - 1)
+            joined = f"{path}{name}" if name.startswith("[") or not path else f"{path}.{name}"
+            return _culprit(inner, joined, depth - 1)
     return path, value
 
 
