@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, arguments
 
 ModelFactory = Callable[[], nn.Module]
 LossFunction = Callable[[Any, Tensor], Tensor]
@@ -129,8 +129,8 @@ class Criterion:
 
 
 def target_of(batch: Batch) -> Tensor:
-    """The batch's target; its first input where there is none (an autoencoder)."""
-    return batch.inputs[0] if batch.target is None else batch.target
+    """The batch's target; ``forward()``'s first argument where there is none (an autoencoder)."""
+    return arguments(batch.inputs[:1])[0] if batch.target is None else batch.target
 
 
 def _check_loss(loss: object) -> None:

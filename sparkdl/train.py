@@ -19,6 +19,7 @@ from sparkdl.evaluate import Meter, evaluate, open_metrics
 from sparkdl.events import record
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan, generator
+from sparkdl.feed.transforms import Augment, Collate, Transforms
 from sparkdl.layout import Layout, Replica
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Objective
@@ -44,6 +45,8 @@ class Training:
         layout: how a replica lies on members.
         accumulate: into how many pieces a member cuts its rows of a step, to save memory; the step stays the same.
         shuffle: False takes the rows in row-id order.
+        collate: ``collate(inputs, target)``, of every batch; None for none.
+        augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
     """
 
     objective: Objective
@@ -54,6 +57,8 @@ class Training:
     layout: Layout = field(default_factory=Replicated)
     accumulate: int = 1
     shuffle: bool = True
+    collate: Collate | None = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):
@@ -129,6 +134,7 @@ class _Run:
         self.criterion = training.objective.criterion(world.device)
         part, self.validation = _split(part.weighed(self.criterion.masses), group)
         self.part = self._weighed_together(part)
+        self.transforms = Transforms(training.collate, training.augment, self.criterion.masses)
         self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
         if not self.plan.total:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
@@ -150,7 +156,9 @@ class _Run:
             self.group.sum_(weights)
             totals = weights.tolist()
         self._started = self._shown = time.monotonic()
-        batches = self.part.batches(self.plan, epoch=epoch, totals=totals, device=self.world.device)
+        batches = self.part.batches(
+            self.plan, epoch=epoch, totals=totals, device=self.world.device, transforms=self.transforms
+        )
         while True:
             before = time.perf_counter()
             batch = next(batches, None)
@@ -198,6 +206,7 @@ class _Run:
                 metrics=self.validation_metrics,
                 batch_size=self.training.batch_size,
                 device=self.world.device,
+                collate=self.training.collate,
             )
             row |= {f"valid_{name}": value for name, value in found.items()}
         row |= {"seconds": seconds, "rows_per_second": self.plan.total / max(seconds, 1e-9)}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.layout import GradientSink
 from sparkdl.objective import Objective
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, arguments
 from sparkdl.world import World
 
 
@@ -90,7 +90,7 @@ class ReplicatedReplica:
 
     def _pass(self, batch: Batch) -> Tensor:
         with self._autocast:
-            output = self.module(*batch.inputs)
+            output = self.module(*arguments(batch.inputs))
             loss = self._criterion(output, batch)
         if loss.grad_fn is None:
             raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")

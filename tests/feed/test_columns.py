@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column, Columns, element_type, is_list
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.kinds import element_type, is_list
 from sparkdl.tensors import DTYPES
 
 SCHEMA = pa.schema(
