@@ -51,8 +51,9 @@ def message(name: str, counts: Counts, *, rows: int | None = None) -> str:
         counts: what was found, and how often.
         rows: rows among which it was found; None leaves that out.
     """
-    *most, last = [f"{number} {fault}" for fault, number in counts.items()]
+    ordered = sorted(counts, key=lambda fault: list(_CURES).index(fault) if fault in _CURES else len(_CURES))
+    *most, last = [f"{counts[fault]} {fault}" for fault in ordered]
     found = f"{', '.join(most)} and {last}" if most else last
-    cures = dict.fromkeys(_CURES.get(fault, _RECAST) for fault in counts)
+    cures = dict.fromkeys(_CURES.get(fault, _RECAST) for fault in ordered)
     among = "" if rows is None else f" in {rows} rows"
     return f"column {name!r} has {found}{among}; expected none. {' '.join(cures)}"

@@ -258,7 +258,8 @@ class TorchClassifier(GangEstimator):
     """Trains a classifier: labels are class indices from 0, the default loss is cross-entropy.
 
     The model's output is one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]``
-    or ``[B, 1]``. Several label columns are the classes' probabilities. Its model writes ``rawPrediction`` and ``probability`` vectors and the ``prediction``, a double.
+    or ``[B, 1]``. Several label columns are the classes' probabilities. Its model writes ``rawPrediction`` and
+    ``probability`` vectors and the ``prediction``, a double.
     """
 
     _kind: ClassVar[Kind] = "classifier"

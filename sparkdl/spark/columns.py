@@ -15,21 +15,16 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    AnsiIntervalType,
     ArrayType,
     BinaryType,
     BooleanType,
-    CalendarIntervalType,
     DataType,
-    DatetimeType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
     LongType,
-    MapType,
     StringType,
-    StructType,
 )
 
 from sparkdl.errors import InvalidInput, listed
@@ -39,32 +34,27 @@ from sparkdl.feed.kinds import RAW
 ROW_ID = "sparkdl row id"
 
 _MOST = 200  # characters of a type in a message
-_ADVICE: tuple[tuple[tuple[type[DataType], ...], str], ...] = (
-    (
-        (StringType,),
-        "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many).",
-    ),
-    (
-        (DatetimeType,),
-        "Say what number it is to be: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for "
-        "days, F.hour(column) or F.dayofweek(column) for a part of it.",
-    ),
-    (
-        (AnsiIntervalType, CalendarIntervalType),
-        "Say what number it is to be: subtract F.unix_timestamp of its ends instead of the ends, or take a field of "
-        "it with F.extract.",
-    ),
-    (
-        (StructType,),
-        "Select its fields, as in df.select('struct.*'), and join them to a vector with "
-        "pyspark.ml.feature.VectorAssembler.",
-    ),
-    (
-        (MapType,),
-        "Select the values of its keys as columns, as in F.col('map')['key'], and join them to a vector with "
-        "pyspark.ml.feature.VectorAssembler; many keys become one with FeatureHasher.",
-    ),
-    ((BinaryType,), f"{RAW}, in the estimator's columns."),
+_STRINGS = "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many)."
+_TIMES = (
+    "Say what number it is to be: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, "
+    "F.hour(column) or F.dayofweek(column) for a part of it."
+)
+_INTERVALS = (
+    "Say what number it is to be: subtract F.unix_timestamp of its ends instead of the ends themselves, or take a "
+    "field of it with F.extract."
+)
+_STRUCTS = (
+    "Select its fields, as in df.select('struct.*'), and join them to a vector with pyspark.ml.feature.VectorAssembler."
+)
+_MAPS = (
+    "Select its values as columns, as in F.col('map')['key'], and join them to a vector with "
+    "pyspark.ml.feature.VectorAssembler, or hash them with FeatureHasher."
+)
+_ADVICE = (
+    dict.fromkeys(("string", "char", "varchar"), _STRINGS)
+    | dict.fromkeys(("date", "time", "timestamp", "timestamp_ntz"), _TIMES)
+    | dict.fromkeys(("interval", "daytimeinterval", "yearmonthinterval"), _INTERVALS)
+    | {"struct": _STRUCTS, "map": _MAPS, "binary": f"{RAW}, in the estimator's columns."}
 )
 
 _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
@@ -163,4 +153,4 @@ def _advice(kind: DataType) -> str:
         if isinstance(kind.elementType, StringType):
             return "Turn arrays of strings into vectors with pyspark.ml.feature.CountVectorizer or HashingTF."
         return f"{_advice(kind.elementType)} F.transform does it to each element of an array."
-    return next((advice for types, advice in _ADVICE if isinstance(kind, types)), "Cast it to a number first.")
+    return _ADVICE.get(kind.typeName(), "Cast it to a number first.")
