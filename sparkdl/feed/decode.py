@@ -25,13 +25,14 @@ Array = npt.NDArray[Any]
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
-def decode(array: pa.Array, column: Column, *, floating: str = "float32") -> Array:
+def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True) -> Array:
     """One Arrow array as a C-contiguous array ``[rows, *shape]``, without a copy where that is possible.
 
     Args:
         array: numbers, booleans, lists of them nested to any depth, or binary values.
         column: what the column is; its dtype and shape are checked where given. No rows have the given shape.
         floating: the dtype of floating-point columns without a dtype of their own.
+        finite: whether NaN and infinity are refused; what cannot be whole numbers is in any case.
 
     Raises:
         InvalidInput: nulls, NaN or infinity, lists of several lengths, a shape other than the given one, or a
@@ -48,17 +49,20 @@ def decode(array: pa.Array, column: Column, *, floating: str = "float32") -> Arr
         flat, shape = _from_bytes(values, column)
     else:
         flat, shape = np.asarray(values.to_numpy(zero_copy_only=False)), _shape(tuple(found), len(array), column)
-    numbers = _cast(flat, wanted(flat.dtype, column, floating), column)
+    numbers = _cast(flat, wanted(flat.dtype, column, floating), column, finite)
     return np.ascontiguousarray(numbers).reshape(len(array), *shape)
 
 
-def decode_ragged(array: pa.Array, column: Column, *, floating: str = "float32") -> tuple[Array, Array]:
+def decode_ragged(
+    array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True
+) -> tuple[Array, Array]:
     """One Arrow array of lists of several lengths as values ``[total, *shape]`` and int64 bounds ``[rows + 1]``.
 
     Args:
         array: lists of what ``decode`` takes.
         column: what the column is; its shape is that of one value.
         floating: the dtype of floating-point columns without a dtype of their own.
+        finite: see ``decode``.
 
     Raises:
         InvalidInput: see ``decode``; a null instead of a list, too.
@@ -69,7 +73,7 @@ def decode_ragged(array: pa.Array, column: Column, *, floating: str = "float32")
     else:
         bounds = array.offsets.to_numpy().astype(np.int64)
         bounds -= bounds[0]
-    return decode(array.flatten(), column, floating=floating), bounds
+    return decode(array.flatten(), column, floating=floating, finite=finite), bounds
 
 
 def row_dtype(kind: pa.DataType, column: Column, *, floating: str = "float32") -> np.dtype[Any] | None:
@@ -136,8 +140,8 @@ def _refuse_nulls(values: pa.Array, array: pa.Array, column: Column) -> None:
         raise InvalidInput(faults.message(column.name, faults.Counts({faults.NULLS: nulls}), rows=len(array)))
 
 
-def _cast(flat: Array, dtype: np.dtype[Any], column: Column) -> Array:
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+def _cast(flat: Array, dtype: np.dtype[Any], column: Column, finite: bool) -> Array:
+    if finite and flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise _unfit(flat, dtype, column)
     if flat.dtype == dtype:
         return flat
@@ -145,7 +149,7 @@ def _cast(flat: Array, dtype: np.dtype[Any], column: Column) -> Array:
         numbers = flat.astype(dtype)
         if dtype.kind in "iub" and not _same(numbers, flat):
             raise _unfit(flat, dtype, column)
-        if dtype.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
+        if finite and dtype.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise _unfit(flat, dtype, column)
     return numbers
 

@@ -225,9 +225,9 @@ def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
     return found
 
 
-def ragged(array: pa.Array, column: Column, *, floating: str) -> Ragged:
-    """One Arrow array of lists of several lengths as the rows that a batch has of it."""
-    values, bounds = decode_ragged(array, column, floating=floating)
+def ragged(array: pa.Array, column: Column, *, floating: str, finite: bool = True) -> Ragged:
+    """One Arrow array of lists of several lengths as the rows that a batch has of it; see ``decode``."""
+    values, bounds = decode_ragged(array, column, floating=floating, finite=finite)
     tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
     return wide(Ragged(tensor, torch.from_numpy(bounds), column.padding if column.ragged == "padded" else None))
 

@@ -64,7 +64,7 @@ class Transforms:
 
 def collated(collate: Collate | None, inputs: Inputs) -> Inputs:
     """The inputs that ``collate`` makes of some, in inference."""
-    if collate is None or not len(inputs[0]):
+    if collate is None:
         return inputs
     return _checked("collate", collate(inputs, None), len(inputs[0]))[0]
 
