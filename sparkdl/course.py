@@ -125,6 +125,7 @@ class Course:
             metrics=self._validation_metrics,
             batch_size=self.training.batch_size,
             device=self.world.device,
+            collate=self.training.collate,
         )
         return {f"valid_{name}": value for name, value in found.items()}
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
+from sparkdl.feed.transforms import Collate, Transforms, collated
 from sparkdl.objective import Criterion, target_of
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, Input, arguments
 from sparkdl.world import Group
 
 Metrics = Mapping[str, Any]
@@ -80,6 +81,7 @@ def evaluate(
     metrics: Metrics,
     batch_size: int,
     device: torch.device,
+    collate: Collate | None = None,
 ) -> dict[str, float]:
     """Loss and metrics of a module over every member's part.
 
@@ -91,14 +93,16 @@ def evaluate(
         metrics: torchmetrics metrics, which are reset.
         batch_size: rows of a batch over all members.
         device: where the module lies.
+        collate: what batches go through before they reach the module.
     """
     plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
+    transforms = Transforms(collate, masses=criterion.masses)
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        for batch in part.batches(plan, epoch=0, device=device):
+        for batch in part.batches(plan, epoch=0, device=device, transforms=transforms):
             if batch.weight:
-                output = module(*batch.inputs)
+                output = module(*arguments(batch.inputs))
                 meter.add(criterion(output, batch), output, batch)
     module.train(was_training)
     return meter.close(group)
@@ -158,14 +162,16 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def predict(module: nn.Module, inputs: tuple[Tensor, ...], *, batch_size: int = 1024) -> Tensor:
+def predict(
+    module: nn.Module, inputs: tuple[Input, ...], *, batch_size: int = 1024, collate: Collate | None = None
+) -> Tensor:
     """The module's outputs for ``inputs``, ``[rows, ...]``, in evaluation mode and without gradients."""
     rows = len(inputs[0])
     was_training = module.training
     module.eval()
     with torch.inference_mode():
         pieces = [
-            module(*(tensor[first : first + batch_size] for tensor in inputs))
+            module(*arguments(collated(collate, tuple(each[first : first + batch_size] for each in inputs))))
             for first in range(0, max(rows, 1), batch_size)
         ]
     module.train(was_training)

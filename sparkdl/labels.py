@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.part import Part
+from sparkdl.feed.columns import Column
+from sparkdl.feed.part import Part, numbers
 from sparkdl.world import Group
 
 _CHUNK = 1 << 20  # rows looked at together
@@ -38,10 +39,10 @@ def check_labels(part: Part, group: Group, classes: Classes) -> None:
         InvalidInput: a label is below 0 or too large, or all rows have the same one.
     """
     target = part.columns.target
-    if target is None:
-        return
+    if not isinstance(target, Column):
+        return  # several columns are no class indices
     found = [
-        bounds for bounds in group.gather(_bounds(part.tensors[target.name], classes.ignored)) if bounds is not None
+        bounds for bounds in group.gather(_bounds(numbers(part.tensors, target.name), classes.ignored)) if bounds is not None
     ]
     if not found:
         return

@@ -27,7 +27,7 @@ from sparkdl import errors
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError
 from sparkdl.events import Endpoint, Event, Recorder, record, recording
 from sparkdl.feed.columns import Columns
-from sparkdl.feed.part import Part
+from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches
 from sparkdl.shipping import unship
@@ -210,9 +210,10 @@ class _Member:
         try:
             if columns is None:
                 return None
-            spool = Spool(columns, directory=self.directory)
+            spool = Spool(columns, directory=self.directory, part=self.meeting.rank)
             for batch in remaining:
                 spool.append(batch)
+            spool.check()
             return spool
         finally:
             for _ in remaining:  # a task that leaves input behind loses its Python worker
@@ -262,7 +263,7 @@ def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, 
     if not sum(rows):
         raise InvalidInput("the data has no rows; expected at least one.")
     tensors = spool.seal(layout)
-    order = spool.order(tensors[columns.row_id.name]) if columns.row_id is not None else None
+    order = spool.order(numbers(tensors, columns.row_id.name)) if columns.row_id is not None else None
     return Part(world.rank, world.size, own, rows, columns, tensors, order)
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, arguments
 
 ModelFactory = Callable[[], nn.Module]
 LossFunction = Callable[[Any, Tensor], Tensor]
@@ -154,8 +154,8 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
 
 
 def target_of(batch: Batch) -> Tensor:
-    """The batch's target; its first input where there is none (an autoencoder)."""
-    return batch.inputs[0] if batch.target is None else batch.target
+    """The batch's target; ``forward()``'s first argument where there is none (an autoencoder)."""
+    return arguments(batch.inputs[:1])[0] if batch.target is None else batch.target
 
 
 def _check_loss(loss: object) -> None:

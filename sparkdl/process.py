@@ -12,6 +12,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+import cloudpickle
+
 from sparkdl.errors import PeerLost
 from sparkdl.feed.tables import read
 from sparkdl.member import Task, run_member
@@ -68,7 +70,7 @@ class MemberProcess:
     def send(self, message: object) -> None:
         """Send a message; whether the process still lives is for those to find out who wait for its answer."""
         with contextlib.suppress(ConnectionError):
-            self.connection.send(message)
+            self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
 
     def receive(self) -> Any:
         """What the process has sent.

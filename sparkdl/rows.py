@@ -15,6 +15,7 @@ import torch
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
+from sparkdl.feed.transforms import Transforms
 from sparkdl.labels import check_labels
 from sparkdl.tensors import Batch
 from sparkdl.world import Group
@@ -48,6 +49,7 @@ class Rows:
         if training.classes is not None:
             check_labels(part, group, training.classes)
         criterion = training.objective.criterion()
+        self._transforms = Transforms(training.collate, training.augment, criterion.masses)
         part, self.validation = _split(part.weighed(criterion.masses), group)
         self._part = _weighed_together(part, group)
         self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
@@ -66,7 +68,9 @@ class Rows:
             weights = self._part.step_weights(self.plan, epoch)
             self._group.sum_(weights)
             totals = weights.tolist()
-        batches = self._part.batches(self.plan, epoch=epoch, totals=totals, device=self._device)
+        batches = self._part.batches(
+            self.plan, epoch=epoch, totals=totals, device=self._device, transforms=self._transforms
+        )
         while True:
             before = time.perf_counter()
             batch = next(batches, None)

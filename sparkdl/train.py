@@ -16,6 +16,7 @@ from sparkdl.course import Course
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
+from sparkdl.feed.transforms import Augment, Collate
 from sparkdl.hooks import check_hooks
 from sparkdl.labels import Classes
 from sparkdl.layout import Layout
@@ -44,6 +45,8 @@ class Training:
         patience: epochs without a smaller loss after which training ends with the best epoch's weights; None for all.
         hooks: the user's own objects, called on the way; see ``sparkdl.hooks``.
         classes: what the labels are checked for; None where they are no class indices.
+        collate: ``collate(inputs, target)``, of every batch; None for none.
+        augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
     """
 
     objective: Objective
@@ -57,6 +60,8 @@ class Training:
     patience: int | None = None
     hooks: Sequence[Any] = ()
     classes: Classes | None = None
+    collate: Collate | None = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):

@@ -258,3 +258,10 @@ def test_a_column_used_twice_keeps_what_either_use_asks_for() -> None:
     assert [column.dtype for column in both] == ["int64"]
     with pytest.raises(InvalidInput, match="used twice"):
         list(Columns((Column("x", "float32"),), Column("x", "int64")))
+
+
+def test_a_column_used_twice_forgot_that_one_use_wants_a_number() -> None:
+    """A shape of () was taken for none at all: a column was input of shape (1,) and, as a number, something else."""
+    with pytest.raises(InvalidInput, match=r"used twice, with shape=\(\) and with shape=\(1,\)"):
+        list(Columns((Column("x", shape=()), Column("x", shape=(1,)))))
+    assert [column.shape for column in Columns((Column("x", shape=()),), Column("x"))] == [()]

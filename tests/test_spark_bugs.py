@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyspark.errors import PySparkException
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import types as T
 
 from sparkdl import TorchModel, TorchRegressor
@@ -20,7 +21,7 @@ from sparkdl.member import Failure
 from sparkdl.ml.scoring import Scorer, output_type, outputs
 from sparkdl.network import Address
 from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
-from sparkdl.spark.columns import _travels_as
+from sparkdl.spark.columns import _travels_as, prepare
 from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
 from tests.contracts import work
@@ -37,6 +38,13 @@ def test_ids_of_a_decimal_type_lost_their_last_digits() -> None:
     assert _travels_as(T.DecimalType(18, 0), row_id, "float32") == T.LongType()
     assert _travels_as(T.DecimalType(18, 2), row_id, "float32") == T.DoubleType()
     assert _travels_as(T.DecimalType(18, 2), Column("price"), "float32") == T.FloatType()
+
+
+def test_whole_numbers_in_vectors_lost_their_last_digits(spark) -> None:
+    # A vector travelled as float32 even where its column was to be int64: the token 2^24 + 1 became 2^24 in silence.
+    data = spark.createDataFrame([(Vectors.dense([float(2**24 + 1)]),)], ["x"])
+    prepared, _ = prepare(data, Columns((Column("x", "int64"),)))
+    assert prepared.first()["x"] == [2**24 + 1]
 
 
 def test_a_column_with_a_dot_in_its_name_was_not_found(spark) -> None:

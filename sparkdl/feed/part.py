@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Columns
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.decode import decode_ragged
 from sparkdl.feed.prefetch import prefetch
-from sparkdl.feed.sampling import Plan
-from sparkdl.tensors import Batch
+from sparkdl.feed.sampling import Plan, generator
+from sparkdl.feed.transforms import Transforms
+from sparkdl.tensors import Batch, Input, Ragged
+
+Rows = TypeVar("Rows", Tensor, Ragged, Input)
 
 _GATHER_BYTES = 4 << 20  # rows gathered at a time: enough to make the thread's hand-over cheap, little enough to cache
 _GATHER_STEPS = 64
@@ -30,7 +36,8 @@ class Part:
         rows: rows of this part; may be 0.
         parts: rows of every part, by index.
         columns: what the tensors are for.
-        tensors: column name -> memory-mapped tensor ``[stored rows, *shape]``, in the order of arrival.
+        tensors: column name -> memory-mapped tensor ``[stored rows, *shape]``, or ``Ragged`` rows, in the order of
+            arrival.
         order: stored position of each row, ``[rows]``; None where they are the same.
         masses: what each stored row adds to the loss's denominator, float64; None where each adds 1.
     """
@@ -40,7 +47,7 @@ class Part:
     rows: int
     parts: tuple[int, ...]
     columns: Columns
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Input]
     order: Tensor | None = None
     masses: Tensor | None = None
 
@@ -48,7 +55,7 @@ class Part:
         """Positions of the training and of the validation rows, by the validation column."""
         if self.columns.validation is None:
             raise InvalidInput("there is no validation column to split by.")
-        flags = self.tensors[self.columns.validation.name].bool()
+        flags = numbers(self.tensors, self.columns.validation.name).bool()
         flags = flags if self.order is None else flags[self.order]
         return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
 
@@ -63,11 +70,13 @@ class Part:
         Args:
             masses: targets ``[B, ...]`` -> float64 ``[B]``, or None where each row adds 1.
         """
-        target, weight = self.columns.target, self.columns.weight
+        targets, weight = self.columns.targets, self.columns.weight
         found: Tensor | None = None
         for first in range(0, self._stored_rows(), _SCAN_ROWS):
             rows = slice(first, min(first + _SCAN_ROWS, self._stored_rows()))
-            each = None if target is None else masses(self.tensors[target.name][rows])
+            labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
+            target = _target(labels, self.columns)
+            each = None if target is None else masses(target)
             if weight is not None:
                 weights = self._weights(weight.name, rows)
                 each = weights if each is None else each * weights
@@ -99,6 +108,7 @@ class Part:
         start: int = 0,
         totals: Sequence[float] | None = None,
         device: torch.device | str = "cpu",
+        transforms: Transforms | None = None,
     ) -> Iterator[Batch]:
         """This member's batches of an epoch, one for every step.
 
@@ -108,10 +118,15 @@ class Part:
             start: the first step wanted.
             totals: the global weight of each step; None where every row weighs 1.
             device: where the tensors are wanted.
+            transforms: what each batch goes through on the CPU, ahead of time; None for nothing.
         """
         if plan.rows != self.parts:
             raise InvalidInput(f"the plan is for parts of {plan.rows} rows; expected {self.parts}.")
-        for chunk in prefetch(self._chunks(plan, epoch, start, torch.device(device))):
+        device = torch.device(device)
+        if transforms:
+            yield from prefetch(self._transformed(transforms, plan, epoch, start, totals=totals, device=device))
+            return
+        for chunk in prefetch(self._chunks(plan, epoch, start, device)):
             yield from self._cut(plan, chunk, totals)
 
     def _positions(self, plan: Plan, epoch: int) -> Tensor:
@@ -122,11 +137,35 @@ class Part:
                 piece.copy_(self.order[piece])
         return positions
 
+    def _transformed(
+        self,
+        transforms: Transforms,
+        plan: Plan,
+        epoch: int,
+        start: int,
+        *,
+        totals: Sequence[float] | None,
+        device: torch.device,
+    ) -> Iterator[Batch]:
+        """Batches one by one; their random numbers depend on nothing but the seed, the epoch and their position."""
+        step = start
+        for chunk in self._chunks(plan, epoch, start, torch.device("cpu")):
+            for batch in self._cut(plan, chunk, totals):
+                made = transforms(batch, generator(plan.seed, epoch, step, self.index))
+                yield replace(
+                    made,
+                    inputs=tuple(_arrive(each, device) for each in made.inputs),
+                    target=None if made.target is None else _arrive(made.target, device),
+                    weights=None if made.weights is None else _arrive(made.weights, device),
+                )
+                step += 1
+
     def _chunks(self, plan: Plan, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
         """Gathered rows of several steps at a time."""
         positions = self._positions(plan, epoch)
-        fed = [column.name for column in (*self.columns.inputs, self.columns.target, self.columns.weight) if column]
-        row_bytes = sum(self.tensors[name][:1].nbytes for name in fed)
+        single = (*self.columns.targets, self.columns.weight)
+        fed = [column.name for column in (*self.columns.inputs, *single) if column]
+        row_bytes = sum(_row_bytes(self.tensors[name]) for name in fed)
         step_bytes = row_bytes * plan.batch_size * self.rows // max(1, plan.total)
         steps = max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
         for first in range(start, plan.steps, steps):
@@ -134,11 +173,13 @@ class Part:
             chosen = positions[bounds[0] : bounds[-1]]
             rows = {name: _arrive(self.tensors[name].index_select(0, chosen), device) for name in fed}
             masses = None if self.masses is None else self.masses.index_select(0, chosen)
-            yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, masses)
+            target = _target(rows, self.columns)
+            yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, target, masses)
 
     def _cut(self, plan: Plan, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
-        target, weight = self.columns.target, self.columns.weight
+        target, weight = chunk.target, self.columns.weight
         inputs = [chunk.rows[column.name] for column in self.columns.inputs]
+        weights = None if weight is None else numbers(chunk.rows, weight.name)
         for piece, (first, last) in enumerate(zip(chunk.bounds, chunk.bounds[1:], strict=False)):
             step = chunk.first + piece
             masses = None if chunk.masses is None else chunk.masses[first:last]
@@ -147,8 +188,8 @@ class Part:
             total = size if totals is None else totals[step]
             yield Batch(
                 inputs=tuple([tensor[first:last] for tensor in inputs]),
-                target=None if target is None else chunk.rows[target.name][first:last],
-                weights=None if weight is None else chunk.rows[weight.name][first:last],
+                target=None if target is None else target[first:last],
+                weights=None if weights is None else weights[first:last],
                 masses=masses,
                 rows=last - first,
                 weight=mass,
@@ -160,7 +201,7 @@ class Part:
         return len(next(iter(self.tensors.values())))
 
     def _weights(self, name: str, rows: slice) -> Tensor:
-        weights = self.tensors[name][rows].to(torch.float64)
+        weights = numbers(self.tensors, name)[rows].to(torch.float64)
         if bool((weights < 0).any()):
             raise InvalidInput(f"weight column {name!r} holds {float(weights.min())}; expected weights of at least 0.")
         return weights
@@ -172,12 +213,46 @@ class _Chunk:
 
     first: int
     bounds: list[int]
-    rows: dict[str, Tensor]
+    rows: dict[str, Input]
+    target: Tensor | None
     masses: Tensor | None
 
 
-def _arrive(rows: Tensor, device: torch.device) -> Tensor:
-    """Rows as the model gets them: wide integers as int64, on the device."""
-    if rows.dtype in (torch.int16, torch.int32):
-        rows = rows.long()
+def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
+    """The tensor of a column whose rows all have one shape."""
+    found = tensors[name]
+    assert isinstance(found, Tensor)
+    return found
+
+
+def ragged(array: pa.Array, column: Column, *, floating: str, finite: bool = True) -> Ragged:
+    """One Arrow array of lists of several lengths as the rows that a batch has of it; see ``decode``."""
+    values, bounds = decode_ragged(array, column, floating=floating, finite=finite)
+    tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+    return wide(Ragged(tensor, torch.from_numpy(bounds), column.padding if column.ragged == "padded" else None))
+
+
+def wide(rows: Rows) -> Rows:
+    """Rows with integers of 16 and 32 bits as int64, as the model gets them."""
+    if isinstance(rows, Ragged):
+        return replace(rows, values=wide(rows.values))
+    return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
+
+
+def _target(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:
+    """The target of some rows: a column's own, or several columns side by side, ``[rows, columns]``."""
+    if columns.target is None or isinstance(columns.target, Column):
+        return None if columns.target is None else numbers(rows, columns.target.name)
+    return torch.stack([numbers(rows, column.name) for column in columns.targets], 1)
+
+
+def _row_bytes(tensor: Input) -> int:
+    return tensor.nbytes // max(1, len(tensor))
+
+
+def _arrive(rows: Rows, device: torch.device) -> Rows:
+    """Rows as the model gets them, on the device."""
+    rows = wide(rows)
+    if isinstance(rows, Ragged):
+        return rows.to(device)
     return rows if device.type == "cpu" else rows.pin_memory().to(device, non_blocking=True)

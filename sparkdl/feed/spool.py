@@ -11,22 +11,22 @@ follows the partitioning of the input, which must be deterministic.
 
 from __future__ import annotations
 
-import math
-import mmap
-import tempfile
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
+from sparkdl.feed import faults
+from sparkdl.feed.column_file import ColumnFile, Layout, RaggedFile
 from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.decode import decode, row_dtype
+from sparkdl.feed.decode import count_faults
+from sparkdl.tensors import Input
 
+_MOST = 10  # columns that an error speaks of
 _CHUNK = 1 << 20  # rows handled at a time where a whole column would be too much memory
 
 
@@ -36,34 +36,47 @@ class Spool:
     Args:
         columns: which columns are kept.
         directory: where the files lie; None for the system's temporary folder.
+        part: which part this is, for errors; None leaves that out.
     """
 
-    def __init__(self, columns: Columns, *, directory: str | None = None) -> None:
+    def __init__(self, columns: Columns, *, directory: str | None = None, part: int | None = None) -> None:
         self.rows = 0
         numbers = (columns.weight, columns.validation, columns.row_id)
         single = {column.name for column in numbers if column is not None}  # one number a row, never an array
-        self._files = {
-            column.name: _ColumnFile(replace(column, shape=()) if column.name in single else column, directory)
-            for column in columns
-        }
+        self._files = {column.name: _open(column, single, directory) for column in columns}
         self._columns = columns
         self._directory = directory
+        self._place = "" if part is None else f"part {part}: "
+        self._faults: dict[str, faults.Counts] = {}
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Decode a batch and write it behind the others.
 
+        Single values that cannot be used are counted, for ``check`` to refuse them, and such rows are not written.
+
         Raises:
-            InvalidInput: the batch holds something that cannot become a tensor.
+            InvalidInput: the batch holds something else that cannot become a tensor.
         """
         for file in self._files.values():
             array = batch.column(file.column.name)
-            if batch.num_rows:
-                file.write(decode(array, file.column, floating=self._columns.floating))
-            elif file.dtype is None:
-                file.dtype = row_dtype(array.type, file.column, floating=self._columns.floating)
+            try:
+                file.append(array, self._columns.floating)
+            except InvalidInput as error:
+                self._take_down(file.column, array, error)
         self.rows += batch.num_rows
 
-    def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def check(self) -> None:
+        """Refuse a partition of which values could not be used.
+
+        Raises:
+            InvalidInput: there were nulls, NaN, infinite values or values beyond their dtype's range.
+        """
+        found = [faults.message(name, counts, rows=self.rows) for name, counts in self._faults.items()]
+        if found:
+            more = f"\nand {len(found) - _MOST} more columns." if len(found) > _MOST else ""
+            raise InvalidInput(self._place + "\n".join(found[:_MOST]) + more)
+
+    def layout(self) -> dict[str, Layout]:
         """Column name -> dtype name and shape of a row, for the columns of which a row has been seen."""
         return {
             name: (file.dtype.name, file.shape)
@@ -71,13 +84,17 @@ class Spool:
             if file.dtype is not None and file.shape is not None
         }
 
-    def seal(self, layout: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
-        """Map the files and give one tensor ``[rows, *shape]`` per column.
+    def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
+        """Map the files and give one tensor ``[rows, *shape]`` per column, or its rows of several lengths.
 
         Args:
             layout: what the members agreed on; it gives an empty part the shapes of the others.
+
+        Raises:
+            InvalidInput: see ``check``.
         """
-        sealed = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
+        self.check()
+        sealed: dict[str, Input] = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
         self._files = {}
         return sealed
 
@@ -93,43 +110,26 @@ class Spool:
         order = np.argsort(ids)
         _refuse_duplicates(ids, order, cast(Column, self._columns.row_id))
         narrow = np.int32 if len(ids) <= np.iinfo(np.int32).max else np.int64
-        file = _ColumnFile(Column("order"), self._directory)
+        file = ColumnFile(Column("order"), self._directory)
         for first in range(0, len(order), _CHUNK):
             file.write(order[first : first + _CHUNK].astype(narrow))
         return file.map(len(order), None)
 
+    def _take_down(self, column: Column, array: pa.Array, error: InvalidInput) -> None:
+        """Count what is wrong with single values of an array, or raise what else is."""
+        try:
+            counts = count_faults(array, column, floating=self._columns.floating)
+        except InvalidInput:  # the same error, or one that hides behind it
+            counts = faults.Counts()
+        if not counts:
+            raise InvalidInput(self._place + error.message) from error
+        self._faults[column.name] = self._faults.get(column.name, faults.Counts()) + counts
 
-class _ColumnFile:
-    """One column's unlinked file; rows are appended, then mapped."""
 
-    def __init__(self, column: Column, directory: str | None) -> None:
-        self.column = column
-        self.dtype: np.dtype[Any] | None = None
-        self.shape: tuple[int, ...] | None = None
-        self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
-
-    def write(self, rows: npt.NDArray[Any]) -> None:
-        if self.shape is None:
-            self.dtype, self.shape = rows.dtype, rows.shape[1:]
-        elif (rows.dtype, rows.shape[1:]) != (self.dtype, self.shape):
-            raise InvalidInput(
-                f"column {self.column.name!r} has rows of {self.dtype} and shape {self.shape}, and of {rows.dtype} and "
-                f"shape {rows.shape[1:]}; expected one dtype and shape for all rows."
-            )
-        left = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        while left:  # a single write may take less than it was given
-            left = left[self._file.write(left) :]
-
-    def map(self, rows: int, layout: tuple[str, tuple[int, ...]] | None) -> Tensor:
-        name, shape = layout or (str(self.dtype or "float32"), self.shape or ())
-        dtype = cast(torch.dtype, getattr(torch, np.dtype(name).name))
-        with self._file as file:
-            size = rows * math.prod(shape) * np.dtype(name).itemsize
-            if not size:
-                return torch.empty((rows, *shape), dtype=dtype)
-            # A private mapping: the model may write to a batch's memory without changing what the next epoch reads.
-            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-        return torch.frombuffer(mapped, dtype=dtype).view(rows, *shape)
+def _open(column: Column, single: set[str], directory: str | None) -> ColumnFile | RaggedFile:
+    if column.ragged is not None:
+        return RaggedFile(column, directory)
+    return ColumnFile(replace(column, shape=()) if column.name in single else column, directory)
 
 
 def _increasing(ids: npt.NDArray[Any]) -> bool:

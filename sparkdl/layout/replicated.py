@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.layout import GradientSink
 from sparkdl.objective import Objective, shapes
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, Input, arguments
 from sparkdl.world import World
 
 
@@ -98,7 +98,8 @@ class ReplicatedReplica:
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss.detach()
 
-    def _forward(self, inputs: tuple[Tensor, ...]) -> Any:
+    def _forward(self, columns: tuple[Input, ...]) -> Any:
+        inputs = arguments(columns)
         try:
             return self.module(*inputs)
         except (TypeError, ValueError, IndexError, RuntimeError) as error:

@@ -16,6 +16,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.params import described
 from sparkdl.ml.scoring import Kind
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
@@ -75,7 +76,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
         featuresCol: short for ``inputCols=[featuresCol]``.
         columns: what the schema does not tell of an input column, each a ``sparkdl.feed.Column``; default none.
-        labelCol: the label; default ``"label"``.
+        labelCol: the label; several columns, side by side ``[B, labels]``; or None, where the target is the first
+            input. Default ``"label"``.
         weightCol: the rows' weights in the loss; default none.
         validationCol: boolean; true keeps a row out of training and in validation; default none.
         idCol: unique integers that fix the order of rows; default: numbered as they come.
@@ -121,7 +123,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
         inputCols: list[str] | None = None,
         featuresCol: str | None = None,
         columns: list[Column] | None = None,
-        labelCol: str | None = "label",
+        labelCol: str | list[str] | None = "label",
         weightCol: str | None = None,
         validationCol: str | None = None,
         idCol: str | None = None,
@@ -216,25 +218,28 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
             patience=self.getPatience(),
             hooks=tuple(self.getHooks()),
             classes=self._classes(),
+            collate=self.getCollate(),
+            augment=self.getAugment(),
         )
 
     def read_columns(self) -> Columns:
         """Which DataFrame columns become which tensors, from the Params."""
-        label, weight, validation, identity = (
-            self.getLabelCol(),
-            self.getWeightCol(),
-            self.getValidationCol(),
-            self.getIdCol(),
-        )
+        weight, validation, identity = self.getWeightCol(), self.getValidationCol(), self.getIdCol()
         floating = "float64" if self.getPrecision() == "fp64" else "float32"
         return Columns(
-            inputs=tuple(Column(name) for name in self.getInputCols()),
-            target=None if label is None else Column(label, self._label_dtype(floating)),
+            inputs=described(self.getInputCols(), self.getColumns()),
+            target=self._target(floating),
             weight=None if weight is None else Column(weight, floating),
             validation=None if validation is None else Column(validation, "bool"),
             row_id=None if identity is None else Column(identity, "int64"),
             floating=floating,
         )
+
+    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+        label = self.getLabelCol()
+        if isinstance(label, list):
+            return tuple(Column(name, floating) for name in label)
+        return None if label is None else Column(label, self._label_dtype(floating))
 
     def _label_dtype(self, floating: str) -> str | None:
         return None
@@ -260,7 +265,8 @@ class TorchClassifier(GangEstimator):
     """Trains a classifier: labels are class indices from 0, the default loss is cross-entropy.
 
     The model's output is one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]``
-    or ``[B, 1]``. Its model writes ``rawPrediction`` and ``probability`` vectors and the ``prediction``, a double.
+    or ``[B, 1]``. Several label columns are the classes' probabilities. Its model writes ``rawPrediction`` and
+    ``probability`` vectors and the ``prediction``, a double.
     """
 
     _kind: ClassVar[Kind] = "classifier"
@@ -272,10 +278,15 @@ class TorchClassifier(GangEstimator):
         return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
 
     def _classes(self) -> Classes | None:
-        if self.getLabelCol() is None:
+        if not isinstance(self.getLabelCol(), str):
             return None
         binary = isinstance(self.getLoss(), _BINARY_LOSSES)
         return Classes(2 if binary else self.getNumClasses(), getattr(self.getLoss(), "ignore_index", None))
+
+    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+        if isinstance(self.getLoss(), _BINARY_LOSSES):
+            _refuse_several(self.getLabelCol(), "classifier with one score")
+        return super()._target(floating)
 
 
 class TorchRegressor(GangEstimator):
@@ -291,6 +302,18 @@ class TorchRegressor(GangEstimator):
 
     def _label_dtype(self, floating: str) -> str | None:
         return floating
+
+    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+        _refuse_several(self.getLabelCol(), "regressor")
+        return super()._target(floating)
+
+
+def _refuse_several(label: str | list[str] | None, kind: str) -> None:
+    if isinstance(label, list) and len(label) > 1:
+        raise InvalidInput(
+            f"labelCol is {label}; expected one column: a {kind} predicts one number a row. TorchEstimator takes "
+            "several labels and predicts arrays."
+        )
 
 
 def _scalar_output(members: list[Trained]) -> bool:

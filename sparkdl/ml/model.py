@@ -17,8 +17,8 @@ from torch import nn
 from sparkdl import factory as factories
 from sparkdl import files
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column, Columns
-from sparkdl.ml.params import OutputParams
+from sparkdl.feed import Columns
+from sparkdl.ml.params import OutputParams, described
 from sparkdl.ml.scoring import Kind, Scorer, output_type
 from sparkdl.objective import ModelFactory
 from sparkdl.spark.columns import named, travelling
@@ -94,8 +94,8 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"
-        columns = Columns(tuple(Column(name) for name in self.getInputCols()), floating=floating)
-        return Scorer(self._factory, self._weights, self._kind, self._precision, columns)
+        columns = Columns(described(self.getInputCols(), self.getColumns()), floating=floating)
+        return Scorer(self._factory, self._weights, self._kind, self._precision, columns, self.getCollate())
 
     def _check_outputs(self, dataset: DataFrame) -> None:
         params = [self.predictionCol]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, listed
 from sparkdl.feed import Column
 
 Self = TypeVar("Self", bound=Params)
@@ -71,6 +71,22 @@ def _columns(value: Any) -> list[Column]:
     if isinstance(value, Column) or not all(isinstance(column, Column) for column in value):
         raise InvalidInput(f"columns is {value!r}; expected a list of sparkdl.feed.Column.")
     return list(value)
+
+
+def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
+    """The input columns of these names, with what ``columns`` says of them.
+
+    Raises:
+        InvalidInput: ``columns`` speaks of a column twice, or of one that is no input.
+    """
+    said = {column.name: column for column in columns}
+    unknown = [name for name in said if name not in names]
+    if unknown or len(said) < len(columns):
+        raise InvalidInput(
+            f"columns describes {listed([column.name for column in columns])}; expected each column once, and only "
+            f"input columns, which are {listed(names)}."
+        )
+    return tuple(said.get(name, Column(name)) for name in names)
 
 
 class OutputParams(Params):

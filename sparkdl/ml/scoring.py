@@ -18,7 +18,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.evaluate import predict
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.decode import decode
+from sparkdl.feed.part import ragged
+from sparkdl.feed.transforms import Collate
 from sparkdl.objective import ModelFactory, Objective
+from sparkdl.tensors import Input
 from sparkdl.weights import unpack
 
 Kind = Literal["estimator", "classifier", "regressor"]
@@ -40,6 +43,7 @@ class Scorer:
         kind: what the output means.
         precision: the precision it was trained in.
         columns: the input columns.
+        collate: what every batch goes through; None for nothing.
     """
 
     factory: ModelFactory | nn.Module
@@ -47,6 +51,7 @@ class Scorer:
     kind: Kind
     precision: str
     columns: Columns
+    collate: Collate | None = None
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """One struct array for each tuple of input arrays; Spark passes a single column without a tuple."""
@@ -57,7 +62,7 @@ class Scorer:
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
             inputs = tuple(self._tensor(array, index) for index, array in enumerate(arrays))
-            raw = predict(module, inputs, batch_size=_ROWS)
+            raw = predict(module, inputs, batch_size=_ROWS, collate=self.collate)
             yield outputs(raw if raw.dtype == torch.float64 else raw.float(), self.kind)
 
     @cached_property
@@ -77,7 +82,9 @@ class Scorer:
             _ready[self.digest] = self.module()
         return _ready[self.digest]
 
-    def _tensor(self, array: pa.Array, index: int) -> Tensor:
+    def _tensor(self, array: pa.Array, index: int) -> Input:
+        if self.columns.inputs[index].ragged is not None:
+            return ragged(array, self.columns.inputs[index], floating=self.columns.floating)
         found = decode(array, self.columns.inputs[index], floating=self.columns.floating)
         tensor = torch.from_numpy(found if found.flags.writeable else found.copy())
         return tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor

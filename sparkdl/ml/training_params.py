@@ -17,6 +17,15 @@ def _above_zero(value: Any) -> float:
     return number
 
 
+def _labels(value: Any) -> str | list[str]:
+    if isinstance(value, str):
+        return value
+    names: list[str] = TypeConverters.toListString(value)
+    if not names or len(set(names)) < len(names):
+        raise InvalidInput(f"labelCol is {value!r}; expected the name of a column, or names that differ.")
+    return names
+
+
 class TrainingParams(OutputParams):
     """How an estimator trains."""
 
@@ -26,7 +35,11 @@ class TrainingParams(OutputParams):
     scheduler = param("scheduler", "called with the optimizer; stepped after every optimizer step; None for none")
     metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any")
     strategy = param("strategy", "how replicas agree, for example AllReduce()")
-    labelCol = param("labelCol", "label column; None where the target is the inputs", optional(TypeConverters.toString))
+    labelCol = param(
+        "labelCol",
+        "label column, or several, side by side; None where the target is the inputs",
+        optional(_labels),
+    )
     weightCol = param(
         "weightCol",
         "column of the rows' weights in the loss, at least 0; None for 1 each",
@@ -129,13 +142,13 @@ class TrainingParams(OutputParams):
         """Set the strategy."""
         return self._set(strategy=value)
 
-    def getLabelCol(self) -> str | None:
-        """The label column."""
-        value: str | None = self.getOrDefault(self.labelCol)
+    def getLabelCol(self) -> str | list[str] | None:
+        """The label column, or the list of them."""
+        value: str | list[str] | None = self.getOrDefault(self.labelCol)
         return value
 
-    def setLabelCol(self: Self, value: str | None) -> Self:
-        """Set the label column."""
+    def setLabelCol(self: Self, value: str | list[str] | None) -> Self:
+        """Set the label column, or several."""
         return self._set(labelCol=value)
 
     def getWeightCol(self) -> str | None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DecimalType,
@@ -23,14 +24,38 @@ from pyspark.sql.types import (
     FloatType,
     IntegralType,
     LongType,
-    NumericType,
     StringType,
 )
 
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, listed
 from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.kinds import RAW
 
 ROW_ID = "sparkdl row id"
+
+_MOST = 200  # characters of a type in a message
+_STRINGS = "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many)."
+_TIMES = (
+    "Say what number it is to be: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, "
+    "F.hour(column) or F.dayofweek(column) for a part of it."
+)
+_INTERVALS = (
+    "Say what number it is to be: subtract F.unix_timestamp of its ends instead of the ends themselves, or take a "
+    "field of it with F.extract."
+)
+_STRUCTS = (
+    "Select its fields, as in df.select('struct.*'), and join them to a vector with pyspark.ml.feature.VectorAssembler."
+)
+_MAPS = (
+    "Select its values as columns, as in F.col('map')['key'], and join them to a vector with "
+    "pyspark.ml.feature.VectorAssembler, or hash them with FeatureHasher."
+)
+_ADVICE = (
+    dict.fromkeys(("string", "char", "varchar"), _STRINGS)
+    | dict.fromkeys(("date", "time", "timestamp", "timestamp_ntz"), _TIMES)
+    | dict.fromkeys(("interval", "daytimeinterval", "yearmonthinterval"), _INTERVALS)
+    | {"struct": _STRUCTS, "map": _MAPS, "binary": f"{RAW}, in the estimator's columns."}
+)
 
 _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
 
@@ -65,16 +90,24 @@ def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
         InvalidInput: there is no such column, or its type cannot become a tensor.
     """
     if column.name not in frame.columns:
-        raise InvalidInput(f"there is no column {column.name!r}; the data has {', '.join(map(repr, frame.columns))}.")
+        raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
     kind = frame.schema[column.name].dataType
     found = named(column.name)
+    if column.decode is not None and not isinstance(kind, BinaryType):
+        raise InvalidInput(
+            f"column {column.name!r} has type {_short(kind)}; expected binary values for its decode function. Strings "
+            "become their UTF-8 bytes by F.encode(column, 'UTF-8')."
+        )
+    if column.ragged is not None and not isinstance(kind, (ArrayType, VectorUDT)):
+        raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
     if isinstance(kind, VectorUDT):
-        return vector_to_array(found, floating)
+        # Whole numbers beyond 2^24 are not all float32: they have to be looked at as they are.
+        return vector_to_array(found, "float64" if _whole(column) else floating)
     wanted = _travels_as(kind, column, floating)
     if wanted is None:
         raise InvalidInput(
-            f"column {column.name!r} has type {kind.simpleString()}; expected numbers, booleans, arrays of them or an "
-            f"ML vector. {_advice(kind)}"
+            f"column {column.name!r} has type {_short(kind)}; expected numbers, booleans, arrays of them or an ML "
+            f"vector. {_advice(kind)}"
         )
     return found if wanted == kind else found.cast(wanted)
 
@@ -91,7 +124,10 @@ def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | Non
         return None if element is None else ArrayType(element, kind.containsNull)
     if isinstance(kind, (IntegralType, BooleanType)):
         return kind
-    if column.dtype is not None and not column.dtype.startswith("float"):
+    if isinstance(kind, BinaryType):
+        described = column.dtype is not None and column.shape is not None
+        return kind if described or column.decode is not None else None
+    if _whole(column):
         # A class label or a row id: whether it is a whole number can only be told before it is made one.
         if isinstance(kind, DecimalType):
             return LongType() if kind.scale == 0 else DoubleType()
@@ -102,9 +138,19 @@ def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | Non
     return None
 
 
+def _whole(column: Column) -> bool:
+    return column.dtype is not None and not column.dtype.startswith("float")
+
+
+def _short(kind: DataType) -> str:
+    text = kind.simpleString()
+    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
+
+
 def _advice(kind: DataType) -> str:
-    if isinstance(kind, StringType):
-        return "Turn strings into numbers with pyspark.ml.feature.StringIndexer or FeatureHasher."
-    if isinstance(kind, NumericType):
-        return "Cast it to double."
-    return "Select its fields, or cast it to a number, first."
+    """What to do with a type that cannot become a tensor."""
+    if isinstance(kind, ArrayType):
+        if isinstance(kind.elementType, StringType):
+            return "Turn arrays of strings into vectors with pyspark.ml.feature.CountVectorizer or HashingTF."
+        return f"{_advice(kind.elementType)} F.transform does it to each element of an array."
+    return _ADVICE.get(kind.typeName(), "Cast it to a number first.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column, Columns, element_type, is_list
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.kinds import element_type, is_list
 from sparkdl.tensors import DTYPES
 
 SCHEMA = pa.schema(
@@ -46,6 +49,28 @@ def test_a_column_takes_every_dtype_that_tensors_have(dtype: str | None) -> None
 def test_another_dtype_is_refused(dtype: str) -> None:
     with pytest.raises(InvalidInput, match=f"column 'x' has dtype '{dtype}'; expected one of bool, uint8"):
         Column("x", dtype)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ragged": "yes"}, "column 'x' has ragged='yes'; expected 'offsets' or 'padded'"),
+        ({"padding": 1}, "column 'x' has padding=1, which only ragged='padded' has"),
+        ({"padding": 1, "ragged": "offsets"}, "which only ragged='padded' has"),
+        ({"padding": 0.5, "ragged": "padded", "dtype": "int64"}, "padding=0.5; expected a value of int64"),
+        ({"decode": "function"}, r"decode='function' and ragged=None; expected a function decode\(bytes\)"),
+        ({"decode": len, "ragged": "padded"}, "expected a function"),
+    ],
+    ids=str,
+)
+def test_a_description_that_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Column("x", **given)
+
+
+def test_a_shape_from_json_is_a_shape() -> None:
+    assert Column("x", "uint8", [2, 3]) == Column("x", "uint8", (2, 3))  # type: ignore[arg-type]
+    assert len({Column("x", "uint8", [2, 3])}) == 1  # type: ignore[arg-type]
 
 
 # ---- of --------------------------------------------------------------------------------------------------------------
@@ -88,6 +113,27 @@ def test_a_column_used_twice_comes_once() -> None:
     assert [column.name for column in given] == ["x", "id"]
 
 
+def test_several_labels_are_numbers_of_the_runs_dtype() -> None:
+    several = Columns((Column("x"),), (Column("a"), Column("b", "float64")), floating="float32")
+    assert several.targets == (Column("a", "float32", ()), Column("b", "float64", ()))
+    assert [column.name for column in several] == ["x", "a", "b"]
+    assert Columns((Column("x"),), Column("y")).targets == (Column("y"),)
+    assert columns("x").targets == ()
+
+
+def test_two_uses_may_not_contradict_each_other() -> None:
+    for one, other in (
+        ({"dtype": "int64"}, {"dtype": "float32"}),
+        ({"shape": (1,)}, {"shape": ()}),
+        ({"ragged": "padded"}, {"ragged": "offsets"}),
+        ({"decode": len}, {"decode": abs}),
+    ):
+        with pytest.raises(InvalidInput, match=f"column 'x' is used twice, with {next(iter(one))}=.* and with"):
+            list(Columns((Column("x", **one), Column("x", **other))))  # type: ignore[arg-type]
+    both = Columns((Column("x"), Column("x", "int64", (), "padded", 7)))
+    assert list(both) == [Column("x", "int64", (), "padded", 7)]
+
+
 # ---- check -----------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +156,29 @@ def test_everything_else_is_refused(kind: pa.DataType) -> None:
 def test_a_missing_column_is_named_beside_those_there_are() -> None:
     with pytest.raises(InvalidInput, match="there is no column 'z'; the data has 'a', 'b', 'c', 'flag', 'text'"):
         columns("a", "z").check(SCHEMA)
+
+
+def test_a_thousand_names_fit_a_screen() -> None:
+    with pytest.raises(InvalidInput, match="'c19' and 980 more") as caught:
+        columns("z").check(pa.schema([(f"c{index}", pa.int8()) for index in range(1000)]))
+    assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (pa.timestamp("us"), "seconds since 1970"),
+        (pa.list_(pa.date32()), "days since a date"),
+        (pa.string(), "Turn strings into numbers"),
+        (pa.struct([("x", pa.float32())]), "Select its fields"),
+        (pa.binary(), "Say what its bytes are"),
+        (pa.decimal128(10, 2), "Cast it to a number"),
+    ],
+    ids=str,
+)
+def test_what_to_do_with_another_type(kind: pa.DataType, advice: str) -> None:
+    with pytest.raises(InvalidInput, match=advice):
+        columns("x").check(pa.schema([("x", kind)]))
 
 
 def test_a_column_that_nobody_reads_may_be_anything() -> None:

@@ -168,7 +168,7 @@ def test_integral_doubles_are_labels() -> None:
 
 @pytest.mark.parametrize("value", [0.5, -1.0000001, 1e300, 2.0**63, -(2.0**63) * 1.1])
 def test_other_doubles_are_no_labels(value: float) -> None:
-    with pytest.raises(InvalidInput, match="column 'x' has values that are not whole numbers within int64's range"):
+    with pytest.raises(InvalidInput, match="column 'x' has 1 values that are not whole numbers within int64's range"):
         decode(pa.array([1.0, value]), Column("x", "int64"))
 
 
@@ -194,7 +194,7 @@ def test_an_unsigned_number_beyond_int64_is_refused() -> None:
 
 @pytest.mark.parametrize("values", [[0, 2], [0.0, 0.5], [-1]])
 def test_only_0_and_1_are_booleans(values: list[float]) -> None:
-    with pytest.raises(InvalidInput, match="column 'x' has values that are not 0 or 1"):
+    with pytest.raises(InvalidInput, match="column 'x' has 1 values that are not 0 or 1"):
         decode(pa.array(values), Column("x", "bool"))
 
 
@@ -205,7 +205,7 @@ def test_0_and_1_are_booleans_and_back() -> None:
 
 
 def test_a_double_beyond_float32_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="column 'x' has values beyond float32's range"):
+    with pytest.raises(InvalidInput, match="column 'x' has 1 values beyond float32's range"):
         decode(pa.array([1.0, 1e39]), X)
     assert decode(pa.array([1.0, 1e39]), X, floating="float64").tolist() == [1.0, 1e39]
 
@@ -216,7 +216,7 @@ def test_a_double_beyond_float32_is_refused() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused(bad: float) -> None:
     for array in (pa.array([1.0, bad, bad]), pa.array([[1.0], [bad], [bad]]), pa.array([bad, bad], pa.float32())):
-        with pytest.raises(InvalidInput, match="column 'x' has 2 NaN or infinite values"):
+        with pytest.raises(InvalidInput, match=f"column 'x' has 2 {'NaN' if bad != bad else 'infinite values'};"):
             decode(array, X)
 
 

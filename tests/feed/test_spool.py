@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,43 @@ def test_shapes_that_differ_between_batches_are_refused(first: list[Any], second
 
 
 def test_what_cannot_be_decoded_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="column 'x' has 1 nulls"):
-        spooled(Columns((Column("x"),)), pa.table({"x": [1.0, None]}).to_batches())
+    with pytest.raises(InvalidInput, match="column 'x' has arrays of several lengths"):
+        spooled(Columns((Column("x"),)), pa.table({"x": [[1.0], [1.0, 2.0]]}).to_batches())
+
+
+def test_values_that_cannot_be_used_are_counted_over_the_whole_part() -> None:
+    nan, inf = math.nan, math.inf
+    given = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
+    columns = Columns((Column("x"),), Column("y", "int64"))
+    spool = Spool(columns, part=3)
+    for batch in given.to_batches(max_chunksize=3):
+        spool.append(batch)
+    for refuse in (spool.check, lambda: spool.seal({})):
+        with pytest.raises(InvalidInput) as caught:
+            refuse()
+        first, second = caught.value.message.splitlines()
+        assert first.startswith(
+            "part 3: column 'x' has 10 nulls, 5 NaN and 5 infinite values in 20 rows; expected none. Drop or fill nulls"
+        )
+        assert second.startswith(
+            "column 'y' has 5 nulls and 10 values that are not whole numbers within int64's range in 20 rows"
+        )
+    assert spool.rows == 20
+
+
+def test_many_bad_columns_fit_a_screen() -> None:
+    names = [f"x{index}" for index in range(500)]
+    spool = Spool(Columns(tuple(map(Column, names))))
+    spool.append(pa.record_batch({name: pa.array([1.0, None]) for name in names}))
+    with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
+        spool.check()
+    assert len(caught.value.message.splitlines()) == 11
+
+
+def test_another_error_says_which_part_it_is() -> None:
+    spool = Spool(Columns((Column("x"),)), part=7)
+    with pytest.raises(InvalidInput, match=r"part 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
+        spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))
 
 
 def test_a_batch_without_the_column_is_an_error() -> None:

@@ -258,6 +258,43 @@ def test_columns_by_what_they_are_for():
     assert TorchEstimator(labelCol=None).read_columns().target is None
 
 
+def test_columns_say_more_of_inputs():
+    tokens = Column("b", "int64", ragged="offsets")
+    for kind in ESTIMATORS:
+        assert kind(inputCols=["a", "b"], columns=[tokens]).read_columns().inputs == (Column("a"), tokens)
+
+
+@pytest.mark.parametrize("said", [["y"], ["a", "a"], ["a", "nothing"]])
+def test_columns_say_nothing_of_others(said):
+    estimator = TorchRegressor(inputCols=["a", "b"], labelCol="y", columns=[Column(name) for name in said])
+    with pytest.raises(InvalidInput, match=r"columns describes .*; expected each column once, .* are 'a', 'b'"):
+        estimator.read_columns()
+
+
+def test_several_labels():
+    estimator = TorchEstimator(labelCol=["a", "b"], precision="fp64")
+    assert estimator.getLabelCol() == ["a", "b"]
+    assert estimator.setLabelCol(("c", "d")).getLabelCol() == ["c", "d"]
+    assert estimator.read_columns().target == (Column("c", "float64"), Column("d", "float64"))
+    assert TorchClassifier(labelCol=["a", "b"]).read_columns().target == (
+        Column("a", "float32"),
+        Column("b", "float32"),
+    )
+    for one in (TorchRegressor(labelCol=["a", "b"]), TorchClassifier(labelCol=["a", "b"], loss=nn.BCELoss())):
+        with pytest.raises(InvalidInput, match=r"labelCol is \['a', 'b'\]; expected one column.* TorchEstimator takes"):
+            one.read_columns()
+    for wrong in ([], ["a", "a"]):
+        with pytest.raises(InvalidInput, match="expected the name of a column, or names that differ"):
+            TorchEstimator(labelCol=wrong)
+    with pytest.raises(TypeError, match='Invalid param value given for param "labelCol"'):
+        TorchEstimator(labelCol=3)
+
+
+def test_a_member_is_told_what_batches_go_through():
+    training = TorchRegressor(model=nets.column, collate=nets.mlp, augment=nets.digits).training()
+    assert (training.collate, training.augment) == (nets.mlp, nets.digits)
+
+
 def test_the_params_of_a_model():
     model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
     names = {"inputCols", "featuresCol", "columns", "collate", "thresholds"}

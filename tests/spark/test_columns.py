@@ -74,14 +74,18 @@ def test_what_must_be_whole_is_cast_only_where_it_has_been_looked_at(spark, kind
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
-        (T.StringType(), "StringIndexer"),
-        (T.ArrayType(T.StringType()), "cast it to a number"),
-        (T.MapType(T.StringType(), T.DoubleType()), "Select its fields"),
-        (T.StructType([T.StructField("a", T.DoubleType())]), "Select its fields"),
-        (T.TimestampType(), "cast it to a number"),
-        (T.DateType(), "cast it to a number"),
-        (T.BinaryType(), "cast it to a number"),
-        (T.NullType(), "cast it to a number"),
+        (T.StringType(), "StringIndexer (few values) or FeatureHasher"),
+        (T.ArrayType(T.StringType()), "CountVectorizer"),
+        (T.MapType(T.StringType(), T.DoubleType()), "F.col('map')['key']"),
+        (T.StructType([T.StructField("a", T.DoubleType())]), "VectorAssembler"),
+        (T.TimestampType(), "F.unix_timestamp(column)"),
+        (T.TimestampNTZType(), "F.unix_timestamp(column)"),
+        (T.DateType(), "F.datediff(column, start)"),
+        (T.ArrayType(T.DateType()), "F.transform"),
+        (T.DayTimeIntervalType(), "F.extract"),
+        (T.YearMonthIntervalType(), "F.extract"),
+        (T.BinaryType(), 'Column(name, "uint8", shape=(28, 28))'),
+        (T.NullType(), "Cast it to a number"),
     ],
     ids=lambda value: "" if isinstance(value, str) else value.typeName(),
 )
@@ -90,6 +94,46 @@ def test_other_types_are_refused_with_advice(spark, kind, advice):
         travels_as(spark, kind)
     assert kind.simpleString() in str(caught.value)
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "message"),
+    [
+        (T.StringType(), Column("x", decode=len), r"has type string; expected binary values.* F\.encode"),
+        (T.DoubleType(), Column("x", ragged="padded"), "has type double; expected arrays, since it is ragged"),
+        (T.BinaryType(), Column("x", "uint8"), "has type binary; .*Say what its bytes are"),
+        (T.BinaryType(), Column("x", "uint8", ragged="padded"), "has type binary; expected arrays"),
+    ],
+)
+def test_a_description_that_does_not_fit_the_type_is_refused(spark, kind, column, message):
+    with pytest.raises(InvalidInput, match=f"column 'x' {message}"):
+        prepare(frame(spark, kind), Columns((column,)))
+
+
+def test_a_thousand_columns_fit_a_screen(spark):
+    wide = spark.createDataFrame([], T.StructType([T.StructField(f"c{index}", T.LongType()) for index in range(1000)]))
+    with pytest.raises(InvalidInput, match="'c19' and 980 more"):
+        prepare(wide, ["z"])
+    fields = T.StructType([T.StructField(f"field {index}", T.LongType()) for index in range(1000)])
+    with pytest.raises(InvalidInput, match="column 'x' has type struct") as caught:
+        travels_as(spark, fields)
+    assert len(caught.value.message) < 700
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "expected"),
+    [
+        (T.BinaryType(), Column("x", "uint8", (28, 28)), "binary"),
+        (T.BinaryType(), Column("x", decode=len), "binary"),
+        (DOUBLES, Column("x", "int64", ragged="offsets"), "array<double>"),
+        (DOUBLES, Column("x", ragged="padded"), "array<float>"),
+        (VectorUDT(), Column("x", ragged="padded"), "array<float>"),
+        (VectorUDT(), Column("x", "int64"), "array<double>"),
+    ],
+)
+def test_what_is_described_travels_as_it_is(spark, kind, column, expected):
+    prepared, _ = prepare(frame(spark, kind), Columns((column,)))
+    assert prepared.schema["x"].dataType.simpleString() == expected
 
 
 def test_missing_columns_are_named_beside_those_that_there_are(spark):
@@ -188,8 +232,8 @@ def test_every_kind_arrives_as_its_tensor(spark):
 @pytest.mark.parametrize(
     ("kind", "values", "dtype", "message"),
     [
-        (T.DoubleType(), (0.0, 1.5), "int64", "column 'x' has values that are not whole numbers"),
-        (T.DoubleType(), (0.0, None), None, "column 'x' has 1 nulls"),
+        (T.DoubleType(), (0.0, 1.5), "int64", "part .: column 'x' has 1 values that are not whole numbers"),
+        (T.DoubleType(), (0.0, None), None, "part .: column 'x' has 1 nulls in . rows"),
         (DOUBLES, ([1.0], [1.0, 2.0]), None, "column 'x' has arrays of several lengths|has rows of shape"),
         (DOUBLES, ([1.0], [None]), None, "column 'x' has 1 nulls"),
     ],
