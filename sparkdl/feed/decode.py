@@ -20,13 +20,14 @@ from sparkdl.feed.columns import Column, element_type, is_list
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
-def decode(array: pa.Array, column: Column, *, floating: str = "float32") -> npt.NDArray[Any]:
+def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True) -> npt.NDArray[Any]:
     """One Arrow array as a C-contiguous array ``[rows, *shape]``, without a copy where that is possible.
 
     Args:
         array: numbers, booleans, or lists of them nested to any depth.
         column: what the column is; its dtype and shape are checked where given. No rows have the given shape.
         floating: the dtype of floating-point columns without a dtype of their own.
+        finite: whether NaN and infinity are refused; what cannot be whole numbers is in any case.
 
     Raises:
         InvalidInput: nulls, NaN or infinity, lists of several lengths, a shape other than the given one, or a
@@ -41,7 +42,7 @@ def decode(array: pa.Array, column: Column, *, floating: str = "float32") -> npt
         _refuse_nulls(values, column)
     shape = _shape(tuple(found), len(array), column)
     flat = np.asarray(values.to_numpy(zero_copy_only=False))
-    numbers = _cast(flat, np.dtype(column.dtype or _default(flat.dtype, floating)), column)
+    numbers = _cast(flat, np.dtype(column.dtype or _default(flat.dtype, floating)), column, finite)
     return np.ascontiguousarray(numbers).reshape(len(array), *shape)
 
 
@@ -87,8 +88,8 @@ def _refuse_nulls(array: pa.Array, column: Column) -> None:
         )
 
 
-def _cast(flat: npt.NDArray[Any], wanted: np.dtype[Any], column: Column) -> npt.NDArray[Any]:
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+def _cast(flat: npt.NDArray[Any], wanted: np.dtype[Any], column: Column, finite: bool) -> npt.NDArray[Any]:
+    if finite and flat.dtype.kind == "f" and not np.isfinite(flat).all():
         bad = int((~np.isfinite(flat)).sum())
         raise InvalidInput(f"column {column.name!r} has {bad} NaN or infinite values in one batch of rows.")
     if flat.dtype == wanted:
@@ -98,7 +99,7 @@ def _cast(flat: npt.NDArray[Any], wanted: np.dtype[Any], column: Column) -> npt.
         if wanted.kind in "iub" and not _same(numbers, flat):
             kind = "whole numbers" if wanted.kind in "iu" else "0 or 1"
             raise InvalidInput(f"column {column.name!r} has values that are not {kind} within {wanted}'s range.")
-        if wanted.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
+        if finite and wanted.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise InvalidInput(f"column {column.name!r} has values beyond {wanted}'s range.")
     return numbers
 

@@ -15,7 +15,7 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.scoring import Kind
+from sparkdl.ml.outputs import Kind
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
