@@ -67,9 +67,7 @@ def bare(batch_size: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=5, rows=40_000)
-    parser.add_argument(
-        "--batch-size", type=int, default=256, help="rows of bare torch's batches (default %(default)s)"
-    )
+    parser.add_argument("--batch-size", type=int, default=256, help="rows of torch's batches (default %(default)s)")
     given = parser.parse_args(arguments)
     print(environment())
     model = TorchModel(factory=Small, weights=pack(Small()), kind="classifier")
