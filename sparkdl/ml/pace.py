@@ -27,19 +27,24 @@ class Pace:
 
     Attributes:
         rows: the size that is used now.
-        most: the most rows that are used from now on; may be lowered.
+        most: the most rows that are used.
     """
 
     def __init__(
         self, *, first: int = 512, least: int = 16, most: int = 1 << 16, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.most = max(1, most)
-        self.rows = min(first, self.most)
-        self._least = min(least, self.rows)
+        self.rows = first
+        self._least = least
+        self.limit(most)
         self._clock = clock
         self._rates: dict[int, float] = {}  # rows/s of the sizes that have been judged
         self._trials: list[float] = []  # rows/s of pieces of the present size
         self._since = 0  # pieces since the search came to its end
+
+    def limit(self, most: int) -> None:
+        """Use at most ``most`` rows from now on; at least one."""
+        self.most = max(1, most)
+        self.rows = min(self.rows, self.most)
 
     def pieces(self, rows: int) -> Iterator[slice]:
         """Cut ``rows`` rows; the time between one piece and the next is what the piece took.

@@ -97,7 +97,8 @@ def score(loaded: Loaded, inputs: tuple[Tensor, ...]) -> Tensor:
     """
     rows = len(inputs[0])
     if not loaded.measured:
-        loaded.pace.most, loaded.measured = most_rows(loaded.module, inputs), True
+        loaded.pace.limit(most_rows(loaded.module, inputs))
+        loaded.measured = True
     found: Tensor | None = None
     with torch.inference_mode():
         for piece in loaded.pace.pieces(rows):

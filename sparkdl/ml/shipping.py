@@ -87,12 +87,9 @@ class Shipment:
             self._broadcast, self._context = context.broadcast(packed), context
         return self._broadcast
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> Any:
         """A model that is pickled takes no broadcast along: it belongs to this application."""
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
+        return Shipment, ()
 
 
 def _elsewhere() -> Any:

@@ -16,6 +16,7 @@ from pyspark.errors import PythonException
 from pyspark.ml import PipelineModel
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.functions import array_to_vector
+from pyspark.sql import functions
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 from torch import nn
@@ -346,3 +347,10 @@ def test_partitions_without_rows(spark):
     assert len(made().transform(data).collect()) == 1
     assert made().transform(features().limit(0)).collect() == []
     assert made().transform(spark.createDataFrame([], "x array<float>")).collect() == []
+
+
+@pytest.mark.parametrize(("factory", "kind"), [(nets.Line, "regressor"), (nets.scores, "classifier")])
+def test_spark_without_arrow_udfs(spark, monkeypatch, factory, kind):
+    expected = made(factory, kind).transform(features()).orderBy("row").collect()
+    monkeypatch.delattr(functions, "arrow_udf")
+    assert made(factory, kind).transform(features()).orderBy("row").collect() == expected

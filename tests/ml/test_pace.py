@@ -64,7 +64,7 @@ def test_of_equals_the_smaller_one_is_used():
 def test_memory_bounds_the_climb():
     assert settled(lambda rows: 1.0, most=2048).rows == 2048
     pace = Pace(first=512)
-    pace.most = 3
+    pace.limit(3)
     assert [piece.stop - piece.start for piece in pace.pieces(7)] == [3, 2, 2]
 
 
