@@ -75,11 +75,10 @@ def test_one_row_at_a_time_may_be_all_that_fits():
 
 def test_pieces_of_a_batch_are_as_equal_as_can_be():
     machine = Machine(lambda rows: 1.0)
-    pace = Pace(first=512, clock=machine)
-    assert machine.run(pace, 1100) == [550, 550]
-    assert machine.run(pace, 1400) == [467, 467, 466]
-    assert machine.run(pace, 1) == [1]
-    assert machine.run(pace, 0) == []
+    assert machine.run(Pace(first=512, clock=machine), 1100) == [550, 550]
+    assert machine.run(Pace(first=512, clock=machine), 1400) == [467, 467, 466]
+    assert machine.run(Pace(first=512, clock=machine), 1) == [1]
+    assert machine.run(Pace(first=512, clock=machine), 0) == []
 
 
 def test_small_batches_say_nothing_about_large_pieces():
