@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from benchmarks.pairs import seconds
 from sparkdl.spark.resources import wait_for_slots
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +57,11 @@ def materialised(frame: DataFrame) -> DataFrame:
     frame = frame.persist()
     frame.count()
     return frame
+
+
+def written(frame: DataFrame) -> float:
+    """Seconds in which every row of a frame is computed and thrown away, by Spark's noop sink."""
+    return seconds(frame.write.format("noop").mode("overwrite").save)
 
 
 def _ignore(what: str, waited: float) -> None:

@@ -42,7 +42,9 @@ def check_labels(part: Part, group: Group, classes: Classes) -> None:
     if not isinstance(target, Column):
         return  # several columns are no class indices
     found = [
-        bounds for bounds in group.gather(_bounds(numbers(part.tensors, target.name), classes.ignored)) if bounds is not None
+        bounds
+        for bounds in group.gather(_bounds(numbers(part.tensors, target.name), classes.ignored))
+        if bounds is not None
     ]
     if not found:
         return

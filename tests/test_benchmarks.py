@@ -24,7 +24,7 @@ each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES == ["epoch", "fit", "launch", "memory", "spool", "step"]
+    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "spool", "step", "transform"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------
@@ -150,3 +150,12 @@ def test_spool_runs(tmp_path):
     lines = run("spool", "--rounds", "1", "--rows", "4000", folder=tmp_path)
     assert LAST_LINE.fullmatch(lines[-1])
     assert any(line.split() == ["seconds", "spool", "count", "ratio"] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("arguments", [("transform",), ("transform", "--vector"), ("images",)])
+def test_scoring_runs(tmp_path, arguments):
+    lines = run(*arguments, "--rounds", "1", "--rows", "2000", folder=tmp_path)
+    assert LAST_LINE.fullmatch(lines[-1])

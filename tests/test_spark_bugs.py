@@ -18,7 +18,8 @@ from sparkdl.errors import InvalidInput, MemberLost, PeerLost, Place
 from sparkdl.events import Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.member import Failure
-from sparkdl.ml.scoring import Scorer, output_type, outputs
+from sparkdl.ml.outputs import output_type, outputs
+from sparkdl.ml.scoring import Scorer
 from sparkdl.network import Address
 from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
 from sparkdl.spark.columns import _travels_as, prepare

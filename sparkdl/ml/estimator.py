@@ -16,8 +16,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
-from sparkdl.ml.scoring import Kind
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import warnings
 from typing import Any
 
-import pyarrow as pa
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from torch import nn
 
 from sparkdl import factory as factories
 from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Columns
+from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import OutputParams, described
-from sparkdl.ml.scoring import Kind, Scorer, output_type
+from sparkdl.ml.scoring import Scorer
+from sparkdl.ml.shipping import Shipment
+from sparkdl.ml.udf import costly, make_udf
 from sparkdl.objective import ModelFactory
 from sparkdl.spark.columns import named, travelling
 from sparkdl.spark.resources import qualified
@@ -76,6 +77,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         self._kind: Kind = kind
         self._precision = precision
         self._scalar = scalar
+        self._shipment = Shipment()
         self.history = history or []
         self.report = report or {}
 
@@ -95,7 +97,18 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"
         columns = Columns(described(self.getInputCols(), self.getColumns()), floating=floating)
-        return Scorer(self._factory, self._weights, self._kind, self._precision, columns, self.getCollate())
+        thresholds = self.getThresholds()
+        return Scorer(
+            self._factory,
+            self._weights,
+            self._kind,
+            self._precision,
+            columns,
+            self.getCollate(),
+            thresholds=None if thresholds is None else tuple(thresholds),
+            scalar=self._scalar,
+            vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
+        )
 
     def _check_outputs(self, dataset: DataFrame) -> None:
         params = [self.predictionCol]
@@ -110,46 +123,21 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self._check_outputs(dataset)
+        if self._kind != "classifier" and self.getThresholds() is not None:
+            warnings.warn(f"thresholds are for classifiers; those of this {self._kind} are ignored.", stacklevel=3)
         scorer = self._scorer()
         inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
-        scored = dataset.withColumn(_SCORED, make_udf(scorer, scalar=self._scalar)(*inputs))
+        first = dataset.schema[scorer.columns.inputs[0].name].dataType
+        scoring = make_udf(self._shipment.ship(scorer, dataset.sparkSession))
+        scored = dataset.withColumn(_SCORED, scoring(costly(inputs[0], first), *inputs[1:]))
         field = named(_SCORED).getField
-        wanted = {self.getPredictionCol(): field("prediction")}
-        if self._kind == "classifier":
+        single = len(scorer.returned()) == 1
+        wanted = {self.getPredictionCol(): named(_SCORED) if single else field("prediction")}
+        if self._kind == "classifier" and not single:
             raw, probability = array_to_vector(field("raw")), array_to_vector(field("probability"))
             wanted = {self.getRawPredictionCol(): raw, self.getProbabilityCol(): probability, **wanted}
         kept = [named(name) for name in dataset.columns]
         return scored.select(*kept, *(column.alias(name) for name, column in wanted.items() if name))
-
-
-def make_udf(scorer: Scorer, *, scalar: bool) -> Any:
-    """The scorer as a Spark function of its input columns that returns a struct."""
-    returned = output_type(scorer.kind, scalar=scalar, floating=scorer.columns.floating)
-    if hasattr(F, "arrow_udf"):
-
-        def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-            yield from scorer.scores(batches)
-
-        # Spark reads the hints of the function itself, and they are text here.
-        score.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-        return F.arrow_udf(score, returned)
-    return _make_pandas_udf(scorer, returned)
-
-
-def _make_pandas_udf(scorer: Scorer, returned: Any) -> Any:
-    """The same for pyspark 4.0, which has no Arrow UDFs."""
-    import pandas as pd
-    from pyspark.sql import pandas as spark_pandas
-
-    def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
-        tuples = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
-        arrays = (tuple(pa.Array.from_pandas(series) for series in batch) for batch in tuples)
-        for scored in scorer.scores(arrays):
-            yield pa.Table.from_struct_array(scored).to_pandas()
-
-    score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
-    make: Any = spark_pandas.functions.pandas_udf
-    return make(score, returned)
 
 
 class TorchModelWriter(MLWriter):

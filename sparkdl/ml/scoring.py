@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import torch
 from pyspark import TaskContext
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
+from pyspark.sql.types import StructType
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.evaluate import predict
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.decode import decode
 from sparkdl.feed.part import ragged
-from sparkdl.feed.transforms import Collate
+from sparkdl.feed.transforms import Collate, collated
+from sparkdl.ml.footprint import most_rows
+from sparkdl.ml.loaded import Loaded
+from sparkdl.ml.outputs import Kind, no_outputs, output_type, outputs
 from sparkdl.objective import ModelFactory, Objective
-from sparkdl.tensors import Input
+from sparkdl.tensors import Input, arguments
 from sparkdl.weights import unpack
-
-Kind = Literal["estimator", "classifier", "regressor"]
-"""What an output means: anything, class scores, or a number."""
-
-_ROWS = 2048  # rows that go through the model at a time
-
-_ready: dict[str, nn.Module] = {}
-"""The model that this Python worker used last; workers outlive tasks, and building one again would cost each task."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +34,12 @@ class Scorer:
         weights: safetensors bytes.
         kind: what the output means.
         precision: the precision it was trained in.
-        columns: the input columns.
+        columns: the input columns. NaN and infinity in them go through the model as they are: what a row without a
+            number is worth is for the model to say, and its prediction is NaN where the model says nothing else.
         collate: what every batch goes through; None for nothing.
+        thresholds: of a classifier's classes; None for 1 each.
+        scalar: whether a raw output is one number a row.
+        vectors: whether a classifier's scores and probabilities are wanted beside its prediction.
     """
 
     factory: ModelFactory | nn.Module
@@ -52,23 +48,39 @@ class Scorer:
     precision: str
     columns: Columns
     collate: Collate | None = None
+    thresholds: tuple[float, ...] | None = field(default=None, kw_only=True)
+    scalar: bool = field(default=False, kw_only=True)
+    vectors: bool = field(default=True, kw_only=True)
 
-    def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
-        """One struct array for each tuple of input arrays; Spark passes a single column without a tuple."""
-        module = self._module()
+    def scores(
+        self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: Loaded | None = None
+    ) -> Iterator[pa.Array]:
+        """One struct array for each tuple of input arrays; Spark passes a single column without a tuple.
+
+        Args:
+            batches: arrays of one length, of the input columns in order.
+            loaded: the model, where there is one already.
+
+        Raises:
+            InvalidInput: the data cannot be read, or the model's output is not what its kind says.
+        """
+        loaded = loaded or Loaded(self.module())
         context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
-            inputs = tuple(self._tensor(array, index) for index, array in enumerate(arrays))
-            raw = predict(module, inputs, batch_size=_ROWS, collate=self.collate)
-            yield outputs(raw if raw.dtype == torch.float64 else raw.float(), self.kind)
+            if not len(arrays[0]):
+                yield no_outputs(self.returned())
+                continue
+            inputs = tuple(self._input(array, index) for index, array in enumerate(arrays))
+            raw = score(loaded, inputs, self.collate)
+            raw = raw if raw.dtype == torch.float64 else raw.float()
+            yield outputs(raw, self.kind, thresholds=self.thresholds, vectors=self.vectors)
 
-    @cached_property
-    def digest(self) -> str:
-        """Tells models apart."""
-        return hashlib.sha256(self.weights + repr(self.factory).encode()).hexdigest()
+    def returned(self) -> StructType:
+        """The Spark type of what ``scores`` gives."""
+        return output_type(self.kind, scalar=self.scalar, floating=self.columns.floating, vectors=self.vectors)
 
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
@@ -76,72 +88,47 @@ class Scorer:
         unpack(self.weights, module)
         return module.eval()
 
-    def _module(self) -> nn.Module:
-        if self.digest not in _ready:
-            _ready.clear()
-            _ready[self.digest] = self.module()
-        return _ready[self.digest]
-
-    def _tensor(self, array: pa.Array, index: int) -> Input:
-        if self.columns.inputs[index].ragged is not None:
-            return ragged(array, self.columns.inputs[index], floating=self.columns.floating)
-        found = decode(array, self.columns.inputs[index], floating=self.columns.floating)
+    def _input(self, array: pa.Array, index: int) -> Input:
+        column, floating = self.columns.inputs[index], self.columns.floating
+        if column.ragged is not None:
+            return ragged(array, column, floating=floating, finite=False)
+        found = decode(array, column, floating=floating, finite=False)
+        # Arrow's memory is not to be written to, and a model may well do that.
         tensor = torch.from_numpy(found if found.flags.writeable else found.copy())
         return tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor
 
 
-def outputs(raw: Tensor, kind: Kind) -> pa.StructArray:
-    """The output columns of a batch.
-
-    Args:
-        raw: the model's output, ``[B, ...]``, float32 or float64: scores ``[B, classes]`` or one score, ``[B]`` or
-            ``[B, 1]``, for a classifier, a number, ``[B]`` or ``[B, 1]``, for a regressor.
-        kind: what it means.
+def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
+    """The raw outputs of at least one row, ``[rows, ...]``, written where they belong piece by piece.
 
     Raises:
-        InvalidInput: the output has another shape.
+        InvalidInput: the model returned no tensor, or not one with as many rows as it was given.
     """
-    if not _single(raw) and (kind == "regressor" or (kind == "classifier" and raw.dim() != 2)):
-        wanted = "[B] or [B, 1]" if kind == "regressor" else "[B, classes], [B] or [B, 1]"
-        raise InvalidInput(f"the output of a {kind}'s model has the shape {list(raw.shape)}; expected {wanted}.")
-    if kind == "classifier":
-        scores = torch.stack([-raw.reshape(-1), raw.reshape(-1)], 1) if _single(raw) else raw
-        chances = torch.stack([1 - raw.reshape(-1).sigmoid(), raw.reshape(-1).sigmoid()], 1) if _single(raw) else None
-        chances = scores.softmax(1) if chances is None else chances
-        best = scores.argmax(1).double()
-        return pa.StructArray.from_arrays(
-            [_lists(scores), _lists(chances), pa.array(best.numpy())], ["raw", "probability", "prediction"]
-        )
-    if kind == "regressor":
-        return pa.StructArray.from_arrays([pa.array(raw.reshape(-1).double().numpy())], ["prediction"])
-    values = pa.array(raw.reshape(-1).numpy()) if _single(raw) else _lists(raw.flatten(1))
-    return pa.StructArray.from_arrays([values], ["prediction"])
+    rows = len(inputs[0])
+
+    def forward(piece: slice) -> Any:
+        return loaded.module(*arguments(collated(collate, tuple(each[piece] for each in inputs))))
+
+    if not loaded.measured:
+        loaded.pace.limit(most_rows(forward, inputs))
+        loaded.measured = True
+    found: Tensor | None = None
+    with torch.inference_mode():
+        for piece in loaded.pace.pieces(rows):
+            output = _checked(forward(piece), piece.stop - piece.start)
+            if len(output) == rows:
+                found = output
+            else:
+                found = output.new_empty((rows, *output.shape[1:])) if found is None else found
+                found[piece] = output
+    assert found is not None
+    return found
 
 
-def output_type(kind: Kind, *, scalar: bool, floating: str) -> StructType:
-    """The Spark type of what ``outputs`` returns.
-
-    Args:
-        kind: what the model's output means.
-        scalar: whether a raw output is one number a row.
-        floating: the dtype of the model's output.
-    """
-    number: DataType = DoubleType() if floating == "float64" else FloatType()
-    numbers = ArrayType(number, False)
-    fields: dict[str, DataType] = {"prediction": DoubleType()}
-    if kind == "classifier":
-        fields = {"raw": numbers, "probability": numbers, "prediction": DoubleType()}
-    if kind == "estimator":
-        fields = {"prediction": number if scalar else numbers}
-    return StructType([StructField(name, kind_, False) for name, kind_ in fields.items()])
-
-
-def _single(raw: Tensor) -> bool:
-    return raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
-
-
-def _lists(values: Tensor) -> pa.Array:
-    rows, width = values.shape
-    offsets = pa.array(range(0, rows * width + 1, width) if width else [0] * (rows + 1), pa.int32())
-    flat: Any = values.contiguous().reshape(-1).numpy()
-    return pa.ListArray.from_arrays(offsets, pa.array(flat))
+def _checked(output: Any, rows: int) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
+    if output.dim() == 0 or len(output) != rows:
+        found = list(output.shape)
+        raise InvalidInput(f"the model returned the shape {found} for {rows} rows; expected [{rows}, ...].")
+    return output

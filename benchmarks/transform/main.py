@@ -1,0 +1,78 @@
+"""Scoring a DataFrame with TorchModel.transform against pyspark.ml.functions.predict_batch_udf.
+
+Both send the same persisted rows through the same network on the same cores, keep one more column and write every row
+to Spark's noop sink. With --vector, transform of an ML vector against transform of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from pyspark.ml.functions import array_to_vector, predict_batch_udf
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType
+
+from benchmarks.mlp import small
+from benchmarks.pairs import Side, environment, interleave, options, verdict
+from benchmarks.session import FEATURES, materialised, samples, session, written
+from sparkdl import TorchModel
+from sparkdl.weights import pack, unpack
+
+BAR = "at least 1.6"
+BAR_VECTOR = "at least 0.8"
+MEMBERS = 2
+
+
+def make_predict(weights: bytes) -> Callable[[np.ndarray], np.ndarray]:
+    """What a predict_batch_udf user writes."""
+    torch.set_num_threads(1)  # as many as the executor has cores
+    module = small()
+    unpack(weights, module)
+    module.eval()
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return module(torch.from_numpy(inputs)).squeeze(1).double().numpy()
+
+    return predict
+
+
+def with_udf(frame: DataFrame, weights: bytes, batch_size: int) -> DataFrame:
+    """The frame with a prediction by predict_batch_udf."""
+    score = predict_batch_udf(
+        lambda: make_predict(weights),
+        return_type=DoubleType(),
+        batch_size=batch_size,
+        input_tensor_shapes=[[FEATURES]],
+    )
+    return frame.withColumn("prediction", score("features"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, rounds=7, rows=1_000_000)
+    parser.add_argument("--vector", action="store_true", help="an ML vector against an array, both with transform")
+    parser.add_argument("--batch-size", type=int, default=10_000, help="rows of the other side (default %(default)s)")
+    given = parser.parse_args(arguments)
+    print(environment())
+    weights = pack(small())
+    model = TorchModel(factory=small, weights=weights, kind="regressor")
+    with session("transform") as spark:
+        frame = samples(spark, given.rows, partitions=MEMBERS)
+        array = materialised(frame.select("features", "label"))
+        scored = model.transform(array).select("label", "prediction")
+        if given.vector:
+            vectors = materialised(array.select(array_to_vector("features").alias("features"), "label"))
+            pair = [("vector", model.transform(vectors).select("label", "prediction")), ("array", scored)]
+        else:
+            theirs = with_udf(array, weights, given.batch_size).select("label", "prediction")
+            pair = [("transform", scored), ("predict_batch_udf", theirs)]
+        over, under = (Side(name, lambda found=found: given.rows / written(found)) for name, found in pair)
+        pairs = interleave(over, under, rounds=given.rounds, warmups=2)
+    print(pairs.table("rows/s"))
+    print(verdict(pairs.ratio, BAR_VECTOR if given.vector else BAR))
+
+
+if __name__ == "__main__":
+    main()

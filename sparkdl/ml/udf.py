@@ -1,0 +1,69 @@
+"""A scorer as a Spark function of its input columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from sparkdl.ml.shipping import Shipped
+
+
+def make_udf(shipped: Shipped) -> Any:
+    """A Spark function that returns a struct of the output columns, or the prediction where that is the only one."""
+    returned = shipped.scorer.returned()
+    if hasattr(F, "arrow_udf"):
+
+        def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+            for scored in shipped.scores(batches):
+                yield scored if len(returned) > 1 else scored.field(0)
+
+        # Spark reads the hints of the function itself, and they are text here.
+        score.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+        return F.arrow_udf(score, _plain(returned))
+    return _make_pandas_udf(shipped, returned)
+
+
+def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
+    """The same for pyspark 4.0, which has no Arrow UDFs."""
+    import pandas as pd
+    from pyspark.sql import pandas as spark_pandas
+
+    kind = pd.DataFrame if len(returned) > 1 else pd.Series
+
+    def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
+        tuples = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
+        arrays = (tuple(pa.Array.from_pandas(series) for series in batch) for batch in tuples)
+        for scored in shipped.scores(arrays):
+            table = pa.Table.from_struct_array(scored).to_pandas()
+            yield table if len(returned) > 1 else table.iloc[:, 0]
+
+    score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}
+    make: Any = spark_pandas.functions.pandas_udf
+    return make(score, _plain(returned))
+
+
+def _plain(returned: StructType) -> DataType:
+    return returned if len(returned) > 1 else returned[0].dataType
+
+
+def costly(column: SparkColumn, kind: DataType) -> SparkColumn:
+    """The same values, seen by Spark as costly to compute.
+
+    A filter on a prediction is pushed below it by copying the UDF into the filter, and the model runs twice over every
+    row. Spark does not do that to expressions that it holds for costly, which regular expressions are and Python's
+    functions, up to 4.3, are not. So a regular expression stands here, which no row ever reaches. A UDF that is not
+    deterministic would run once too, but would keep every other filter above the model: ``where("day = '...'")`` would
+    read and score all days.
+
+    Args:
+        column: an array; any other column is returned as it is.
+        kind: its type.
+    """
+    if not isinstance(kind, ArrayType):
+        return column
+    return F.when((F.size(column) >= 0) | column.cast("string").rlike(""), column)
