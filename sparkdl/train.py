@@ -122,6 +122,7 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         self.report: dict[str, Any] = {
             "rows": part.rows,
+            "inputs": None,
             "output": None,
             "feed_wait_seconds": 0.0,
             "train_seconds": 0.0,
@@ -162,6 +163,10 @@ class _Run:
     def observe(self, loss: Tensor, batch: Batch) -> None:
         """Take down a batch's loss and, without validation rows, its metrics."""
         self.meter.add(loss, self.replica.output, batch)
+        if self.report["inputs"] is None:
+            self.report["inputs"] = [
+                (list(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch.")) for tensor in batch.inputs
+            ]
         if self.report["output"] is None and isinstance(self.replica.output, Tensor):
             self.report["output"] = list(self.replica.output.shape[1:])
 

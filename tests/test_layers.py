@@ -42,6 +42,8 @@ LAYERS = (
         "sparkdl.clock",
         "sparkdl.tensors",
         "sparkdl.weights",
+        "sparkdl.archive",
+        "sparkdl.program",
         "sparkdl.factory",
         "sparkdl.network",
     ),

@@ -36,7 +36,7 @@ class Scorer:
 
     Attributes:
         factory: makes the module.
-        weights: safetensors bytes.
+        weights: safetensors bytes; none where the factory carries them, as a ``Program`` does.
         kind: what the output means.
         precision: the precision it was trained in.
         columns: the input columns.
@@ -68,7 +68,8 @@ class Scorer:
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
         module = Objective(self.factory, nn.MSELoss(), precision=self.precision).build()
-        unpack(self.weights, module)
+        if self.weights:
+            unpack(self.weights, module)
         return module.eval()
 
     def _module(self) -> nn.Module:
