@@ -43,12 +43,13 @@ _PYTHON_OPERATORS = {
 _OPERATORS = {f"{module}.{name}" for module, names in _PYTHON_OPERATORS.items() for name in names.split()}
 _ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
 
-_FUNCTIONS = frozenset(
+_FUNCTION_NAMES = (
     "Symbol Integer Float Rational Add Mul Pow Min Max Mod And Or Not Eq Ne Lt Le Gt Ge Equality Unequality "
     "StrictLessThan LessThan StrictGreaterThan GreaterThan floor ceiling Abs FloorDiv ModularIndexing Where PythonMod "
     "CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat "
-    "TruncToInt RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator".split()
+    "TruncToInt RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator"
 )
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _EXPRESSION = re.compile(r"[A-Za-z0-9_ ,.()'=+\-*/%<>]*")
 _SYNTAX = (
     *(ast.Expression, ast.Load, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.UnaryOp, ast.USub),
@@ -237,9 +238,7 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
         ("key", "parameter_name", "buffer_name", "tensor_constant_name", "user_input_name", "fqn", "path_name"), _path
     ),
     **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, which travels as its repr
-    **dict.fromkeys(
-        ("as_float", "as_floats", "real", "imag"), lambda text: text in ("Infinity", "-Infinity", "NaN")
-    ),
+    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), lambda text: text in ("Infinity", "-Infinity", "NaN")),
     "torch_version": lambda text: bool(_VERSION.fullmatch(text)),
 }
 """What a string may be, by the key that it, or the list it is in, stands under; no other key may hold one."""

@@ -98,7 +98,7 @@ def doubts(archive: bytes) -> list[str]:
 
 
 def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
-    """Inputs ``[rows, ...]`` of the kinds that a signature tells: numbers from 0 to 1, and zeros where they are whole."""
+    """Inputs ``[rows, ...]`` as a signature tells: numbers from 0 to 1, and zeros where they are whole."""
     made = []
     generator = torch.Generator().manual_seed(0)
     for shape, name in signature:
@@ -141,7 +141,9 @@ class Exported(nn.Module):
         for name, old in program.state_dict.items():
             new = state[name].detach().cpu().clone()
             if new.dtype != old.dtype:
-                raise InvalidInput(f"the program's {name} is {old.dtype} and became {new.dtype}; expected it as it was.")
+                raise InvalidInput(
+                    f"the program's {name} is {old.dtype} and became {new.dtype}; expected it as it was."
+                )
             program.state_dict[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
         written = io.BytesIO()
         torch.export.save(program, written)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from torch import nn
 
@@ -117,9 +117,10 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         Raises:
             InvalidInput: the path exists, or the model cannot be exported.
         """
-        if files.exists(path):
+        root = qualified(SparkSession.active(), path)
+        if files.exists(root):
             raise InvalidInput(f"{path} exists; delete it, or export to another path.")
-        files.write(path, as_program(self))
+        files.write(root, as_program(self))
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"

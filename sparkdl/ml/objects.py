@@ -152,7 +152,9 @@ def _constructed_with(value: Any) -> dict[str, Any]:
     parameters = inspect.signature(type(value)).parameters.values()
     named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
     given = {part.name: getattr(value, part.name) for part in named if hasattr(value, part.name)}
-    return {part.name: given[part.name] for part in named if part.name in given and given[part.name] is not part.default}
+    return {
+        part.name: given[part.name] for part in named if part.name in given and given[part.name] is not part.default
+    }
 
 
 def _name(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import uuid
 import warnings
 from abc import abstractmethod
@@ -167,7 +166,9 @@ class _Reader(MLReader[Loaded]):
         if not isinstance(found, dict) or saved != f"{self._kind.__module__}.{self._kind.__name__}":
             raise InvalidInput(f"{path} holds a {saved}; expected a sparkdl {self._kind.__name__}.")
         if not isinstance(found.get("format"), int) or found["format"] < _FORMAT:
-            raise InvalidInput(f"{path} has the format {found.get('format')!r}, which is not known; expected {_FORMAT}.")
+            raise InvalidInput(
+                f"{path} has the format {found.get('format')!r}, which is not known; expected {_FORMAT}."
+            )
         if found["format"] > _FORMAT:
             raise InvalidInput(f"{path} was written by a newer sparkdl (format {found['format']}); expected {_FORMAT}.")
         return metadata
@@ -292,7 +293,7 @@ class EstimatorReader(_Reader["GangEstimator"]):
 def unpickled(data: bytes, where: str) -> Any:
     """What was pickled; only for what is trusted."""
     try:
-        return pickle.loads(data)
+        return cloudpickle.loads(data)
     except Exception as error:  # unpickling runs code, which raises anything
         raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
 
