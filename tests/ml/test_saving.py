@@ -13,7 +13,6 @@ import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import VectorAssembler
-
 from torch import nn
 
 from sparkdl import TorchModel, TorchRegressor
