@@ -212,7 +212,7 @@ def test_a_pickled_architecture_warns_and_needs_trust(spark, tmp_path, model, re
         model().save(path)
     assert files_of(tmp_path / "model") == {"model.pkl", "weights.safetensors"}
     with pytest.raises(
-        InvalidInput, match="pickled parts, .*the model's architecture.*trust=True.*spark.sparkdl.trust"
+        InvalidInput, match=r"pickled parts, .*the model's architecture.*trust=True.*spark.sparkdl.trust"
     ):
         TorchModel.load(path)
     for loaded in (TorchModel.load(path, trust=True), TorchModel.read().trust().load(path)):
@@ -325,7 +325,7 @@ def test_a_damaged_model_is_not_loaded(spark, tmp_path, damage, name):
             part.unlink() if part.name.startswith(".") else part.write_text("{half")
     else:
         shutil.rmtree(path)
-    with pytest.raises(InvalidInput, match="damaged|cannot be loaded as a TorchModel"):
+    with pytest.raises(InvalidInput, match=r"damaged|cannot be loaded as a TorchModel"):
         TorchModel.load(str(path))
 
 

@@ -98,7 +98,7 @@ def test_what_names_and_arguments_make_again(name, value):
     ("name", "value"),
     [
         ("model", nets.Line()),
-        ("model", lambda: nets.Line()),
+        ("model", lambda: nets.mlp(3, outputs=1)),
         ("loss", Odd(3.0)),
         ("loss", lambda output, target: output - target),
         ("optimizer", partial(torch.optim.SGD, lr=torch.tensor(1.0, requires_grad=True))),
@@ -198,13 +198,13 @@ def test_what_has_no_name_is_pickled_and_needs_trust(spark, tmp_path):
     assert loaded.getHooks()[0].seen == [1, 2]
     assert same(loaded.getModel().state_dict(), estimator.getModel().state_dict())
     (tmp_path / "estimator/objects.pkl").unlink()
-    with pytest.raises(InvalidInput, match="is damaged: objects.pkl cannot be read"):
+    with pytest.raises(InvalidInput, match=r"is damaged: objects.pkl cannot be read"):
         TorchRegressor.load(path, trust=True)
 
 
 def test_what_is_something_else_is_not_loaded(spark, tmp_path):
     TorchRegressor().save(str(tmp_path / "regressor"))
-    with pytest.raises(InvalidInput, match="holds a sparkdl.ml.estimator.TorchRegressor; expected a sparkdl Torch"):
+    with pytest.raises(InvalidInput, match=r"holds a sparkdl.ml.estimator.TorchRegressor; expected a sparkdl Torch"):
         TorchClassifier.load(str(tmp_path / "regressor"))
     with pytest.raises(InvalidInput, match="expected a sparkdl TorchModel"):
         TorchModel.load(str(tmp_path / "regressor"))
