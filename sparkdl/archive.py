@@ -95,7 +95,7 @@ class Archive:
             if name == _EXAMPLES:
                 found += [f"{name} is pickled"] if data else []
             elif not _PLAIN.fullmatch(name) and not name.startswith("extra/"):
-                found.append(f"{name} is pickled, or compiled code")
+                found.append(f"{name} is a pickle, compiled code or another model")
         for name in _CONFIGS:
             found += self._payload_doubts(name)
         found += [f"{_MODEL} has the {what}" for what in _odd_strings(self._program())]

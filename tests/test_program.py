@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
 import pickle
+import random
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -59,14 +61,11 @@ class Choosy(nn.Module):
         return self.layer(x) if float(x.sum()) > 0 else -self.layer(x)
 
 
-class Counting(nn.Linear):
-    """Computes something else each time."""
-
-    calls = 0
+class Dicing(nn.Linear):
+    """Computes something else each time, of numbers that are not torch's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return super().forward(x) * self.calls
+        return super().forward(x) * random.random()
 
 
 MIXED = [([3], "float32"), ([], "int64")]
@@ -86,7 +85,8 @@ def test_what_was_exported_computes_the_same_for_any_batch(net: Any, signature: 
     assert module.training
     assert doubts(packed) == []
     loaded = load(packed)
-    for rows in (0, 1, 2, 7):
+    assert len(loaded(*examples(signature, 0))) == 0
+    for rows in (1, 2, 7):
         inputs = examples(signature, rows)
         torch.testing.assert_close(loaded(*inputs), module.eval()(*inputs))
         assert loaded(*inputs).dtype == getattr(torch, dtype)
@@ -130,7 +130,7 @@ def test_a_program_is_a_factory_that_tells_models_apart(archive: bytes) -> None:
     ("module", "inputs", "why"),
     [
         (Choosy(), examples([([3], "float32")]), "Choosy cannot be exported: "),
-        (Counting(3, 1), examples([([3], "float32")]), "Counting cannot be exported: .*something else"),
+        (Dicing(3, 1), examples([([3], "float32")]), "Dicing cannot be exported: .*something else"),
         (nn.Linear(3, 1), examples([([4], "float32")]), "Linear cannot be exported: "),
         (nn.Linear(3, 1), examples([([3], "float32")], rows=1), "at least 2 rows"),
         (nn.Linear(3, 1), (), "at least 2 rows"),
@@ -283,7 +283,7 @@ def test_a_forged_archive_is_refused_and_runs_nothing(archive: bytes, name: str,
 @pytest.mark.parametrize("name", ["weight", "examples", "expression"])
 def test_the_forgeries_work_on_who_trusts_them(archive: bytes, name: str, tmp_path: Path) -> None:
     forged = rewritten(archive, forgeries(tmp_path / "marker")[name])
-    with pytest.raises(InvalidInput, match="cannot be loaded"):
+    with contextlib.suppress(InvalidInput):  # having run, most of them make no program
         load(forged, trust=True)
     assert (tmp_path / "marker").exists()
 

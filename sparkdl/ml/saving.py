@@ -248,7 +248,7 @@ class ModelReader(_Reader["TorchModel"]):
             try:
                 program()
             except InvalidInput as error:
-                how = f" {HOW}" if "can run code" in error.message else ""
+                how = f" The session's {_TRUST} = true says so as well." if "can run code" in error.message else ""
                 raise InvalidInput(f"{path}: {error.message}{how}") from error
             return program, b""
         weights = self.file(path, _WEIGHTS)
