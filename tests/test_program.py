@@ -203,8 +203,8 @@ def forged_constant(prefix: str) -> Any:
     return change
 
 
-def forgeries(marker: Path) -> dict[str, dict[str, Any]]:
-    """By name the changes that each would leave ``marker`` behind, in one version of torch's loader or another."""
+def forged_graphs(marker: Path) -> dict[str, dict[str, Any]]:
+    """By name the changes to a program's JSON that would leave ``marker`` behind, in one way or another."""
     code = f"__import__('pathlib').Path({str(marker)!r}).touch()"
     system = [{"name": "", "arg": {"as_string": f"touch {marker}"}, "kind": 1}]
 
@@ -245,6 +245,21 @@ def forgeries(marker: Path) -> dict[str, dict[str, Any]]:
         name = f'x", {code}, "'
         program["graph_module"]["signature"]["input_specs"][0]["parameter"]["parameter_name"] = name
 
+    return {
+        "operator": {MODEL: call},
+        "inner operator": {MODEL: call_inside},
+        "node name": {MODEL: named},
+        "keyword": {MODEL: keyword},
+        "operator argument": {MODEL: operator},
+        "expression": {MODEL: expression},
+        "forward argument": {MODEL: argument},
+        "structure": {MODEL: structure},
+        "path": {MODEL: path},
+    }
+
+
+def forged_payloads(marker: Path) -> dict[str, dict[str, Any]]:
+    """By name the files that would leave ``marker`` behind when torch unpickles or runs them."""
     evil = pickled({"numbers.weight": Marks(marker)})
     return {
         "weight": {WEIGHTS: forged_payload, "data/weights/weight_0": evil},
@@ -259,16 +274,12 @@ def forgeries(marker: Path) -> dict[str, dict[str, Any]]:
         "examples": {"data/sample_inputs/model.pt": evil},
         "compiled": {"data/aotinductor/model/model.so": b"ELF"},
         "second model": {"models/other.json": b"{}"},
-        "operator": {MODEL: call},
-        "inner operator": {MODEL: call_inside},
-        "node name": {MODEL: named},
-        "keyword": {MODEL: keyword},
-        "operator argument": {MODEL: operator},
-        "expression": {MODEL: expression},
-        "forward argument": {MODEL: argument},
-        "structure": {MODEL: structure},
-        "path": {MODEL: path},
     }
+
+
+def forgeries(marker: Path) -> dict[str, dict[str, Any]]:
+    """All of them."""
+    return forged_graphs(marker) | forged_payloads(marker)
 
 
 @pytest.mark.parametrize("name", forgeries(Path("marker")))
