@@ -175,7 +175,10 @@ def _operator(target: str) -> bool:
     if names is None:
         return target in _OPERATORS
     found = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
-    if not isinstance(found, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(found.name()):
+    if not isinstance(found, torch._ops.OpOverload):
+        return False
+    name: Callable[[], str] = found.name
+    if not torch._C._dispatch_has_kernel(name()):
         return False
     return all(argument.name != "filename" for argument in found._schema.arguments)
 

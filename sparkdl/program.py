@@ -37,7 +37,8 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
         raise InvalidInput("the example inputs of an export are expected to be tensors of at least 2 rows.")
     if isinstance(module, Exported):
         return module.exported()
-    was_training, shapes, batch = module.training, ShapesCollection(), Dim("batch")
+    was_training, batch = module.training, Dim("batch")
+    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
     for tensor in inputs:
         shapes[tensor] = {0: batch}
     written = io.BytesIO()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 from pyspark.ml.param import Params
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
 from sparkdl import factory as factories
 from sparkdl import files
@@ -31,7 +31,7 @@ _PICKLE = "model.pkl"
 _OBJECTS = "objects.pkl"
 _TRUST = "spark.sparkdl.trust"
 
-Loaded = TypeVar("Loaded", bound=Params)
+Loaded = TypeVar("Loaded", bound=MLReadable[Any])
 Self = TypeVar("Self", bound="_Reader[Any]")
 
 
@@ -124,7 +124,7 @@ class _Reader(MLReader[Loaded]):
         metadata = self._metadata(path)
         found = metadata["sparkdl"]
         try:
-            instance = self.made(path, found)
+            instance: Any = self.made(path, found)
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
             given = {
@@ -137,7 +137,7 @@ class _Reader(MLReader[Loaded]):
             instance._set(**given)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
-        return instance
+        return instance  # type: ignore[no-any-return]
 
     def file(self, path: str, name: str) -> bytes:
         """The bytes of a file beside the metadata."""
