@@ -98,7 +98,9 @@ def resolve(description: Any, kinds: Kinds) -> Any:
         case {"make": str(name), "kwargs": dict(kwargs)}:
             kind = _named(name, kinds)
             if not isinstance(kind, type) or not (kinds.instances or _is_frozen(kind)):
-                raise InvalidInput(f"{name} is {kind!r}; expected a frozen dataclass, or what the Param may hold.")
+                raise InvalidInput(
+                    f"a saved Param is made of {name}; expected a frozen dataclass, or what the Param may hold."
+                )
             return kind(**{k: resolve(v, kinds) for k, v in kwargs.items()})
     raise InvalidInput(f"a saved Param is damaged: {str(description)[:100]!r}.")
 
