@@ -15,7 +15,7 @@ from command import Data, main
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import TorchClassifier, TorchModel, TorchRegressor, factory, files
+from sparkdl import TorchClassifier, TorchModel, TorchRegressor, files
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.spark.resources import qualified
@@ -53,7 +53,6 @@ def train(
 
 def check_output(spark: SparkSession, output: str, estimator: GangEstimator, *, overwrite: bool) -> None:
     """Refuse before the training what could not be saved after it."""
-    factory.describe(estimator.getModel())
     if not overwrite and files.exists(qualified(spark, output)):
         raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
 

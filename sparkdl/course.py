@@ -16,7 +16,7 @@ from sparkdl.events import record
 from sparkdl.hooks import Hooks, Snapshot
 from sparkdl.layout import Replica
 from sparkdl.rows import Rows
-from sparkdl.tensors import Batch
+from sparkdl.tensors import Batch, arguments
 from sparkdl.world import Group, World
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class Course:
 
     Attributes:
         history: a row per epoch, the same on every member.
-        report: seconds of training, the shape of a row of the output, and the best epoch where there is one.
+        report: seconds of training, shape and dtype of a row of each input and the shape of one of the output, and
+            the best epoch where there is one.
     """
 
     def __init__(self, world: World, group: Group, training: Training, replica: Replica, rows: Rows) -> None:
         self.world, self.group, self.training, self.replica, self.rows = world, group, training, replica, rows
         self.history: list[dict[str, Any]] = []
-        self.report: dict[str, Any] = {"output": None, "train_seconds": 0.0}
+        self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0}
         metrics = open_metrics(training.objective.metrics, world.device)
         self._criterion = training.objective.criterion(world.device)
         self._validation_metrics = {} if rows.validation is None else metrics
@@ -60,6 +61,10 @@ class Course:
         if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
             raise self._diverged(float(loss))
         self._meter.add(loss, self.replica.output, batch)
+        if self.report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
+            self.report["inputs"] = [
+                (list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in arguments(batch.inputs)
+            ]
         if self.report["output"] is None and isinstance(self.replica.output, Tensor):
             self.report["output"] = list(self.replica.output.shape[1:])
 

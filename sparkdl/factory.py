@@ -14,6 +14,12 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 
+_FOREIGN = sys.stdlib_module_names | {
+    *("cloudpickle", "jsonargparse", "numpy", "pandas", "pip", "py4j", "pyarrow", "pyspark", "safetensors"),
+    *("setuptools", "torch", "torchmetrics", "tqdm", "yaml"),
+}
+"""Packages that come with sparkdl: some of their functions run or unpickle what their arguments say."""
+
 
 def describe(factory: object) -> dict[str, Any]:
     """A factory as plain JSON: where it is imported from, and its arguments; tuples among them become lists.
@@ -31,15 +37,15 @@ def describe(factory: object) -> dict[str, Any]:
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if isinstance(factory, nn.Module) or module is None or name is None:
         raise InvalidInput(
-            f"the model is an instance of {type(factory).__name__}, and such a model cannot be saved yet; expected a "
-            "factory: a class, a function, or a functools.partial of one."
+            f"the model is an instance of {type(factory).__name__}, which has no name; expected a factory: a class, a "
+            "function, or a functools.partial of one."
         )
     if module == "__main__" or "<" in name or not _imports(module, name, factory):
         raise InvalidInput(
             f"the model factory {module}.{name} cannot be imported by another program; expected one at the top level "
             "of a module. Move it into a file, and ship that with spark-submit --py-files."
         )
-    if not _makes_models(factory):
+    if not callable_by_name(factory, (nn.Module,)):
         raise InvalidInput(
             f"the model factory {module}.{name} cannot be saved by name; expected a subclass of torch.nn.Module or a "
             "function."
@@ -59,27 +65,34 @@ def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
     """
     module, _, name = description["path"].partition(":")
     try:
-        found = _find(module, name)
+        found = find(module, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInput(
             f"the model's factory {module}.{name} cannot be imported here: {error}. Expected the module, and what it "
             "imports, on the Python path, for example by way of spark-submit --py-files."
         ) from error
-    if not _makes_models(found):
+    if not callable_by_name(found, (nn.Module,)):
         raise InvalidInput(
             f"the model's factory {module}.{name} is {found!r}; expected a subclass of torch.nn.Module, or a function "
-            "of a module that is not Python's own."
+            "of a module that is neither Python's own nor torch's."
         )
     if not description["args"] and not description["kwargs"]:
         return found  # type: ignore[no-any-return]
     return partial(found, *description["args"], **description["kwargs"])
 
 
-def _makes_models(found: object) -> bool:
-    """Whether a saved model may name it: what is named is called, so that a forged name must not reach os.system."""
+def callable_by_name(found: object, classes: tuple[type, ...]) -> bool:
+    """Whether what is saved may name it: what is named is called, so that a forged name must not reach os.system.
+
+    Args:
+        found: what the name leads to.
+        classes: subclasses of these may be called, and functions of modules that did not come with sparkdl.
+    """
     if isinstance(found, type):
-        return issubclass(found, nn.Module)
-    return isinstance(found, FunctionType) and found.__module__.partition(".")[0] not in sys.stdlib_module_names
+        return issubclass(found, classes)
+    if not isinstance(found, FunctionType):
+        return False
+    return found.__module__ == "torch.nn.functional" or found.__module__.partition(".")[0] not in _FOREIGN
 
 
 def _refuse_other_keys(value: object) -> None:
@@ -95,12 +108,13 @@ def _refuse_other_keys(value: object) -> None:
 
 def _imports(module: str, name: str, factory: object) -> bool:
     try:
-        return _find(module, name) is factory
+        return find(module, name) is factory
     except (ImportError, AttributeError):
         return False
 
 
-def _find(module: str, name: str) -> Any:
+def find(module: str, name: str) -> Any:
+    """What a dotted name in a module leads to."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)

@@ -78,10 +78,49 @@ def read(uri: str) -> bytes:
     return data
 
 
+def delete(uri: str) -> None:
+    """Delete a file, or a directory and what is in it; nothing is to be done where there is neither."""
+    _delete(*locate(uri))
+
+
+def replace(staged: str, uri: str) -> None:
+    """Put a directory in the place of another file or directory, or of none.
+
+    What is there is moved aside, and back again if the new one cannot come. An object store has no moves: there the
+    old one is deleted and the new one copied, and readers in between see part of it.
+    """
+    system, source = locate(staged)
+    path = locate(uri)[1]
+    if isinstance(system, fs.S3FileSystem) or system.type_name in ("gcs", "abfs"):
+        delete(uri)
+        fs.copy_files(source, path, source_filesystem=system, destination_filesystem=system)
+        system.delete_dir(source)
+        return
+    aside = f"{path}.{uuid.uuid4().hex}.old" if exists(uri) else None
+    if aside is not None:
+        system.move(path, aside)
+    try:
+        system.move(source, path)
+    except BaseException:
+        if aside is not None:
+            system.move(aside, path)
+        raise
+    if aside is not None:
+        _delete(system, aside)
+
+
 def exists(uri: str) -> bool:
     """Whether there is a file or a directory."""
     system, path = locate(uri)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def _delete(system: fs.FileSystem, path: str) -> None:
+    found = system.get_file_info(path).type
+    if found == fs.FileType.Directory:
+        system.delete_dir(path)
+    elif found != fs.FileType.NotFound:
+        system.delete_file(path)
 
 
 def _file_path(uri: str) -> str:

@@ -25,19 +25,28 @@ def pack(module: nn.Module) -> bytes:
     return save(kept, {"aliases": json.dumps(aliases)})
 
 
+def read_state(packed: bytes) -> dict[str, Tensor]:
+    """The ``state_dict`` in bytes that ``pack`` made.
+
+    Raises:
+        InvalidInput: the bytes are damaged.
+    """
+    try:
+        state: dict[str, Tensor] = load(packed)
+        (length,) = struct.unpack("<Q", packed[:8])
+        aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
+        return state | {name: state[first] for name, first in aliases.items()}
+    except Exception as error:
+        raise InvalidInput(f"the saved weights cannot be read: {error}") from error
+
+
 def unpack(packed: bytes, module: nn.Module) -> None:
     """Load bytes that ``pack`` made into a module of the same architecture.
 
     Raises:
         InvalidInput: the bytes are damaged, or belong to another architecture.
     """
-    try:
-        state = load(packed)
-        (length,) = struct.unpack("<Q", packed[:8])
-        aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
-        state |= {name: state[first] for name, first in aliases.items()}
-    except Exception as error:
-        raise InvalidInput(f"the saved weights cannot be read: {error}") from error
+    state = read_state(packed)
     try:
         module.load_state_dict(state)
     except RuntimeError as error:

@@ -152,7 +152,7 @@ def test_a_name_that_leads_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("model", [Net(), nn.Linear(2, 1), Callable(), 5, "torch.nn.Linear", None, partial(Callable())])
 def test_an_instance_is_refused(model: object) -> None:
-    with pytest.raises(InvalidInput, match=r"the model is an instance of \w+, and such a model cannot be saved yet"):
+    with pytest.raises(InvalidInput, match=r"the model is an instance of \w+, which has no name"):
         describe(model)
 
 

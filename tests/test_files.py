@@ -136,3 +136,28 @@ def test_another_scheme_is_refused_by_name(uri: str) -> None:
 def test_a_file_on_a_host_is_refused(uri: str) -> None:
     with pytest.raises(InvalidInput, match=r"names the host '\w+'; expected file:///path, with three slashes"):
         files.write(uri, b"data")
+
+
+def test_a_directory_takes_the_place_of_another(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        files.write(f"{tmp_path}/{name}/inner/file", name.encode())
+    files.replace(f"{tmp_path}/new", (tmp_path / "old").as_uri())
+    assert (tmp_path / "old/inner/file").read_text() == "new"
+    files.replace(str(tmp_path / "old"), f"{tmp_path}/fresh")
+    assert [path.name for path in tmp_path.iterdir()] == ["fresh"]
+
+
+def test_what_is_there_comes_back_where_nothing_can_take_its_place(tmp_path: Path) -> None:
+    files.write(f"{tmp_path}/old/file", b"old")
+    with pytest.raises(OSError, match="gone"):
+        files.replace(f"{tmp_path}/gone", f"{tmp_path}/old")
+    assert (tmp_path / "old/file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_deleted_is_a_file_a_directory_or_nothing(tmp_path: Path) -> None:
+    files.write(f"{tmp_path}/deep/er/file", b"")
+    files.write(f"{tmp_path}/file", b"")
+    for name in ("deep", "file", "nothing"):
+        files.delete(f"{tmp_path}/{name}")
+    assert list(tmp_path.iterdir()) == []

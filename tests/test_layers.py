@@ -51,6 +51,8 @@ LAYERS = (
         "sparkdl.clock",
         "sparkdl.tensors",
         "sparkdl.weights",
+        "sparkdl.archive",
+        "sparkdl.program",
         "sparkdl.factory",
         "sparkdl.hooks",
         "sparkdl.network",

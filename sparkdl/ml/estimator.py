@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from torch import nn
 
@@ -18,6 +19,7 @@ from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
+from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
@@ -64,7 +66,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class GangEstimator(TrainingParams, Estimator[TorchModel]):
+class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstimator"], MLWritable):
     """What all three estimators do; they differ in what a label and an output mean.
 
     Args:
@@ -162,6 +164,28 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
     def _defaults(self) -> dict[str, Any]:
         return {}
 
+    def write(self) -> EstimatorWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> EstimatorReader:
+        """The reader; ``load(path)`` is the short form."""
+        return EstimatorReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load a saved estimator.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a Param is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
+        """
+        return cls.read().trust(trust).load(path)
+
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
         training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
@@ -187,6 +211,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel]):
             history=members[0].history,
             report=report,
             scalar=_scalar_output(members),
+            signature=next((member.report["inputs"] for member in members if member.report["inputs"]), None),
         )
         return self._copyValues(model)
 

@@ -42,5 +42,5 @@ def most_rows(forward: Callable[[slice], Any], inputs: Sequence[Input], *, budge
     few = slice(0, min(_PROBE, len(inputs[0])))
     with torch.inference_mode(), _Largest() as largest:
         forward(few)
-    taken = max(largest.bytes, *(each[few].nbytes for each in inputs))
-    return max(1, budget * few.stop // max(taken, 1))
+    taken: int = max(largest.bytes, *(each[few].nbytes for each in inputs))
+    return max(1, budget * min(_PROBE, len(inputs[0])) // max(taken, 1))

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
-from sparkdl import factory as factories
 from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Columns
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import OutputParams, described
+from sparkdl.ml.saving import ModelReader, ModelWriter, as_program
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment
 from sparkdl.ml.udf import costly, make_udf
 from sparkdl.objective import ModelFactory
+from sparkdl.program import Signature
 from sparkdl.spark.columns import named, travelling
 from sparkdl.spark.resources import qualified
 
-_WEIGHTS = "weights.safetensors"
-_FORMAT = 1
 _SCORED = "sparkdl outputs"
 
 
@@ -37,12 +35,14 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
     Args:
         factory: makes the module.
-        weights: safetensors bytes.
+        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.program.Program`` does.
         kind: what the module's output means.
         precision: the precision it was trained in.
         history: a row per epoch.
         report: what the run took.
         scalar: whether the module's output is one number for each row.
+        signature: of each input the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``; an
+            export needs it. None for not known.
 
     Attributes:
         history: list of dicts, a row per epoch: ``epoch, step, samples, loss``, ``valid_*``, ``seconds``,
@@ -60,6 +60,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
         scalar: bool = False,
+        signature: Signature | None = None,
     ) -> None:
         super().__init__()
         self._setDefault(
@@ -78,6 +79,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         self._precision = precision
         self._scalar = scalar
         self._shipment = Shipment()
+        self._signature = signature
         self.history = history or []
         self.report = report or {}
 
@@ -85,14 +87,42 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         """The trained module on the CPU, in evaluation mode."""
         return self._scorer().module()
 
-    def write(self) -> MLWriter:
+    def write(self) -> ModelWriter:
         """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return TorchModelWriter(self)
+        return ModelWriter(self)
 
     @classmethod
-    def read(cls) -> TorchModelReader:
+    def read(cls) -> ModelReader:
         """The reader; ``TorchModel.load(path)`` is the short form."""
-        return TorchModelReader()
+        return ModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> TorchModel:
+        """Load a saved model.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a part of it is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds no model, a damaged one, one of a newer format, one whose factory cannot be
+                imported, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
+
+    def exportProgram(self, path: str) -> None:
+        """Write the model as a torch.export program for batches of any size, for ``torch.export.load`` elsewhere.
+
+        Args:
+            path: of the file, a path or URI; by convention it ends in ``.pt2``.
+
+        Raises:
+            InvalidInput: the path exists, or the model cannot be exported.
+        """
+        root = qualified(SparkSession.active(), path)
+        if files.exists(root):
+            raise InvalidInput(f"{path} exists; delete it, or export to another path.")
+        files.write(root, as_program(self))
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"
@@ -138,75 +168,3 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
             wanted = {self.getRawPredictionCol(): raw, self.getProbabilityCol(): probability, **wanted}
         kept = [named(name) for name in dataset.columns]
         return scored.select(*kept, *(column.alias(name) for name, column in wanted.items() if name))
-
-
-class TorchModelWriter(MLWriter):
-    """Writes ``metadata/`` as pyspark.ml does, and the weights as one safetensors file.
-
-    Args:
-        model: what is written.
-    """
-
-    def __init__(self, model: TorchModel) -> None:
-        super().__init__()
-        self._model = model
-
-    def save(self, path: str) -> None:
-        """Save the model; one that cannot be saved leaves untouched what was to be overwritten."""
-        factories.describe(self._model._factory)
-        super().save(path)
-
-    def saveImpl(self, path: str) -> None:
-        """Write the model; weights first, so that a path with metadata is a whole model.
-
-        Raises:
-            InvalidInput: the model's factory cannot be imported by another program, or the path exists.
-        """
-        model, spark = self._model, self.sparkSession
-        described = factories.describe(model._factory)
-        root = qualified(spark, path)
-        if files.exists(root):
-            raise InvalidInput(f"{path} exists; use write().overwrite().save(path) to replace it.")
-        files.write(f"{root}/{_WEIGHTS}", model._weights)
-        extra = {
-            "sparkdl": {
-                "format": _FORMAT,
-                "factory": described,
-                "kind": model._kind,
-                "precision": model._precision,
-                "scalar": model._scalar,
-                "history": model.history,
-                "report": model.report,
-            }
-        }
-        DefaultParamsWriter.saveMetadata(model, path, spark, extraMetadata=json.loads(json.dumps(extra)))
-
-
-class TorchModelReader(MLReader["TorchModel"]):
-    """Reads what ``TorchModelWriter`` wrote; nothing is unpickled."""
-
-    def load(self, path: str) -> TorchModel:
-        """Load a model.
-
-        Raises:
-            InvalidInput: the path holds no model, one of a newer format, or one whose factory cannot be imported.
-        """
-        spark: SparkSession = self.sparkSession
-        metadata = DefaultParamsReader.loadMetadata(path, spark)
-        found = metadata.get("sparkdl")
-        if found is None:
-            raise InvalidInput(f"{path} holds a {metadata.get('class')}; expected a sparkdl TorchModel.")
-        if found["format"] > _FORMAT:
-            raise InvalidInput(f"{path} was written by a newer sparkdl (format {found['format']}); expected {_FORMAT}.")
-        model = TorchModel(
-            factory=factories.resolve(found["factory"]),
-            weights=files.read(f"{qualified(spark, path)}/{_WEIGHTS}"),
-            kind=found["kind"],
-            precision=found["precision"],
-            history=found["history"],
-            report=found["report"],
-            scalar=found["scalar"],
-        )
-        model._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(model, metadata)
-        return model

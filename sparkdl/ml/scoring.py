@@ -31,7 +31,7 @@ class Scorer:
 
     Attributes:
         factory: makes the module.
-        weights: safetensors bytes.
+        weights: safetensors bytes; none where the factory carries them, as a ``Program`` does.
         kind: what the output means.
         precision: the precision it was trained in.
         columns: the input columns. NaN and infinity in them go through the model as they are: what a row without a
@@ -85,7 +85,8 @@ class Scorer:
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
         module = Objective(self.factory, nn.MSELoss(), precision=self.precision).build()
-        unpack(self.weights, module)
+        if self.weights:
+            unpack(self.weights, module)
         return module.eval()
 
     def _input(self, array: pa.Array, index: int) -> Input:

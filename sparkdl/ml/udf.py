@@ -33,7 +33,7 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
     import pandas as pd
     from pyspark.sql import pandas as spark_pandas
 
-    kind = pd.DataFrame if len(returned) > 1 else pd.Series
+    kind: Any = pd.DataFrame if len(returned) > 1 else pd.Series
 
     def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
         tuples = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)

@@ -187,9 +187,10 @@ def test_a_model_may_write_to_its_inputs():
 
 def test_what_lies_between_input_and_output_bounds_the_rows():
     wide = nn.Sequential(nn.Linear(1, 1000), nn.ReLU(), nn.Linear(1000, 1))
-    assert most_rows(wide, (torch.zeros(100, 1),), budget=400_000) == 100
-    assert most_rows(nn.Linear(1, 1), (torch.zeros(100, 1),), budget=400) == 100
-    assert most_rows(wide, (torch.zeros(2, 1),), budget=1) == 1
+    narrow, x = nn.Linear(1, 1), torch.zeros(100, 1)
+    assert most_rows(lambda rows: wide(x[rows]), (x,), budget=400_000) == 100
+    assert most_rows(lambda rows: narrow(x[rows]), (x,), budget=400) == 100
+    assert most_rows(lambda rows: wide(x[:2][rows]), (x[:2],), budget=1) == 1
 
 
 # ---- models that a worker holds --------------------------------------------------------------------------------------

@@ -1,0 +1,247 @@
+"""Archives of torch.export programs, read before torch sees them.
+
+torch's loader takes an archive at its word. It unpickles payloads; it looks operators up by attribute path, so that
+``torch.os.system`` is one; it has sympy evaluate expressions, and Python evaluate guards and code that it writes from
+the graph's names. Here an archive's own JSON is checked against what a program that only computes has to say, and an
+archive is written anew from what was checked, so that no reader finds in it what another one overlooks.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparkdl.errors import InvalidInput
+
+_MODEL = "models/model.json"
+_CONFIGS = {
+    "data/weights/model_weights_config.json": ("data/weights/", re.compile(r"weight_\d+")),
+    "data/constants/model_constants_config.json": ("data/constants/", re.compile(r"tensor_\d+")),
+}
+_PLAIN = re.compile(
+    r"models/model\.json|data/(weights/(weight_\d+|model_weights_config\.json)|"
+    r"constants/(tensor_\d+|model_constants_config\.json))|archive_format|archive_version|byteorder|"
+    r"\.data/\w+|\.format_version|\.storage_alignment"
+)
+_EXAMPLES = "data/sample_inputs/model.pt"
+
+_PYTHON_OPERATORS = {
+    "_operator": "abs add and_ eq floordiv ge getitem gt le lt mod mul ne neg not_ or_ pos pow sub truediv",
+    "math": "ceil floor sqrt trunc",
+    "torch": "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt",
+    # Blocks under torch.no_grad() and torch.autocast(): they run a graph of the program itself.
+    "torch.ops.higher_order": "wrap_with_autocast wrap_with_set_grad_enabled",
+}
+_OPERATORS = {f"{module}.{name}" for module, names in _PYTHON_OPERATORS.items() for name in names.split()}
+_ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
+
+_FUNCTION_NAMES = (
+    "Symbol Integer Float Rational Add Mul Pow Min Max Mod And Or Not Eq Ne Lt Le Gt Ge Equality Unequality "
+    "StrictLessThan LessThan StrictGreaterThan GreaterThan floor ceiling Abs FloorDiv ModularIndexing Where PythonMod "
+    "CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat "
+    "TruncToInt RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator"
+)
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_EXPRESSION = re.compile(r"[A-Za-z0-9_ ,.()'=+\-*/%<>]*")
+_SYNTAX = (
+    *(ast.Expression, ast.Load, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.UnaryOp, ast.USub),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
+_PATH = re.compile(r"[\w./ -]*")
+_VERSION = re.compile(r"[\w.+<=-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive's files by their names below its root."""
+
+    files: dict[str, bytes]
+    repeated: tuple[str, ...]
+
+    @staticmethod
+    def read(archive: bytes) -> Archive:
+        """Read an archive.
+
+        Raises:
+            InvalidInput: it is none, or it is damaged.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(archive)) as found:
+                entries = [entry for entry in found.infolist() if not entry.is_dir()]
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                    raise InvalidInput("the program's archive is compressed; expected one that torch.export wrote.")
+                names = [entry.filename.partition("/")[2] for entry in entries]
+                files = {name: found.read(entry) for name, entry in zip(names, entries, strict=True)}
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput(f"the program's archive is damaged: {error}") from error
+        return Archive(files, tuple(sorted({name for name in names if names.count(name) > 1})))
+
+    def doubts(self) -> list[str]:
+        """What in it could run code when torch loads it; empty for a program that only computes."""
+        found = [f"{name} is there more than once" for name in self.repeated]
+        for name, data in self.files.items():
+            if name == _EXAMPLES:
+                found += [f"{name} is pickled"] if data else []
+            elif not _PLAIN.fullmatch(name) and not name.startswith("extra/"):
+                found.append(f"{name} is a pickle, compiled code or another model")
+        for name in _CONFIGS:
+            found += self._payload_doubts(name)
+        found += [f"{_MODEL} has the {what}" for what in _odd_strings(self._program())]
+        return list(dict.fromkeys(found))
+
+    def bare(self) -> bytes:
+        """The archive anew: what ``doubts`` has looked at, and nothing else."""
+        kept = {name: data for name, data in self.files.items() if _PLAIN.fullmatch(name) or name == _EXAMPLES}
+        kept |= {name: json.dumps(self._json(name)).encode() for name in _CONFIGS}
+        kept[_MODEL] = json.dumps(self._program()).encode()
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w") as archive:
+            for name, data in kept.items():
+                archive.writestr(f"archive/{name}", data)
+        return written.getvalue()
+
+    def _program(self) -> Any:
+        """The program without what it need not have to be run: the guards, and where its operators came from."""
+        program = self._json(_MODEL)
+        try:
+            module = program["graph_module"]
+            module["module_call_graph"] = module["module_call_graph"][:1]
+            module["treespec_namedtuple_fields"] = {}
+            program["guards_code"] = []
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(f"the program's archive is damaged: {_MODEL} has no {error}.") from error
+        return _without_metadata(program)
+
+    def _payload_doubts(self, name: str) -> Iterator[str]:
+        folder, allowed = _CONFIGS[name]
+        config = self._json(name)
+        payloads = config.get("config") if isinstance(config, dict) else None
+        if not isinstance(payloads, dict) or not all(isinstance(meta, dict) for meta in payloads.values()):
+            raise InvalidInput(f"the program's archive is damaged: {name} lists no tensors.")
+        for key, meta in payloads.items():
+            path = str(meta.get("path_name"))
+            if meta.get("use_pickle") is not False or not allowed.fullmatch(path):
+                yield f"{folder}{path} ({key}) is pickled"
+        yield from (f"{name} has the {what}" for what in _odd_strings(config))
+
+    def _json(self, name: str) -> Any:
+        if name not in self.files:
+            raise InvalidInput(f"the program's archive has no {name}; expected one that torch.export wrote.")
+        try:
+            return json.loads(self.files[name])
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"the program's archive is damaged: {name}: {error}") from error
+
+
+def _without_metadata(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: {} if key == "metadata" else _without_metadata(inner) for key, inner in value.items()}
+    return [_without_metadata(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _odd_strings(value: Any) -> Iterator[str]:
+    """The strings that no harmless program has at their place; whatever can hold code is a string."""
+    for key, text in _strings(value):
+        check = _CHECKS.get(key)
+        if check is None or not check(text):
+            yield f"{key} {text if len(text) < 100 else text[:100] + '...'!r}"
+
+
+def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    for inner in value if isinstance(value, list) else ():
+        yield from _strings(inner, key)
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield "key", name
+        yield from _strings(inner, name)
+
+
+def _operator(target: str) -> bool:
+    """Whether a target is an operator that computes: of ATen's dispatcher, and none that reads or writes files."""
+    names = _ATEN.fullmatch(target)
+    if names is None:
+        return target in _OPERATORS
+    found = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
+    if not isinstance(found, torch._ops.OpOverload):
+        return False
+    name: Callable[[], str] = found.name
+    if not torch._C._dispatch_has_kernel(name()):
+        return False
+    return all(argument.name != "filename" for argument in found._schema.arguments)
+
+
+def _expression(text: str) -> bool:
+    """Whether a symbolic expression is only arithmetic: torch has sympy evaluate it as Python."""
+    if not _EXPRESSION.fullmatch(text):
+        return False
+    try:
+        return all(_arithmetic(node) for node in ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _arithmetic(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _FUNCTIONS
+        case ast.Name(id=name) | ast.keyword(arg=str(name)):
+            return bool(_WORD.fullmatch(name))
+        case ast.Constant(value=str(text)):
+            return bool(_WORD.fullmatch(text) or _NUMBER.fullmatch(text))
+        case ast.Constant(value=value):
+            return isinstance(value, (bool, int, float))
+    return isinstance(node, _SYNTAX)
+
+
+def _structure(text: str) -> bool:
+    """Whether inputs or outputs are nested tuples, lists and dictionaries, and nothing that has to be imported."""
+    try:
+        protocol, spec = json.loads(text)
+        return protocol == 1 and _plain_structure(spec)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
+
+
+def _plain_structure(spec: Any) -> bool:
+    if spec["type"] not in (None, "builtins.tuple", "builtins.list", "builtins.dict"):
+        return False
+    context = None if spec["context"] is None else json.loads(spec["context"])
+    names = [] if context is None else context
+    plain = isinstance(names, list) and all(isinstance(name, str) and _name(name) for name in names)
+    return plain and all(_plain_structure(child) for child in spec["children_spec"])
+
+
+def _name(text: str) -> bool:
+    return not text or text.isidentifier()
+
+
+def _path(text: str) -> bool:
+    return bool(_PATH.fullmatch(text))
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "target": _operator,
+    "expr_str": _expression,
+    **dict.fromkeys(("in_spec", "out_spec"), _structure),
+    **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), _name),
+    **dict.fromkeys(
+        ("key", "parameter_name", "buffer_name", "tensor_constant_name", "user_input_name", "fqn", "path_name"), _path
+    ),
+    **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, which travels as its repr
+    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), lambda text: text in ("Infinity", "-Infinity", "NaN")),
+    "torch_version": lambda text: bool(_VERSION.fullmatch(text)),
+}
+"""What a string may be, by the key that it, or the list it is in, stands under; no other key may hold one."""
