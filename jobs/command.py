@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
 
 _SPEC = {"class_path", "init_args"}
@@ -137,6 +138,9 @@ class Parser(ArgumentParser):
 
         The factories among an estimator's arguments are ``functools.partial`` of a class or function and of what was
         given: small to send, and saved with the model as an import path and JSON.
+
+        Raises:
+            InvalidInput: a class does not take what it is given.
         """
         model = config.get("estimator.init_args.model")
         if isinstance(model, Namespace) and not inspect.isclass(function := resolve_name(model.class_path)):
@@ -144,7 +148,10 @@ class Parser(ArgumentParser):
             arguments.add_function_arguments(function)
             given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
             config["estimator.init_args.model"] = partial(function, **given)
-        made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+        try:
+            made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+        except ValueError as error:  # what jsonargparse makes of our own, of a class that something may be or not
+            raise InvalidInput(str(error)) from error
         return {name: value for name, value in vars(made).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
@@ -212,7 +219,8 @@ def _estimator_types() -> dict[str, Any]:
         "loss": Callable[[Any, Tensor], Any],
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
         "metrics": dict[str, Metric] | None,
-        "hooks": list[Hook] | None,
+        "columns": list[Column],
+        "hooks": list[Hook],
     }
 
 

@@ -118,6 +118,12 @@ def test_mistakes_are_named(jobs, tmp_path, capsys, given, said):
     assert said in capsys.readouterr().err
 
 
+def test_what_a_union_makes_of_a_mistake_is_one(jobs, capsys):
+    words = ["--estimator", "sparkdl.TorchRegressor", "--data.path", "here", "--test.path", "here", "--test.table", "t"]
+    assert jobs.command.main(jobs.train.train, words) == 2
+    assert "path and table; expected exactly one" in capsys.readouterr().err
+
+
 # ---- rows -------------------------------------------------------------------------------------------------------
 
 

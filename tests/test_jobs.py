@@ -233,7 +233,7 @@ def test_bad_value_is_refused(refused, write, changes, said):
 
 def test_missing_file_and_missing_argument_are_refused(refused, tmp_path):
     assert "nowhere.yaml" in refused("--config", str(tmp_path / "nowhere.yaml"))
-    assert "data" in refused("--model", "model", "--output", "here", job="predict").splitlines()[-1]
+    assert "model" in refused("--data.path", "here", job="predict").splitlines()[-1]
 
 
 # ---- exit codes -------------------------------------------------------------------------------------------------
