@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 
 import metrics
 from command import Data, main
@@ -49,7 +50,9 @@ def evaluate(
         print(measured.text())
         if place is not None:
             figures = {"model": model, "label": label, **measured.figures()}
-            plain = {name: None if figure != figure else figure for name, figure in figures.items()}  # JSON has no NaN
+            # JSON knows neither NaN nor infinity.
+            lost = {name for name, each in figures.items() if isinstance(each, float) and not isfinite(each)}
+            plain = figures | dict.fromkeys(lost)
             files.write(place, json.dumps(plain, indent=2).encode())
             print(f"wrote {output}")
 
