@@ -12,7 +12,7 @@ from tests.sessions import frame
 class TestOwnLoopsOnSpark(OwnLoopContract):
     @pytest.fixture
     def cluster(self, spark):
-        return SparkCluster(spark, 2)
+        return SparkCluster(spark, 2, timeout=60.0)  # a collective that hangs fails the test, with its place
 
     def make_data(self, arrays):
         return frame(arrays)
