@@ -32,7 +32,7 @@ demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, pre
 	rm -rf build/demo
 	$(BIN)/python examples/digits_to_parquet.py build/demo/data
 	$(SUBMIT) --py-files examples/digits_net.py jobs/train.py --config conf/train/digits.yaml
-	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data build/demo/data/test \
+	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data.path build/demo/data/test \
 		--output build/demo/predictions --label label
 
 test: $(INSTALLED) ## the fast tests, in less than 15 minutes and never retried

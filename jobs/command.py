@@ -13,6 +13,7 @@ import difflib
 import inspect
 import re
 import sys
+from abc import ABC
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -29,6 +30,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
 
 _SPEC = {"class_path", "init_args"}
@@ -47,21 +49,51 @@ _JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 
 @dataclass(frozen=True)
 class Data:
-    """Rows that Spark reads.
+    """Rows that Spark reads: exactly one of path, table and query.
 
     Args:
         path: a file or folder, on any filesystem that Spark reads.
-        format: parquet, orc, csv, json or another that Spark knows.
-        options: the reader's options, for example {header: true, inferSchema: true} for csv.
+        table: a table or view of the catalog, for example db.name or catalog.db.name.
+        query: SQL whose result is read.
+        format: of path; parquet, orc, csv, json or another that Spark knows.
+        schema: of path; columns and types as in CREATE TABLE, for example "x double, label int". Without it Spark
+            takes the file's own, or for csv strings unless options has inferSchema.
+        options: the reader's options, for example {header: true} for csv.
+
+    Raises:
+        InvalidInput: there is another number of places than one, or a setting that its place does not heed.
     """
 
-    path: str
+    path: str | None = None
+    table: str | None = None
+    query: str | None = None
     format: str = "parquet"
+    schema: str | None = None
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidInput(
+                f"rows are to be read from {' and '.join(given) or 'nowhere'}; expected exactly one of path, table "
+                "and query."
+            )
+        unheeded = {"path": (), "table": ("format", "schema"), "query": ("format", "schema", "options")}[given[0]]
+        plain = {"format": "parquet", "schema": None, "options": {}}
+        for name in unheeded:
+            if getattr(self, name) != plain[name]:
+                raise InvalidInput(f"rows are read from a {given[0]}, which takes no {name}; leave it out.")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows, not read before they are needed."""
-        return spark.read.format(self.format).options(**self.options).load(self.path)
+        if self.query is not None:
+            return spark.sql(self.query)
+        reader = spark.read.options(**self.options)
+        if self.table is not None:
+            return reader.table(self.table)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        return reader.format(self.format).load(self.path)
 
 
 def main(job: Callable[..., None], arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +138,9 @@ class Parser(ArgumentParser):
 
         The factories among an estimator's arguments are ``functools.partial`` of a class or function and of what was
         given: small to send, and saved with the model as an import path and JSON.
+
+        Raises:
+            InvalidInput: a class does not take what it is given.
         """
         model = config.get("estimator.init_args.model")
         if isinstance(model, Namespace) and not inspect.isclass(function := resolve_name(model.class_path)):
@@ -113,7 +148,10 @@ class Parser(ArgumentParser):
             arguments.add_function_arguments(function)
             given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
             config["estimator.init_args.model"] = partial(function, **given)
-        made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+        try:
+            made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+        except ValueError as error:  # what jsonargparse makes of our own, of a class that something may be or not
+            raise InvalidInput(str(error)) from error
         return {name: value for name, value in vars(made).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
@@ -181,7 +219,17 @@ def _estimator_types() -> dict[str, Any]:
         "loss": Callable[[Any, Tensor], Any],
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
         "metrics": dict[str, Metric] | None,
+        "columns": list[Column],
+        "hooks": list[Hook],
     }
+
+
+class Hook(ABC):  # noqa: B024 - it asks for one of several methods, not for a certain one
+    """Any class with one of a hook's methods, so that a configuration may name it and say what it is made with."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return any(hasattr(other, name) for name in ("on_start", "on_step", "on_epoch", "on_end"))
 
 
 def _hints(kind: type) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.job_fixtures import jobs, read, refused  # noqa: F401 - fixtures
 from tests.sessions import Finished, drive, session
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ def test_digits_from_parquet_to_predictions(train, digits, tmp_path):
 
     places = {
         "model": tmp_path / "model",
-        "data": digits / "test",
+        "data.path": digits / "test",
         "output": tmp_path / "predictions",
         "label": "label",
     }

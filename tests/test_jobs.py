@@ -10,7 +10,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,19 +21,6 @@ from sparkdl import AllReduce, TorchClassifier, TorchRegressor, factory
 from sparkdl.errors import InvalidInput, MemberFailed, Place
 
 ROOT = Path(__file__).resolve().parents[1]
-NETS = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, hidden: int = 8, activation: nn.Module | None = None):
-        super().__init__()
-
-def build(hidden: int, depth: int = 1) -> nn.Module:
-    return nn.Linear(hidden, depth)
-
-def zero_one(output, target):
-    return (output.argmax(1) != target).float()
-"""
 CONFIG = {
     "data": {"path": "train.parquet"},
     "test": {"path": "test.csv", "format": "csv", "options": {"header": True}},
@@ -58,21 +44,6 @@ CONFIG = {
 MODEL = "estimator.init_args.model"
 
 
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    """The modules of jobs/, and a module of nets, on the path as spark-submit puts them there."""
-    nets = tmp_path_factory.mktemp("nets")
-    (nets / "some_nets.py").write_text(NETS)
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in (nets, ROOT / "examples", ROOT / "jobs"):
-            patch.syspath_prepend(folder)
-        import command
-        import predict
-        import train
-
-        yield SimpleNamespace(command=command, predict=predict, train=train)
-
-
 @pytest.fixture
 def write(tmp_path):
     """A configuration file like ``CONFIG``, in which what stands at a dotted key, or in place of one, is another."""
@@ -91,36 +62,6 @@ def write(tmp_path):
         return str(file)
 
     return write
-
-
-@pytest.fixture
-def read(jobs):
-    """What ``train`` is called with, given a configuration file and further arguments."""
-
-    def read(*arguments):
-        called = {}
-
-        @functools.wraps(jobs.train.train)
-        def job(**given):
-            called.update(given)
-
-        assert jobs.command.main(job, ["--config", *arguments]) == 0
-        return SimpleNamespace(**called)
-
-    return read
-
-
-@pytest.fixture
-def refused(jobs, capsys):
-    """What is said of a configuration that is refused."""
-
-    def refused(*arguments, job="train"):
-        with pytest.raises(SystemExit) as ended:
-            jobs.command.main(getattr(getattr(jobs, job), job), arguments)
-        assert ended.value.code == 2
-        return capsys.readouterr().err
-
-    return refused
 
 
 # ---- configurations ---------------------------------------------------------------------------------------------
@@ -284,7 +225,6 @@ def test_unknown_key_on_the_command_line_names_the_nearest(refused, write, key, 
         ({"estimator.init_args.epochs": "many"}, "epochs"),
         ({"estimator.init_args.strategy": "collections.OrderedDict"}, "does not implement protocol Strategy"),
         ({"estimator.class_path": "sparkdl.TorchModel"}, "GangEstimator"),
-        ({"data": {}}, "data.path"),
     ],
 )
 def test_bad_value_is_refused(refused, write, changes, said):
@@ -293,7 +233,7 @@ def test_bad_value_is_refused(refused, write, changes, said):
 
 def test_missing_file_and_missing_argument_are_refused(refused, tmp_path):
     assert "nowhere.yaml" in refused("--config", str(tmp_path / "nowhere.yaml"))
-    assert "data" in refused("--model", "model", job="predict").splitlines()[-1]
+    assert "model" in refused("--data.path", "here", job="predict").splitlines()[-1]
 
 
 # ---- exit codes -------------------------------------------------------------------------------------------------
@@ -351,12 +291,13 @@ def test_estimator_without_a_class_is_refused(jobs, write, capsys):
 
 
 def test_prediction_without_a_purpose_is_refused(jobs, capsys):
-    assert jobs.command.main(jobs.predict.predict, ["--model", "model", "--data", "data"]) == 2
+    assert jobs.command.main(jobs.predict.predict, ["--model", "model", "--data.path", "data"]) == 2
     assert "output, label or both" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("job", "words"), [("train", ["--estimator", "--output"]), ("predict", ["--model", "--label"])]
+    ("job", "words"),
+    [("train", ["--estimator", "--output"]), ("predict", ["--model", "--label"]), ("evaluate", ["--data.table"])],
 )
 def test_help(job, words):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
@@ -374,11 +315,11 @@ def test_help(job, words):
     assert all(word in shown.stdout for word in words)
 
 
-# ---- what predict says ------------------------------------------------------------------------------------------
+# ---- what is said of predictions ------------------------------------------------------------------------------------
 
 
 def test_scores(jobs):
-    text = jobs.predict.scores({(0, 0): 3, (0, 1): 1, (2, 2): 100})
+    text = jobs.metrics.scores({(0, 0): 3, (0, 1): 1, (2, 2): 100})
     assert text.splitlines() == [
         "accuracy 0.9904 (103 of 104 rows)",
         "",
@@ -388,6 +329,6 @@ def test_scores(jobs):
         "    1    .    .    .",
         "    2    .    .  100",
     ]
-    assert jobs.predict.scores({}) == "accuracy 0.0000 (0 of 0 rows), 0 classes"
-    many = {(one, one): 1 for one in range(jobs.predict.MOST_CLASSES + 1)}
-    assert jobs.predict.scores(many) == "accuracy 1.0000 (21 of 21 rows), 21 classes"
+    assert jobs.metrics.scores({}) == "accuracy 0.0000 (0 of 0 rows), 0 classes"
+    many = {(one, one): 1 for one in range(jobs.metrics.MOST_CLASSES + 1)}
+    assert jobs.metrics.scores(many) == "accuracy 1.0000 (21 of 21 rows), 21 classes"

@@ -1,0 +1,223 @@
+"""How predictions compare with true labels: figures, and their text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, NumericType
+
+from sparkdl import TorchModel
+from sparkdl.errors import InvalidInput
+
+MOST_CLASSES = 20  # of which a table fits a terminal
+_LEAST = 1e-15  # the probability that a smaller one counts as: the logarithm of 0 is infinite
+
+Counts = dict[tuple[int, int], int]
+"""Rows of each (label, prediction)."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Of a classifier.
+
+    Attributes:
+        counts: rows of each (label, prediction).
+        log_loss: mean of -log(probability of the label), in nats; None without probabilities.
+        auc: area under the ROC curve; None unless there are two classes, and rows of both.
+    """
+
+    counts: Counts
+    log_loss: float | None = None
+    auc: float | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows with a label."""
+        return sum(self.counts.values())
+
+    @property
+    def accuracy(self) -> float:
+        """The share of rows whose prediction is the label."""
+        return right(self.counts) / max(self.rows, 1)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean over classes, of the labels or predicted, of 2 TP / (2 TP + FP + FN)."""
+        each = [self._f1(one) for one in classes(self.counts)]
+        return sum(each) / max(len(each), 1)
+
+    def _f1(self, one: int) -> float:
+        """The share of the class's rows, of both kinds, that meet: a class in neither is not asked about."""
+        true = sum(count for (label, _), count in self.counts.items() if label == one)
+        found = sum(count for (_, prediction), count in self.counts.items() if prediction == one)
+        return 2 * self.counts.get((one, one), 0) / (true + found)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as plain data; the confusion matrix has a row for each label, a column for each prediction."""
+        known = classes(self.counts)
+        matrix = [[self.counts.get((true, found), 0) for found in known] for true in known]
+        return {
+            "rows": self.rows,
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "log_loss": self.log_loss,
+            "auc": self.auc,
+            "confusion": {"classes": known, "counts": matrix},
+        }
+
+    def text(self) -> str:
+        """All figures that there are, and the table."""
+        named = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
+        lines = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
+        first, _, rest = scores(self.counts).partition("\n")
+        return "\n".join([first, *lines, *([rest] if rest else [])])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Of a regressor.
+
+    Attributes:
+        rows: rows with a label.
+        rmse: the root mean squared error, in the label's unit.
+        mae: the mean absolute error, in the label's unit.
+        r2: 1 - squared error / squared deviation of the labels from their mean; None where all labels are the same.
+    """
+
+    rows: int
+    rmse: float
+    mae: float
+    r2: float | None
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as plain data."""
+        return {"rows": self.rows, "rmse": self.rmse, "mae": self.mae, "r2": self.r2}
+
+    def text(self) -> str:
+        """All figures that there are."""
+        r2 = "" if self.r2 is None else f"\nR2 {self.r2:.4f}"
+        return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
+
+
+def known(model: TorchModel, predictions: DataFrame, label: str) -> DataFrame:
+    """The predictions of rows that have a label.
+
+    Raises:
+        InvalidInput: there is no such label, or labels or predictions are not numbers.
+    """
+    check_label(predictions, label)
+    column = model.getPredictionCol()
+    if not isinstance(predictions.schema[column].dataType, NumericType):
+        raise InvalidInput(f"{column} is the model's raw output, which cannot be compared with {label}.")
+    return predictions.where(F.col(_quoted(label)).isNotNull())
+
+
+def check_label(rows: DataFrame, label: str) -> None:
+    """Refuse a label that is not there, or no number."""
+    if label not in rows.columns:
+        raise InvalidInput(f"label is {label!r}; expected one of the columns {', '.join(rows.columns)}.")
+    kind = rows.schema[label].dataType
+    if not isinstance(kind, NumericType | BooleanType):
+        raise InvalidInput(f"the label {label} is of type {kind.simpleString()}; expected numbers.")
+
+
+def classifies(model: TorchModel, predictions: DataFrame) -> bool:
+    """Whether the model is a classifier, by the columns that it has added."""
+    return bool({model.getProbabilityCol(), model.getRawPredictionCol()} & set(predictions.columns))
+
+
+def measure(model: TorchModel, predictions: DataFrame, label: str) -> Classes | Numbers:
+    """Every figure of the model's kind, of the rows that have a label.
+
+    Raises:
+        InvalidInput: no row has a label, or labels and predictions cannot be compared.
+    """
+    found = _classes if classifies(model, predictions) else _numbers
+    measured = found(model, known(model, predictions, label), label)
+    if not measured.rows:
+        raise InvalidInput(f"no row has a label in the column {label}; expected some.")
+    return measured
+
+
+def count(model: TorchModel, rows: DataFrame, label: str) -> Counts:
+    """Rows of each (label, prediction)."""
+    pairs = rows.groupBy(_class(label), _class(model.getPredictionCol())).count().collect()
+    return {(true, predicted): number for true, predicted, number in pairs}
+
+
+def _classes(model: TorchModel, rows: DataFrame, label: str) -> Classes:
+    probability = model.getProbabilityCol()
+    if probability not in rows.columns:
+        return Classes(count(model, rows, label))
+    kept = rows.select(
+        _class(label).alias("label"),
+        _class(model.getPredictionCol()).alias("prediction"),
+        F.col(_quoted(probability)).alias("probability"),
+    ).persist()  # there are two passes over it, and the model is the dear part
+    try:
+        chance = F.get(vector_to_array("probability"), F.col("label"))  # null for a label that the model has not
+        surprise = -F.log(F.greatest(F.coalesce(chance, F.lit(0.0)), F.lit(_LEAST)))
+        found = kept.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
+        counts = {(true, predicted): number for true, predicted, number, _ in found}
+        loss = math.fsum(total for *_, total in found) / max(sum(counts.values()), 1)
+        return Classes(counts, loss, _auc(kept) if {true for true, _ in counts} == {0, 1} else None)
+    finally:
+        kept.unpersist()
+
+
+def _auc(rows: DataFrame) -> float | None:
+    """The exact area; None where the model has more than two classes."""
+    if len(rows.first()["probability"]) != 2:
+        return None
+    labelled = rows.withColumn("label", F.col("label").cast("double"))
+    evaluator = BinaryClassificationEvaluator(rawPredictionCol="probability", labelCol="label", numBins=0)
+    return float(evaluator.evaluate(labelled))
+
+
+def _numbers(model: TorchModel, rows: DataFrame, label: str) -> Numbers:
+    true = F.col(_quoted(label)).cast("double")
+    error = F.col(_quoted(model.getPredictionCol())) - true
+    wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
+    number, squared, absolute, spread = rows.agg(*wanted).first()
+    if not number:
+        return Numbers(0, 0.0, 0.0, None)
+    return Numbers(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
+
+
+def scores(counts: Counts) -> str:
+    """Accuracy and confusion table as text, from the number of rows of each (label, prediction)."""
+    rows = sum(counts.values())
+    text = f"accuracy {right(counts) / max(rows, 1):.4f} ({right(counts)} of {rows} rows)"
+    found = classes(counts)
+    if not 0 < len(found) <= MOST_CLASSES:
+        return f"{text}, {len(found)} classes"
+    width = 2 + max(len(str(number)) for number in (*found, *counts.values()))
+    table: list[list[object]] = [["", *found]]
+    table += [[true, *(counts.get((true, one), ".") for one in found)] for true in found]
+    lines = ["".join(f"{cell:>{width}}" for cell in line) for line in table]
+    return "\n".join([text, "", "confusion: a row for each label, a column for each prediction", *lines])
+
+
+def right(counts: Counts) -> int:
+    """Rows whose prediction is the label."""
+    return sum(number for (true, found), number in counts.items() if true == found)
+
+
+def classes(counts: Counts) -> list[int]:
+    """The classes that are a label or a prediction of some row."""
+    return sorted({one for pair in counts for one in pair})
+
+
+def _class(name: str) -> Any:
+    return F.col(_quoted(name)).cast("int")
+
+
+def _quoted(name: str) -> str:
+    """A column's name with whatever dots it has."""
+    return "`" + name.replace("`", "``") + "`"

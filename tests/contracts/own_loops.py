@@ -1,0 +1,120 @@
+"""Loops that users bring along: plain torch.distributed, DDP and Lightning Fabric, as the work of a gang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from sparkdl.feed.part import Part
+from sparkdl.feed.sampling import Plan
+from sparkdl.train import Training
+from sparkdl.world import World
+from tests.contracts.work import Net, Seeded, arrays
+
+
+def collectives(world: World, part: Part | None) -> dict[str, Any]:
+    """Collectives of two members or more, each with what a member gets from it."""
+    rank, size, found = world.rank, world.size, {}
+    own = torch.tensor([rank + 1.0])
+    dist.barrier()
+    found["summed"] = _after(dist.all_reduce, own.clone())
+    found["largest"] = _after(dist.all_reduce, own.clone(), dist.ReduceOp.MAX)
+    found["sent to all"] = _after(dist.broadcast, own.clone(), src=size - 1)
+    gathered = [torch.zeros(1) for _ in range(size)]
+    dist.all_gather(gathered, own)
+    found["gathered"] = torch.cat(gathered).tolist()
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    found["objects"] = objects
+    pieces = [torch.tensor([10.0 * rank + each]) for each in range(size)]
+    found["dealt out"] = _after(dist.reduce_scatter, torch.zeros(1), pieces)
+    arrived = torch.zeros(1)
+    sent = dist.isend(own, (rank + 1) % size)
+    dist.recv(arrived, (rank - 1) % size)
+    sent.wait()
+    found["from the left"] = arrived.tolist()
+    alone = dist.new_group([0])
+    found["of the first alone"] = _after(dist.all_reduce, own.clone(), group=alone) if rank == 0 else None
+    return found
+
+
+def _after(collective: Any, tensor: torch.Tensor, *arguments: Any, **options: Any) -> list[float]:
+    collective(tensor, *arguments, **options)
+    return tensor.tolist()
+
+
+@dataclass(frozen=True)
+class Ddp:
+    """The training with DDP instead of sparkdl's loop: its model, optimizer and plan, the mean squared error.
+
+    Attributes:
+        training: what to do.
+        weighted: the rows have weights, and a step's loss is the weighted mean.
+        stumbles: the rank that raises before its third backward pass, while the others wait for its gradients.
+    """
+
+    training: Training
+    weighted: bool = False
+    stumbles: int | None = None
+
+    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+        assert part is not None
+        module = self.training.objective.build()
+        model, done = DistributedDataParallel(module), 0
+        optimizer = self.training.objective.optimizer(model.parameters())
+        plan = Plan(part.parts, self.training.batch_size, self.training.seed)
+        for epoch in range(self.training.epochs):
+            for batch in part.batches(plan, epoch=epoch):
+                if done == 2 and world.rank == self.stumbles:
+                    raise ArithmeticError("stumbled over a row")
+                losses = mse_loss(model(*batch.inputs), batch.target, reduction="none")
+                total = torch.tensor(float(batch.total), dtype=torch.float64)
+                if self.weighted:
+                    losses, total = losses * batch.weights, batch.weights.sum().double()
+                    dist.all_reduce(total)
+                optimizer.zero_grad()
+                (losses.sum() * world.size / total).backward()
+                optimizer.step()
+                done += 1
+        return {"steps": done, "parameters": arrays(dict(module.named_parameters()))}
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Lightning Fabric on a gang that is up already: it is told who is who, and starts no process of its own."""
+
+    batch_size: int = 8
+
+    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+        from lightning_fabric import Fabric as Lightning
+        from lightning_fabric.plugins.environments import TorchElasticEnvironment
+
+        assert part is not None
+        environment = TorchElasticEnvironment()  # reads RANK, WORLD_SIZE and LOCAL_RANK, which a gang sets
+        fabric = Lightning(accelerator="cpu", devices=world.size, strategy="ddp", plugins=[environment])
+        fabric.launch()
+        module: nn.Module = Seeded(Net)()
+        model, optimizer = fabric.setup(module, torch.optim.SGD(module.parameters(), lr=0.1))
+        for batch in part.batches(Plan(part.parts, self.batch_size), epoch=0):
+            optimizer.zero_grad()
+            losses = mse_loss(model(*batch.inputs), batch.target, reduction="sum")
+            fabric.backward(losses * world.size / batch.total)
+            optimizer.step()
+        total: Any = fabric.all_reduce(torch.tensor(float(part.rows)), reduce_op="sum")
+        return {
+            "rank": fabric.global_rank,
+            "size": fabric.world_size,
+            "rows": int(total),
+            "parameters": arrays(dict(module.named_parameters())),
+        }
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
