@@ -7,7 +7,6 @@ attempt and step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 __all__ = [
@@ -18,10 +17,7 @@ __all__ = [
     "PeerLost",
     "Place",
     "SparkdlError",
-    "listed",
 ]
-
-_MOST_NAMES = 20  # that a message lists
 
 
 @dataclass(frozen=True)
@@ -118,9 +114,3 @@ class MemberLost(SparkdlError):
 
 class PeerLost(SparkdlError):
     """A member could go no further because another member had gone; never the first cause."""
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, which a table of a thousand columns must not push off the screen."""
-    text = ", ".join(map(repr, names[:_MOST_NAMES]))
-    return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"

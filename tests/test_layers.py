@@ -35,9 +35,7 @@ LAYERS = (
     ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
     (
         "sparkdl.world",
-        "sparkdl.cluster",
-        "sparkdl.process",
-        "sparkdl.member",
+        *("sparkdl.cluster", "sparkdl.process", "sparkdl.member"),
         "sparkdl.feed",
         "sparkdl.checkpoint",
         "sparkdl.run",

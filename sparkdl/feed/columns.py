@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from sparkdl.errors import InvalidInput, listed
+from sparkdl.errors import InvalidInput
 from sparkdl.feed.kinds import refusal
 from sparkdl.tensors import DTYPES
+
+_MOST_NAMES = 20  # in a message
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,9 @@ def _merge(one: Column, other: Column) -> Column:
     if one.ragged and other.ragged and one.padding != other.padding:
         raise InvalidInput(f"column {one.name!r} is used twice, with padding {one.padding} and {other.padding}.")
     return Column(one.name, **found, padding=one.padding if one.ragged else other.padding)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, which a table of a thousand columns must not push off the screen."""
+    text = ", ".join(map(repr, names[:_MOST_NAMES]))
+    return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"

@@ -19,7 +19,7 @@ from sparkdl.ml.params import OutputParams, described
 from sparkdl.ml.saving import ModelReader, ModelWriter, as_program
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment
-from sparkdl.ml.udf import costly, make_udf
+from sparkdl.ml.udf import make_udf
 from sparkdl.objective import ModelFactory
 from sparkdl.program import Signature
 from sparkdl.spark.columns import named, travelling
@@ -157,9 +157,8 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
             warnings.warn(f"thresholds are for classifiers; those of this {self._kind} are ignored.", stacklevel=3)
         scorer = self._scorer()
         inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
-        first = dataset.schema[scorer.columns.inputs[0].name].dataType
         scoring = make_udf(self._shipment.ship(scorer, dataset.sparkSession))
-        scored = dataset.withColumn(_SCORED, scoring(costly(inputs[0], first), *inputs[1:]))
+        scored = dataset.withColumn(_SCORED, scoring(*inputs))
         field = named(_SCORED).getField
         single = len(scorer.returned()) == 1
         wanted = {self.getPredictionCol(): named(_SCORED) if single else field("prediction")}

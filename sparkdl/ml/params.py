@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from sparkdl.errors import InvalidInput, listed
+from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
+from sparkdl.feed.columns import listed
 
 Self = TypeVar("Self", bound=Params)
 Output = TypeVar("Output", bound="OutputParams")

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from sparkdl.ml.shipping import Shipped
 
@@ -44,26 +43,10 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
 
     score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}
     make: Any = spark_pandas.functions.pandas_udf
-    return make(score, _plain(returned))
+    # What comes from pandas may always be null, as far as Spark is concerned.
+    fields = [StructField(field.name, field.dataType, True) for field in returned]
+    return make(score, _plain(StructType(fields)))
 
 
 def _plain(returned: StructType) -> DataType:
     return returned if len(returned) > 1 else returned[0].dataType
-
-
-def costly(column: SparkColumn, kind: DataType) -> SparkColumn:
-    """The same values, seen by Spark as costly to compute.
-
-    A filter on a prediction is pushed below it by copying the UDF into the filter, and the model runs twice over every
-    row. Spark does not do that to expressions that it holds for costly, which regular expressions are and Python's
-    functions, up to 4.3, are not. So a regular expression stands here, which no row ever reaches. A UDF that is not
-    deterministic would run once too, but would keep every other filter above the model: ``where("day = '...'")`` would
-    read and score all days.
-
-    Args:
-        column: an array; any other column is returned as it is.
-        kind: its type.
-    """
-    if not isinstance(kind, ArrayType):
-        return column
-    return F.when((F.size(column) >= 0) | column.cast("string").rlike(""), column)

@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from sparkdl.errors import InvalidInput, listed
-from sparkdl.feed.columns import Column, Columns
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import Column, Columns, listed
 from sparkdl.feed.kinds import RAW
 
 ROW_ID = "sparkdl row id"

@@ -19,6 +19,12 @@ from tests.ml import nets
 
 ESTIMATORS = (TorchEstimator, TorchClassifier, TorchRegressor)
 
+
+class Diary:
+    def on_epoch(self, run):
+        """What happens then is no matter of Params."""
+
+
 VALUES = {
     "model": nets.scores,
     "loss": nn.L1Loss(),
@@ -49,7 +55,7 @@ VALUES = {
     "numClasses": 7,
     "patience": 2,
     "augment": nets.mlp,
-    "hooks": ["a hook"],
+    "hooks": [Diary()],
     "runDir": "/shared/runs/1",
     "slotWait": 7.5,
     "allowPlaintext": True,
