@@ -164,6 +164,7 @@ def run_member(
             record("failed", **failure.to_json())
             return Outcome(meeting.rank, failure=failure, seconds=member.seconds)
         finally:
+            member.let_go()
             recorder.close()
             _give_back_memory()
 
@@ -185,6 +186,16 @@ class _Member:
         if self.world is not None:
             host, step = self.world.host, self.world.clock.step
         return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+
+    def let_go(self) -> None:
+        """Drop the process group, after everything else that refers to it.
+
+        The last reference closes its sockets and waits for its threads. Were it that of somebody's
+        DistributedDataParallel, whose destructor holds on to Python's lock, and a thread about to free a Python object,
+        both would wait for ever. This reference lets go of the lock.
+        """
+        if self.world is not None:
+            self.world.process_group = None
 
     def take_part(self, batches: Batches) -> bytes:
         meeting = _ahead(lambda: meet(self.meeting, self.exchange))

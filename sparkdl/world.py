@@ -116,6 +116,7 @@ class World:
         store: the rendezvous store, for agreements that must not go over the training group.
         axes: axis name -> size; one data axis unless a layout says otherwise.
         clock: how far the gang has come; a failure is reported with its step.
+        process_group: the ``torch.distributed`` group of all members; None in a world of one.
     """
 
     rank: int = 0
@@ -127,6 +128,7 @@ class World:
     store: Any = None
     axes: Mapping[str, int] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    process_group: Any = None
 
     def group(self, axis: str = DATA) -> Group:
         """The group of members along an axis.
@@ -249,6 +251,7 @@ def _initialise(meeting: Meeting, world: World) -> None:
             world_size=meeting.size,
             timeout=datetime.timedelta(seconds=meeting.timeout),
         )
+    world.process_group = dist.group.WORLD
 
 
 def _leave() -> None:

@@ -14,7 +14,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import types as T
 
 from sparkdl import TorchModel, TorchRegressor
-from sparkdl.errors import InvalidInput, MemberLost, PeerLost, Place
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.events import Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.member import Failure
@@ -23,9 +23,11 @@ from sparkdl.ml.scoring import Scorer
 from sparkdl.network import Address
 from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
 from sparkdl.spark.columns import _travels_as, prepare
+from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
-from tests.contracts import work
+from tests.contracts import own_loops, work
+from tests.contracts.strategy_contract import Case, numbers
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -165,3 +167,14 @@ def test_a_second_column_of_the_same_name_was_made(spark) -> None:
     data = frame({"x": np.zeros((2, 3))})
     with pytest.raises(InvalidInput, match="there is a column 'prediction' already; drop it, or set predictionCol"):
         model.transform(model.transform(data))
+
+
+def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
+    # The last reference to the process group was DDP's reducer, whose destructor waits for the group's threads without
+    # letting go of Python's lock; a thread about to free a Python object waited for that lock. Every third or fourth
+    # time neither went on, and no error was ever reported. Only where the process outlives the gang does it matter.
+    case = Case(batch_size=7)
+    cluster, data = SparkCluster(spark, 2, timeout=30), frame(numbers())
+    for _ in range(6):
+        with pytest.raises(MemberFailed, match="stumbled over a row"):
+            cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), data, case.columns())
