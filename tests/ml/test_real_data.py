@@ -1,7 +1,7 @@
 """Real data sets, from files to figures on rows held out.
 
 They lie in the folder that SPARKDL_DATA names, or else in ``../shared/data`` beside the checkout. Without them these
-tests are skipped; where CI is set they fail instead.
+tests are skipped; where SPARKDL_REQUIRE_DATA is set they fail instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def real():
 
     def real(name: str) -> Path:
         if not (folder / name).is_file():
-            say = pytest.fail if os.environ.get("CI") else pytest.skip
+            say = pytest.fail if os.environ.get("SPARKDL_REQUIRE_DATA") else pytest.skip
             say(f"{folder / name} is not there; set SPARKDL_DATA to the folder that has it")
         return folder / name
 
