@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -266,7 +267,8 @@ def test_a_model_of_main_travels_to_another_process(spark, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "spark").mkdir()
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
     data = rows()
     loaded = PipelineModel.load(str(tmp_path / "fitted"))
