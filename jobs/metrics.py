@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType, NumericType
 
 from sparkdl import TorchModel
 from sparkdl.errors import InvalidInput
+from sparkdl.spark.columns import named
 
 MOST_CLASSES = 20  # of which a table fits a terminal
 _LEAST = 1e-15  # the probability that a smaller one counts as: the logarithm of 0 is infinite
@@ -115,7 +116,7 @@ def known(model: TorchModel, predictions: DataFrame, label: str) -> DataFrame:
     column = model.getPredictionCol()
     if not isinstance(predictions.schema[column].dataType, NumericType):
         raise InvalidInput(f"{column} is the model's raw output, which cannot be compared with {label}.")
-    return predictions.where(F.col(_quoted(label)).isNotNull())
+    return predictions.where(named(label).isNotNull())
 
 
 def check_label(rows: DataFrame, label: str) -> None:
@@ -158,7 +159,7 @@ def _classes(model: TorchModel, rows: DataFrame, label: str) -> Classes:
     kept = rows.select(
         _class(label).alias("label"),
         _class(model.getPredictionCol()).alias("prediction"),
-        F.col(_quoted(probability)).alias("probability"),
+        named(probability).alias("probability"),
     ).persist()  # there are two passes over it, and the model is the dear part
     try:
         chance = F.get(vector_to_array("probability"), F.col("label"))  # null for a label that the model has not
@@ -181,8 +182,8 @@ def _auc(rows: DataFrame) -> float | None:
 
 
 def _numbers(model: TorchModel, rows: DataFrame, label: str) -> Numbers:
-    true = F.col(_quoted(label)).cast("double")
-    error = F.col(_quoted(model.getPredictionCol())) - true
+    true = named(label).cast("double")
+    error = named(model.getPredictionCol()) - true
     wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
     number, squared, absolute, spread = rows.agg(*wanted).first()
     if not number:
@@ -215,9 +216,4 @@ def classes(counts: Counts) -> list[int]:
 
 
 def _class(name: str) -> Any:
-    return F.col(_quoted(name)).cast("int")
-
-
-def _quoted(name: str) -> str:
-    """A column's name with whatever dots it has."""
-    return "`" + name.replace("`", "``") + "`"
+    return named(name).cast("int")

@@ -31,7 +31,7 @@ class Course:
     Attributes:
         history: a row per epoch, the same on every member.
         report: seconds of training, shape and dtype of a row of each input and the shape of one of the output, and
-            the best epoch where there is one.
+            the best epoch, None without patience.
     """
 
     def __init__(self, world: World, group: Group, training: Training, replica: Replica, rows: Rows) -> None:
@@ -57,9 +57,10 @@ class Course:
         Raises:
             InvalidInput: the loss is not finite.
         """
-        # Elsewhere than on the CPU, to look at each loss would be to wait for the device.
+        # Elsewhere than on the CPU, to look at each loss would be to wait for the device: there it is seen per epoch.
         if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
-            raise self._diverged(float(loss))
+            clock, steps = self.world.clock, self.rows.plan.steps
+            raise self._diverged(float(loss), f"at step {clock.step}, batch {clock.step % steps + 1} of {steps} in")
         self._meter.add(loss, self.replica.output, batch)
         if self.report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
             self.report["inputs"] = [
@@ -89,16 +90,17 @@ class Course:
         """Close the epoch's row of the history; returns whether training is to end.
 
         Raises:
-            InvalidInput: the mean loss is not finite.
+            InvalidInput: this member's mean loss is not finite.
         """
         seconds = time.monotonic() - self._started
         self.report["train_seconds"] += seconds
         module, clock, plan = self.replica.module, self.world.clock, self.rows.plan
         average_buffers(module, self.group, self.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
+        own = self._meter.local_mean()
+        if own is not None and not math.isfinite(own):
+            raise self._diverged(own, "over")
         row |= self._meter.close(self.group)
-        if self.world.device.type != "cpu" and not math.isfinite(row["loss"]):
-            raise self._diverged(row["loss"])
         row |= self._validate(module)
         row |= {"seconds": seconds, "rows_per_second": plan.total / max(seconds, 1e-9)}
         self.history.append(row)
@@ -111,8 +113,7 @@ class Course:
 
     def end(self) -> None:
         """Training is over."""
-        if self._stopping.epoch is not None:
-            self.report["best_epoch"] = self._stopping.epoch
+        self.report["best_epoch"] = self._stopping.epoch
         self._call("on_end")
 
     def weights(self) -> bytes:
@@ -134,12 +135,11 @@ class Course:
         )
         return {f"valid_{name}": value for name, value in found.items()}
 
-    def _diverged(self, loss: float) -> InvalidInput:
-        clock, steps = self.world.clock, self.rows.plan.steps
+    def _diverged(self, loss: float, where: str) -> InvalidInput:
+        epoch = len(self.history) + 1
         return InvalidInput(
-            f"the loss is {loss} on rank {self.world.rank} at step {clock.step}, batch {clock.step % steps + 1} of "
-            f"{steps} in epoch {clock.step // steps + 1}. Lower the learning rate, set clipNorm, scale the inputs, or "
-            "look for a logarithm or a division of 0 in model and loss."
+            f"the loss is {loss} on rank {self.world.rank} {where} epoch {epoch}. Lower the learning rate, set "
+            "clipNorm, scale the inputs, or look for a logarithm or a division of 0 in model and loss."
         )
 
     def _call(self, moment: str) -> None:

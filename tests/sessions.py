@@ -112,6 +112,18 @@ def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0)
     return Finished(process.returncode, out, err)
 
 
+def driver_environment(local: str | os.PathLike[str], **more: str) -> dict[str, str]:
+    """What a Python or a spark-submit that a test starts has for an environment; its files lie in ``local``."""
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(local),
+        **more,
+    }
+
+
 def frame(arrays: dict[str, np.ndarray]) -> DataFrame:
     """Arrays ``[rows, ...]`` as a DataFrame of the active session."""
     from pyspark.sql import SparkSession

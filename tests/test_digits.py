@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.sessions import driver_environment
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -38,13 +40,6 @@ def test_digits(digits):
 
 def submit(job, *arguments, local):
     """Start a job, in a process group of its own; spark-submit itself puts stdout and stderr together."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(local),
-    }
     command = [
         Path(sys.executable).parent / "spark-submit",
         *("--properties-file", "conf/spark/local.conf", "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"),
@@ -53,7 +48,7 @@ def submit(job, *arguments, local):
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment,
+        env=driver_environment(local),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

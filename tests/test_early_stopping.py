@@ -93,6 +93,11 @@ def test_a_run_that_goes_on_improving_takes_all_its_epochs():
     assert len(trained.history) == trained.report["best_epoch"] == 12
 
 
+def test_without_patience_there_is_no_best_epoch():
+    (trained,) = InlineCluster().gang(training(), rows(slope=2.0, opposite=0.1), COLUMNS)
+    assert trained.report["best_epoch"] is None
+
+
 def test_every_member_stops_at_the_same_epoch():
     one, other = LocalCluster(2).gang(training(patience=2), rows(slope=2.0, opposite=0.1), COLUMNS)
     losses = [[row["valid_loss"] for row in member.history] for member in (one, other)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from sparkdl.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.own_loop_contract import OwnLoopContract
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
+from tests.sessions import driver_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = "examples/own_loop.py"
@@ -50,18 +50,11 @@ class TestOwnLoops(OwnLoopContract):
 
 
 def run(command, local):
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell",  # for plain python, whatever cores there are
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(local),
-    }
+    for_plain_python = {"PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell"}  # whatever cores there are
     return subprocess.run(
         [Path(sys.executable).parent / command[0], *command[1:], EXAMPLE],
         cwd=ROOT,
-        env=environment,
+        env=driver_environment(local, **for_plain_python),
         capture_output=True,
         text=True,
         timeout=200,

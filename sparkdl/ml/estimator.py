@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -270,6 +271,11 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         return None
 
     def _classes(self) -> Classes | None:
+        if self.getNumClasses() is not None:
+            warnings.warn(
+                f"numClasses is for a classifier with one label column; this {type(self).__name__} ignores it.",
+                stacklevel=4,
+            )
         return None
 
     def _configuration(self) -> dict[str, Any]:
@@ -304,9 +310,13 @@ class TorchClassifier(GangEstimator):
 
     def _classes(self) -> Classes | None:
         if not isinstance(self.getLabelCol(), str):
-            return None
-        binary = isinstance(self.getLoss(), _BINARY_LOSSES)
-        return Classes(2 if binary else self.getNumClasses(), getattr(self.getLoss(), "ignore_index", None))
+            return super()._classes()
+        count = self.getNumClasses()
+        if isinstance(self.getLoss(), _BINARY_LOSSES):
+            if count not in (None, 2):
+                raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} tells two classes apart.")
+            count = 2
+        return Classes(count, getattr(self.getLoss(), "ignore_index", None))
 
     def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
         if isinstance(self.getLoss(), _BINARY_LOSSES):
@@ -366,6 +376,7 @@ def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
         "rows_per_second": samples / max(trained, 1e-9),
         "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
         "restarts": 0,
+        "best_epoch": members[0].report["best_epoch"],
         "rows_by_rank": rows,
         "skew": max(rows) * len(rows) / max(sum(rows), 1),
     }

@@ -26,7 +26,7 @@ class Shipped:
     Attributes:
         scorer: without factory and weights.
         digest: tells models apart.
-        size: bytes of the weights.
+        size: bytes of factory and weights.
         packed: factory and weights, pickled; themselves or broadcast.
     """
 
@@ -71,7 +71,7 @@ class Shipment:
             if self._packed is None:
                 self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()
-            return Shipped(rest, self._digest, len(scorer.weights), self._sent(self._packed, session))
+            return Shipped(rest, self._digest, len(self._packed), self._sent(self._packed, session))
 
     def _sent(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
         try:

@@ -114,6 +114,14 @@ def test_a_module_is_the_start(data):
     torch.testing.assert_close(start.state_dict(), before, rtol=0, atol=0)
 
 
+def test_the_report_names_the_best_epoch(data):
+    marked = data.withColumn("held out", F.col("row") % 4 == 0)
+    model = regressor(validationCol="held out", patience=1, epochs=2).fit(marked)
+    losses = [row["valid_loss"] for row in model.history]
+    assert model.report["best_epoch"] == 1 + losses.index(min(losses))
+    assert regressor(epochs=1).fit(data).report["best_epoch"] is None
+
+
 def test_validation_rows_are_kept_out(data):
     marked = data.withColumn("held out", F.col("row") >= 40)
     model = regressor(validationCol="held out", epochs=1).fit(marked)
@@ -188,6 +196,14 @@ def test_classes_from_vectors_booleans_and_classes_with_weights(data):
     scored = model.transform(vectors)
     assert scored.columns == ["features", "label", "rawPrediction", "probability", "prediction"]
     assert {len(row["probability"]) for row in scored.collect()} == {3}
+
+
+def test_a_number_of_classes_is_for_one_label_of_classes(data):
+    with pytest.warns(UserWarning, match="numClasses is for a classifier with one label column; this TorchRegressor"):
+        regressor(numClasses=3, epochs=1).fit(data)
+    two = TorchClassifier(model=nets.column, loss=nn.BCEWithLogitsLoss(), inputCols=["x"], numClasses=3)
+    with pytest.raises(InvalidInput, match=r"numClasses is 3; expected 2: BCEWithLogitsLoss\(\) tells two classes"):
+        two.fit(data)
 
 
 def test_a_raw_output_of_one_number(data):

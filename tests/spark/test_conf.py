@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sessions import driver_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "conf" / "spark").glob("*.conf"))
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -88,14 +90,9 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture
 def environment(tmp_path):
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return clean | {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # its port is a fixed one
-    }
+    rest = "-Dspark.master.rest.enabled=false"  # its port is a fixed one
+    given = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
+    return {name: value for name, value in given.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture
