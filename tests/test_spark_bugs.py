@@ -178,3 +178,50 @@ def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
     for _ in range(6):
         with pytest.raises(MemberFailed, match="stumbled over a row"):
             cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), data, case.columns())
+
+
+# ---- Params ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_metric_that_was_added_was_every_estimators() -> None:
+    # The default of metrics was one dict for all estimators of the process, and getMetrics() gave it to whoever asked;
+    # hooks, which pyspark takes as they are if they are a list, stayed the caller's list, and a copy's too.
+    TorchRegressor().getMetrics()["error"] = 1
+    assert TorchRegressor().getMetrics() == {}
+    hooks: list[object] = [1]
+    estimator = TorchRegressor(hooks=hooks)
+    hooks.append(2)
+    estimator.copy().getOrDefault("hooks").append(3)
+    assert estimator.getHooks() == [1]
+
+
+def test_input_columns_in_a_param_map_were_ignored() -> None:
+    # featuresCol hides inputCols, so that a search over inputCols of an estimator with a featuresCol was a search over
+    # one and the same model, without a word.
+    estimator = TorchRegressor(featuresCol="a")
+    assert estimator.copy({estimator.inputCols: ["b", "c"]}).getInputCols() == ["b", "c"]
+
+
+def test_none_was_set_without_a_look() -> None:
+    # pyspark asks a Param's converter about every value but None: setEpochs(None) was fine, and the fit an
+    # "int() argument must be a string, a bytes-like object or a real number".
+    for name in ("epochs", "inputCols", "device", "optimizer"):
+        with pytest.raises((TypeError, InvalidInput), match=name):
+            TorchRegressor().setParams(**{name: None})
+
+
+def test_a_new_estimator_had_a_param_set() -> None:
+    # The constructor could not tell its own default for labelCol from the user's "label".
+    assert not TorchRegressor().isSet("labelCol")
+    assert TorchRegressor(labelCol="label").isSet("labelCol")
+    assert TorchRegressor(labelCol=None).getLabelCol() is None
+
+
+def test_params_of_the_estimator_were_not_its_models(spark) -> None:
+    # The model had a uid of its own, unlike Spark's own models: {estimator.predictionCol: "p"}, given to transform(),
+    # belonged to nobody and was ignored.
+    data = spark.range(4).selectExpr("array(1.0, 2.0, 3.0) as x", "0.5 as y")
+    estimator = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y")
+    model = estimator.fit(data)
+    assert model.uid == estimator.uid
+    assert model.transform(data, {estimator.predictionCol: "p"}).columns == ["x", "y", "p"]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
@@ -72,7 +73,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
 
     Args:
         model: zero-argument factory, or an ``nn.Module`` whose weights are the start.
-        loss: an ``nn`` loss module, or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar mean.
+        loss: an ``nn`` loss module, whose class weights and ``ignore_index`` count as in torch alone on the whole
+            batch; or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar, taken for a mean of rows.
         optimizer: called with the parameters; default Adam with a rate of 1e-3.
         scheduler: called with the optimizer; stepped after every optimizer step.
         metrics: name -> torchmetrics metric.
@@ -114,7 +116,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
     """
 
     _kind: ClassVar[Kind] = "estimator"
+    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as keyword_only leaves it
 
+    @keyword_only
     def __init__(
         self,
         *,
@@ -152,15 +156,12 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         slotWait: float | None = None,
         allowPlaintext: bool | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        if featuresCol is not None and inputCols is not None and inputCols != [featuresCol]:
-            raise InvalidInput(
-                f"featuresCol is {featuresCol!r} and inputCols is {inputCols}; expected only one of them."
-            )
         self._setDefault(**_DEFAULTS, **self._defaults())
+        given = self._input_kwargs.items()
         # None is "not given" and leaves a Param at its default; only the label can be turned off by it.
-        self._set(**{name: value for name, value in given.items() if value is not None or name == "labelCol"})
+        self._set(**{name: value for name, value in given if value is not None or name == "labelCol"})
+        self.getInputCols()  # which refuses two that disagree
 
     def _defaults(self) -> dict[str, Any]:
         return {}
@@ -214,7 +215,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             scalar=_scalar_output(members),
             signature=next((member.report["inputs"] for member in members if member.report["inputs"]), None),
         )
-        return self._copyValues(model)
+        # As with Spark's own: a Param of the estimator, in a map for transform(), is the model's as well.
+        return self._copyValues(model._resetUid(self.uid))
 
     def training(self) -> Training:
         """What a member is to do, from the Params.
@@ -230,7 +232,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             self.getLoss(),
             self.getOptimizer(),
             self.getScheduler(),
-            dict(self.getMetrics()),
+            self.getMetrics(),
             self.getPrecision(),
             self.getClipNorm(),
         )

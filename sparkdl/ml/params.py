@@ -10,6 +10,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
 from sparkdl.feed.columns import listed
+from sparkdl.ml.shown import shown
 
 Self = TypeVar("Self", bound=Params)
 Output = TypeVar("Output", bound="OutputParams")
@@ -90,7 +91,32 @@ def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
     return tuple(said.get(name, Column(name)) for name in names)
 
 
-class OutputParams(Params):
+class CheckedParams(Params):
+    """Params that explain themselves on one line each, whose copies share no lists, and that check None as well."""
+
+    def explainParam(self, param: str | Param[Any]) -> str:
+        """Name, doc, default and current value of a Param, on one line."""
+        found = self._resolveParam(param)
+        maps = {"default": self._defaultParamMap, "current": self._paramMap}
+        values = [f"{which}: {shown(values[found])}" for which, values in maps.items() if found in values]
+        return f"{found.name}: {found.doc} ({', '.join(values) or 'undefined'})"
+
+    def _set(self: Self, **kwargs: Any) -> Self:
+        for name, value in kwargs.items():
+            if value is None:  # pyspark asks converters about all other values
+                try:
+                    self.getParam(name).typeConverter(None)
+                except TypeError as error:
+                    raise TypeError(f'Invalid param value given for param "{name}". {error}') from None
+        return super()._set(**kwargs)
+
+    def _copyValues(self, to: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        copied = super()._copyValues(to, extra)
+        # pyspark copies the values that are set by way of their converters, but hands on the very defaults.
+        return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
+
+
+class OutputParams(CheckedParams):
     """What a model reads and writes; shared by estimators and models."""
 
     inputCols = param(
@@ -122,9 +148,28 @@ class OutputParams(Params):
         "probabilityCol", "column of a classifier's probabilities, a vector; '' for none", TypeConverters.toString
     )
 
+    def _copyValues(self, to: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        copied = super()._copyValues(to, extra)
+        if extra and isinstance(copied, OutputParams):  # one of the two stands for both, and the map's is the newer
+            given = [param for param in (self.inputCols, self.featuresCol) if param in extra]
+            if given == [self.inputCols]:
+                copied.clear(copied.featuresCol)
+            elif given == [self.featuresCol]:
+                copied.clear(copied.inputCols)
+        return copied
+
     def getInputCols(self) -> list[str]:
-        """Input columns, in the order of forward()'s arguments."""
-        return [self.getFeaturesCol()] if self.isSet(self.featuresCol) else list(self.getOrDefault(self.inputCols))
+        """Input columns, in the order of forward()'s arguments.
+
+        Raises:
+            InvalidInput: inputCols and featuresCol are both set, and name different columns.
+        """
+        names, only = list(self.getOrDefault(self.inputCols)), self.getFeaturesCol()
+        if not self.isSet(self.featuresCol):
+            return names
+        if self.isSet(self.inputCols) and names != [only]:
+            raise InvalidInput(f"featuresCol is {only!r} and inputCols is {names}; expected only one of them.")
+        return [only]
 
     def setInputCols(self: Output, value: list[str]) -> Output:
         """Set the input columns."""
@@ -159,7 +204,7 @@ class OutputParams(Params):
     def getThresholds(self) -> list[float] | None:
         """The thresholds of the classes."""
         value: list[float] | None = self.getOrDefault(self.thresholds)
-        return value
+        return None if value is None else list(value)
 
     def setThresholds(self: Self, value: list[float] | None) -> Self:
         """Set the thresholds of the classes."""

@@ -284,9 +284,8 @@ class EstimatorReader(_Reader["GangEstimator"]):
     """
 
     def made(self, path: str, found: dict[str, Any]) -> GangEstimator:
-        """An estimator without Params of its own: what the constructor sets is not what was set."""
+        """An estimator whose Params are all at their defaults."""
         made: GangEstimator = self._kind()
-        made._paramMap = {}
         return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml.param import TypeConverters
@@ -26,14 +27,29 @@ def _labels(value: Any) -> str | list[str]:
     return names
 
 
+def _metrics(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(f"metrics is {value!r}; expected a dict of names and torchmetrics metrics.")
+    return dict(value)
+
+
+def _hooks(value: Any) -> list[Any]:
+    hooks: list[Any] = TypeConverters.toList(value)
+    return list(hooks)  # what is a list already, toList gives back as it is
+
+
 class TrainingParams(OutputParams):
     """How an estimator trains."""
 
     model = param("model", "zero-argument model factory, or a module whose weights are the start")
     loss = param("loss", "nn loss module, or loss(output, target) with a loss per sample or a scalar batch mean")
-    optimizer = param("optimizer", "called with the parameters; returns a torch optimizer")
-    scheduler = param("scheduler", "called with the optimizer; stepped after every optimizer step; None for none")
-    metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any")
+    optimizer = param("optimizer", "called with the parameters; returns a torch optimizer", callable_("optimizer"))
+    scheduler = param(
+        "scheduler",
+        "called with the optimizer; stepped after every optimizer step; None for none",
+        optional(callable_("scheduler")),
+    )
+    metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any", _metrics)
     strategy = param("strategy", "how replicas agree, for example AllReduce()")
     labelCol = param(
         "labelCol",
@@ -84,7 +100,7 @@ class TrainingParams(OutputParams):
     hooks = param(
         "hooks",
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all",
-        TypeConverters.toList,
+        _hooks,
     )
     runDir = param(
         "runDir", "the run's directory, a path or URI; None keeps nothing", optional(TypeConverters.toString)
@@ -93,6 +109,23 @@ class TrainingParams(OutputParams):
     allowPlaintext = param(
         "allowPlaintext", "run although the gang's traffic is plain and Spark's is encrypted", TypeConverters.toBoolean
     )
+
+    def setParams(self: Self, **given: Any) -> Self:
+        """Set several Params, each as its own setter does; None turns off what can be turned off.
+
+        Args:
+            **given: the constructor's arguments.
+
+        Raises:
+            TypeError: there is no such Param, or it takes no such value.
+            InvalidInput: a Param has a value that cannot be.
+        """
+        for name in given:
+            if not self.hasParam(name):
+                raise TypeError(f"{type(self).__name__}.setParams() got an unexpected keyword argument {name!r}")
+        for name, value in given.items():
+            getattr(self, f"set{name[0].upper()}{name[1:]}")(value)
+        return self
 
     def getModel(self) -> Any:
         """The model factory or module."""
@@ -126,9 +159,9 @@ class TrainingParams(OutputParams):
         """Set the scheduler factory."""
         return self._set(scheduler=value)
 
-    def getMetrics(self) -> Any:
+    def getMetrics(self) -> dict[str, Any]:
         """The metrics by name."""
-        return self.getOrDefault(self.metrics)
+        return dict(self.getOrDefault(self.metrics))
 
     def setMetrics(self: Self, value: Any) -> Self:
         """Set the metrics by name."""
@@ -145,7 +178,7 @@ class TrainingParams(OutputParams):
     def getLabelCol(self) -> str | list[str] | None:
         """The label column, or the list of them."""
         value: str | list[str] | None = self.getOrDefault(self.labelCol)
-        return value
+        return list(value) if isinstance(value, list) else value
 
     def setLabelCol(self: Self, value: str | list[str] | None) -> Self:
         """Set the label column, or several."""

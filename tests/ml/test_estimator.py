@@ -11,7 +11,6 @@ from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from torch import nn
@@ -156,19 +155,6 @@ def test_a_pipeline(data):
     fitted = Pipeline(stages=[assembler, regressor(inputCols=["all.features"])]).fit(renamed)
     same(fitted.stages[1], alone())
     assert fitted.transform(renamed).columns[-1] == "prediction"
-
-
-@pytest.mark.slow
-def test_cross_validation_chooses_the_better_map(data):
-    estimator = regressor()
-    grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 30]).build()
-    evaluator = RegressionEvaluator(labelCol="y", metricName="rmse")
-    search = CrossValidator(
-        estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, parallelism=1, seed=1
-    )
-    found = search.fit(data)
-    assert found.avgMetrics[1] < found.avgMetrics[0]
-    assert found.bestModel.history[-1]["epoch"] == 30
 
 
 # ---- what a label and an output mean ---------------------------------------------------------------------------------

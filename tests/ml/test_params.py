@@ -185,6 +185,9 @@ def test_estimators_are_told_apart():
         ("slotWait", -1, "slotWait is -1; expected at least 0"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
+        ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),
+        ("scheduler", 0.9, "scheduler is 0.9; expected a function"),
+        ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_given(name, value, message):
