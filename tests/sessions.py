@@ -51,6 +51,8 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
         # Sessions are short: without the optimising compiler their JVMs take half the processor time.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # A Python worker ends with an error it raises: every further attempt starts one and imports torch again.
+        "spark.task.maxFailures": "2",
         "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),

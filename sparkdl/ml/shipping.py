@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.ml.loaded import SHELF
 from sparkdl.ml.scoring import Scorer
+from sparkdl.spark.worker import spare_imports
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Shipped:
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """``Scorer.scores``, in a Python worker; the model is fetched only if the worker does not hold it."""
+        spare_imports()
         return self.scorer.scores(batches, SHELF.get(self.digest, self.size, lambda: self._unpacked().module()))
 
     def _unpacked(self) -> Scorer:

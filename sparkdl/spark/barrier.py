@@ -18,6 +18,7 @@ from pyspark import BarrierTaskContext
 from sparkdl.errors import InvalidInput
 from sparkdl.member import Outcome, Task, run_member
 from sparkdl.network import Address, dialable, split_host
+from sparkdl.spark.worker import spare_imports
 from sparkdl.world import Exchange, Meeting
 
 SCHEMA = "rank int, piece int, payload binary"
@@ -41,6 +42,7 @@ class BarrierTask:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take part in the gang with this task's partition; yields the outcome in pieces."""
+        spare_imports()
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
         rank = context.partitionId()

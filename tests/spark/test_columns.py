@@ -31,7 +31,7 @@ def travels_as(spark, kind, *, dtype=None, floating="float32"):
 @pytest.mark.parametrize(
     ("kind", "single", "double"),
     [
-        (VectorUDT(), "array<float>", "array<double>"),
+        (VectorUDT(), "array<double>", "array<double>"),
         (DOUBLES, "array<float>", "array<double>"),
         (FLOATS, "array<float>", "array<double>"),
         (T.ArrayType(DOUBLES), "array<array<float>>", "array<array<double>>"),
@@ -127,7 +127,7 @@ def test_a_thousand_columns_fit_a_screen(spark):
         (T.BinaryType(), Column("x", decode=len), "binary"),
         (DOUBLES, Column("x", "int64", ragged="offsets"), "array<double>"),
         (DOUBLES, Column("x", ragged="padded"), "array<float>"),
-        (VectorUDT(), Column("x", ragged="padded"), "array<float>"),
+        (VectorUDT(), Column("x", ragged="padded"), "array<double>"),
         (VectorUDT(), Column("x", "int64"), "array<double>"),
     ],
 )
