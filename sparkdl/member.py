@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from threading import Thread
 from typing import Any
@@ -205,11 +205,15 @@ class _Member:
                 spool = self._spool(batches)
             except Exception as error:  # the others wait for this member: it has to tell them first
                 spoiled = error
+        if spoiled is not None:
+            self._warn(meeting)
+            self.stage = "feed"  # where it happened; only the news of it had to wait
+            raise spoiled
         with self._stage("join"):
             invitation: Invitation = meeting.result()
         with join(self.meeting, invitation) as world:
             self.world = world
-            part = self._agree(world, spool, spoiled)
+            part = self._agree(world, spool)
             with self._stage("work"):
                 value = unship(self.task.work)(world, part)
             with self._stage("result"):
@@ -230,15 +234,18 @@ class _Member:
             for _ in remaining:  # a task that leaves input behind loses its Python worker
                 continue
 
-    def _agree(self, world: World, spool: Spool | None, spoiled: Exception | None) -> Part | None:
+    def _warn(self, meeting: Future[Invitation]) -> None:
+        """Tell the others that there will be no part of this member; those who have gone need not be told."""
+        with suppress(PeerLost), self._stage("join"), join(self.meeting, meeting.result()) as world:
+            self.world = world
+            world.agree("parts", {"failed": True})
+
+    def _agree(self, world: World, spool: Spool | None) -> Part | None:
         with self._stage("join"):
-            own: dict[str, Any] = {"failed": spoiled is not None}
+            own: dict[str, Any] = {"failed": False}
             if spool is not None:
                 own |= {"rows": spool.rows, "layout": spool.layout()}
             answers = world.agree("parts", own)
-            if spoiled is not None:
-                self.stage = "feed"  # where it happened; only the news of it had to wait
-                raise spoiled
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
                     raise PeerLost(f"rank {rank} failed while it read its part.")

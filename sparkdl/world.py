@@ -143,6 +143,8 @@ class World:
     def agree(self, key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Every member's value, in rank order, by way of the store: plain JSON, no collective.
 
+        Rank 0 returns when all have read: the store is its own and goes with it, which may be at once.
+
         Raises:
             PeerLost: a member did not answer within the gang's timeout.
         """
@@ -151,7 +153,12 @@ class World:
             return [json.loads(own)]
         with reaching_peers():
             self.store.set(f"{key}/{self.rank}", own)
-            return [json.loads(self.store.get(f"{key}/{rank}")) for rank in range(self.size)]
+            answers = [json.loads(self.store.get(f"{key}/{rank}")) for rank in range(self.size)]
+            if self.rank == 0:
+                self.store.wait([f"{key}/{rank}/read" for rank in range(1, self.size)])
+            else:
+                self.store.set(f"{key}/{self.rank}/read", "")
+            return answers
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import signal
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed import HashStore
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.regression import MeanSquaredError
 
@@ -112,6 +114,31 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
 
 def test_a_part_that_could_not_be_read_was_reported_as_a_join() -> None:
     # A member with bad rows has to tell the others before it fails, and by then it was in another stage.
+    with pytest.raises(InvalidInput, match="1 NaN") as caught:
+        InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
+    assert caught.value.stage == "feed"
+
+
+def test_the_store_went_while_others_still_read_from_it() -> None:
+    # Rank 0 serves the store, and left with it as soon as it knew everyone's part. A member that was held up just then
+    # found nobody: a gang whose work was short failed although nothing was wrong, and a member with bad rows reported
+    # that a peer had gone, as all the others did. Nobody said which rows.
+    store = HashStore()
+    store.set_timeout(datetime.timedelta(seconds=0.05))
+    zero, one = World(0, 2, store=store), World(1, 2, store=store)
+    store.set("parts/1", "{}")  # as far as the other one has come: it has told, and not read
+    with pytest.raises(PeerLost):
+        zero.agree("parts", {})
+    assert one.agree("parts", {}) == zero.agree("parts", {}) == [{}, {}]
+
+
+def nobody(world: World, key: str, value: dict[str, object]) -> None:
+    raise PeerLost("another member could not be reached")
+
+
+def test_bad_rows_went_unsaid_where_the_others_could_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A member with bad rows first tells the others. Where none came within the timeout that was all it reported.
+    monkeypatch.setattr(World, "agree", nobody)
     with pytest.raises(InvalidInput, match="1 NaN") as caught:
         InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
     assert caught.value.stage == "feed"
