@@ -18,13 +18,13 @@ from benchmarks.pairs import Pairs, Side, interleave, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
-LAST_LINE = re.compile(r"(ratio \d[\d.e+-]*|anonymous memory \d+ MB) \(bar: .+\)")
+LAST_LINE = re.compile(r"(ratio \d[\d.e+-]*|share \d\.\d+|anonymous memory \d+ MB) \(bar: .+\)")
 
 each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "spool", "step", "transform"]
+    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "spool", "step", "transform", "wide"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def with_udf(frame: DataFrame, weights: bytes, batch_size: int) -> DataFrame:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options(__doc__, rounds=7, rows=1_000_000)
+    parser = options(__doc__, rounds=15, rows=1_000_000)
     parser.add_argument("--vector", action="store_true", help="an ML vector against an array, both with transform")
     parser.add_argument("--batch-size", type=int, default=10_000, help="rows of the other side (default %(default)s)")
     given = parser.parse_args(arguments)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             theirs = with_udf(array, weights, given.batch_size).select("label", "prediction")
             pair = [("transform", scored), ("predict_batch_udf", theirs)]
         over, under = (Side(name, lambda found=found: given.rows / written(found)) for name, found in pair)
-        pairs = interleave(over, under, rounds=given.rounds, warmups=2)
+        pairs = interleave(over, under, rounds=given.rounds, warmups=6)
     print(pairs.table("rows/s"))
     print(verdict(pairs.ratio, BAR_VECTOR if given.vector else BAR))
 

@@ -21,7 +21,9 @@ from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
+from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
+from sparkdl.ml.shown import shown
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
@@ -65,7 +67,14 @@ _DEFAULTS: dict[str, Any] = {
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
+    "checkpointEvery": None,
+    "maxRestarts": 0,
+    "minWorkers": None,
+    "elasticWait": 300.0,
+    "maxRounds": None,
+    "timeBudget": None,
 }
+_UNUSED = ("checkpointEvery", "maxRestarts", "minWorkers", "elasticWait", "maxRounds", "timeBudget")
 
 
 class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstimator"], MLWritable):
@@ -110,6 +119,13 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         runDir: the run's directory, a path or URI; default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
+        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; default none. This and all
+            below are ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
+        maxRestarts: times that a gang which lost a member starts again; default 0.
+        minWorkers: members with which it starts again where slots are missing; default ``numWorkers``.
+        elasticWait: seconds to wait for all slots before fewer members start; default 300.
+        maxRounds: largest number of rounds of a strategy that trains in rounds; default none.
+        timeBudget: seconds after which such a strategy begins no other round; default none.
 
     Raises:
         InvalidInput: a Param has a value that cannot be.
@@ -155,6 +171,12 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         runDir: str | None = None,
         slotWait: float | None = None,
         allowPlaintext: bool | None = None,
+        checkpointEvery: int | str | None = None,
+        maxRestarts: int | None = None,
+        minWorkers: int | None = None,
+        elasticWait: float | None = None,
+        maxRounds: int | None = None,
+        timeBudget: float | None = None,
     ) -> None:
         super().__init__()
         self._setDefault(**_DEFAULTS, **self._defaults())
@@ -190,6 +212,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
+        self.warn_of_unused(_UNUSED)
         training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
         run.save("config", self._configuration())
         cluster = SparkCluster(
@@ -212,7 +235,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             precision=self.getPrecision(),
             history=members[0].history,
             report=report,
-            scalar=_scalar_output(members),
+            scalar=scalar_output(members),
             signature=next((member.report["inputs"] for member in members if member.report["inputs"]), None),
         )
         # As with Spark's own: a Param of the estimator, in a map for transform(), is the model's as well.
@@ -282,7 +305,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
 
     def _configuration(self) -> dict[str, Any]:
         return {"class": type(self).__name__} | {
-            param.name: self.getOrDefault(param) for param in self.params if self.isDefined(param)
+            param.name: _plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
 
 
@@ -345,6 +368,13 @@ class TorchRegressor(GangEstimator):
         return super()._target(floating)
 
 
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what JSON has not as it is written in code."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else shown(value)
+
+
 def _refuse_several(label: str | list[str] | None, kind: str) -> None:
     if isinstance(label, list) and len(label) > 1:
         raise InvalidInput(
@@ -353,35 +383,4 @@ def _refuse_several(label: str | list[str] | None, kind: str) -> None:
         )
 
 
-def _scalar_output(members: list[Trained]) -> bool:
-    """Whether the model's output is one number for each row."""
-    shapes = [member.report["output"] for member in members if member.report["output"] is not None]
-    return all(shape in ([], [1]) for shape in shapes[:1])
-
-
-def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
-    """What a run took: seconds, rows, bytes, skew over members.
-
-    Args:
-        members: what the members brought back, in rank order.
-        seconds: wall time of the whole fit.
-    """
-    rows = [member.report["rows"] for member in members]
-    steps = members[0].history[-1]["step"]
-    samples = members[0].history[-1]["samples"]
-    trained = max(member.report["train_seconds"] for member in members)
-    return {
-        "seconds": seconds,
-        "train_seconds": trained,
-        "feed_wait_seconds": max(member.report["feed_wait_seconds"] for member in members),
-        "rows": sum(rows),
-        "rows_per_second": samples / max(trained, 1e-9),
-        "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
-        "restarts": 0,
-        "best_epoch": members[0].report["best_epoch"],
-        "rows_by_rank": rows,
-        "skew": max(rows) * len(rows) / max(sum(rows), 1),
-    }
-
-
-__all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor", "make_report"]
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor"]

@@ -9,6 +9,7 @@ from pyspark.ml.param import TypeConverters
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import OutputParams, Self, at_least, callable_, one_of, optional, param
+from sparkdl.ml.run_params import RunParams
 
 
 def _above_zero(value: Any) -> float:
@@ -38,7 +39,7 @@ def _hooks(value: Any) -> list[Any]:
     return list(hooks)  # what is a list already, toList gives back as it is
 
 
-class TrainingParams(OutputParams):
+class TrainingParams(OutputParams, RunParams):
     """How an estimator trains."""
 
     model = param("model", "zero-argument model factory, or a module whose weights are the start")

@@ -120,13 +120,15 @@ MISTAKES = {
     "a missing column": Mistake(["no column 'x'", "'features', 'label'"], {"inputCols": ["x"]}),
     "a missing label": Mistake(["no column 'y'", "'features', 'label'"], {"labelCol": "y"}),
     "strings": Mistake(["'features'", "string", "StringIndexer"], data=typed("'a'")),
-    "a map": Mistake(["'features'", "map<"], data=typed("map('a', 1)")),
-    "a struct": Mistake(["'features'", "struct<"], data=typed("struct(1 as a)")),
-    "a null": Mistake(["'features'", "1 null", "na.drop()"], data=row(features=None)),
+    "a map": Mistake(["'features'", "map<", "Select its values", "VectorAssembler"], data=typed("map('a', 1)")),
+    "a struct": Mistake(
+        ["'features'", "struct<", "Select its fields", "VectorAssembler"], data=typed("struct(1 as a)")
+    ),
+    "a null": Mistake(["part ", "'features'", "1 null", "na.drop()"], data=row(features=None)),
     "a null label": Mistake(["'label'", "1 null"], data=row(label=None)),
-    "a NaN": Mistake(["'features'", "NaN"], data=row(features=[0.0, float("nan"), 0.0])),
-    "infinity": Mistake(["'features'", "infinite"], data=row(features=[0.0, float("inf"), 0.0])),
-    "ragged arrays": Mistake(["'features'", "several lengths"], data=row(features=[0.0])),
+    "a NaN": Mistake(["part ", "'features'", "1 NaN"], data=row(features=[0.0, float("nan"), 0.0])),
+    "infinity": Mistake(["part ", "'features'", "1 infinite"], data=row(features=[0.0, float("inf"), 0.0])),
+    "ragged arrays": Mistake(["part ", "'features'", "several lengths"], data=row(features=[0.0])),
     "ragged vectors": Mistake(
         ["'features'", "several lengths"],
         data=lambda spark: spark.createDataFrame(
@@ -144,6 +146,9 @@ MISTAKES = {
         ["the loss raised IndexError", "Target 7 is out of bounds", "output of [", "3] float32", "target of ["],
         data=row(label=7),
         kind=MemberFailed,
+    ),
+    "a negative weight": Mistake(
+        ["'weight'", "-1"], {"weightCol": "weight"}, [Row(**each.asDict(), weight=-1.0) for each in ROWS]
     ),
     "one class only": Mistake(
         ["'label' holds 1 in every row", "at least two classes"],
@@ -213,6 +218,8 @@ def test_a_mistake_is_named(spark, tmp_path, name):
     for piece in mistake.says:
         assert piece in rest, text
         rest = rest.partition(piece)[2]
+    if mistake.kind is MemberFailed:
+        assert f"rank {caught.value.rank}" in str(caught.value)
     assert len(text) < SCREEN
     assert "\tat " not in str(caught.value)  # no Java stack beside it
     assert not (run / "history.json").exists()

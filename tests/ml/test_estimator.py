@@ -17,6 +17,7 @@ from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -121,6 +122,16 @@ def test_the_report_names_the_best_epoch(data):
     assert regressor(epochs=1).fit(data).report["best_epoch"] is None
 
 
+def test_the_weights_of_the_best_epoch_are_the_models(data):
+    held_out = data.where("row % 4 = 0").select("row", "x", (-F.col("y")).alias("y"), F.lit(True).alias("held out"))
+    rest = data.where("row % 4 != 0").select("row", "x", "y", F.lit(False).alias("held out"))
+    marked = held_out.union(rest)  # what is learned makes the rows held out worse and worse
+    model = regressor(validationCol="held out", patience=1, epochs=9).fit(marked)
+    assert (model.report["best_epoch"], len(model.history)) == (1, 2)
+    first = regressor(validationCol="held out", epochs=1).fit(marked)
+    assert pack(model.module()) == pack(first.module())
+
+
 def test_validation_rows_are_kept_out(data):
     marked = data.withColumn("held out", F.col("row") >= 40)
     model = regressor(validationCol="held out", epochs=1).fit(marked)
@@ -182,6 +193,11 @@ def test_classes_from_vectors_booleans_and_classes_with_weights(data):
     scored = model.transform(vectors)
     assert scored.columns == ["features", "label", "rawPrediction", "probability", "prediction"]
     assert {len(row["probability"]) for row in scored.collect()} == {3}
+
+
+def test_what_a_fit_makes_no_use_of_is_ignored_with_a_warning(data):
+    with pytest.warns(UserWarning, match=r"maxRounds is 3, which a fit with AllReduce\(.*\) makes no use of"):
+        same(regressor(maxRounds=3, epochs=1).fit(data), alone(epochs=1))
 
 
 def test_a_number_of_classes_is_for_one_label_of_classes(data):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import warnings
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import cloudpickle
@@ -238,6 +240,33 @@ def test_without_a_context_the_model_travels_in_the_query():
     (found,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([rows])
     (expected,) = scorer(nets.Line).scores([rows])
     assert found.equals(expected)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A factory that notes the process in which it makes a model.
+
+    Attributes:
+        path: of the file of notes.
+    """
+
+    path: str
+
+    def __call__(self) -> nn.Module:
+        with open(self.path, "a", encoding="utf-8") as notes:
+            notes.write(f"{os.getpid()}\n")
+        return nets.Line()
+
+
+def test_a_worker_makes_the_module_once_however_many_tasks_it_gets(spark, tmp_path):
+    model = TorchModel(factory=Counted(str(tmp_path / "made")), weights=pack(nets.Line()), kind="regressor")
+    model._set(inputCols=["x"])
+    data = features().repartition(6, "row").cache()
+    (tmp_path / "made").unlink(missing_ok=True)
+    counts = [model.transform(data).where("prediction is not null").count() for _ in range(2)]
+    assert counts == [len(X)] * 2
+    pids = (tmp_path / "made").read_text(encoding="utf-8").split()
+    assert len(pids) == len(set(pids)) <= 2  # 24 tasks, on two executors with a worker each
 
 
 def test_a_copied_model_scores_the_same(spark):

@@ -59,6 +59,12 @@ VALUES = {
     "runDir": "/shared/runs/1",
     "slotWait": 7.5,
     "allowPlaintext": True,
+    "checkpointEvery": "2 epochs",
+    "maxRestarts": 3,
+    "minWorkers": 2,
+    "elasticWait": 9.5,
+    "maxRounds": 40,
+    "timeBudget": 60.0,
 }
 DEFAULTS = {
     "scheduler": None,
@@ -91,6 +97,12 @@ DEFAULTS = {
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
+    "checkpointEvery": None,
+    "maxRestarts": 0,
+    "minWorkers": None,
+    "elasticWait": 300.0,
+    "maxRounds": None,
+    "timeBudget": None,
 }
 
 each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
@@ -183,6 +195,13 @@ def test_estimators_are_told_apart():
         ("epochs", 0, "epochs is 0; expected at least 1"),
         ("accumulate", 0, "accumulate is 0; expected at least 1"),
         ("slotWait", -1, "slotWait is -1; expected at least 0"),
+        ("checkpointEvery", "2 days", "checkpointEvery is '2 days'; expected a number of steps"),
+        ("checkpointEvery", 0, "checkpointEvery is 0; expected a number of steps"),
+        ("maxRestarts", -1, "maxRestarts is -1; expected at least 0"),
+        ("minWorkers", 0, "minWorkers is 0; expected at least 1"),
+        ("elasticWait", -1, "elasticWait is -1; expected at least 0"),
+        ("maxRounds", 0, "maxRounds is 0; expected at least 1"),
+        ("timeBudget", -1, "timeBudget is -1; expected at least 0"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
         ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),

@@ -213,6 +213,26 @@ def test_what_is_something_else_is_not_loaded(spark, tmp_path):
         TorchRegressor.load(str(tmp_path / "gone"))
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[: len(text) // 2], "cannot be loaded as a TorchRegressor"),
+        (lambda text: text.replace('"format":', '"format":9'), "written by a newer sparkdl"),
+        (lambda text: text.replace("sparkdl.ml.estimator", "pyspark.ml.feature"), "holds a pyspark.ml.feature"),
+    ],
+    ids=["truncated", "newer", "foreign"],
+)
+def test_a_damaged_newer_or_foreign_estimator_is_refused(spark, tmp_path, change, says):
+    TorchRegressor(model=nets.Line).write().save(str(tmp_path / "saved"))
+    (metadata,) = (tmp_path / "saved" / "metadata").glob("part-*")
+    (tmp_path / "saved" / "metadata" / f".{metadata.name}.crc").unlink()  # Spark would see that something has changed
+    text = metadata.read_text()
+    assert change(text) != text
+    metadata.write_text(change(text))
+    with pytest.raises(InvalidInput, match=says):
+        TorchRegressor.load(str(tmp_path / "saved"))
+
+
 def rows():
     random = np.random.default_rng(2)
     return frame({name: random.normal(size=12) for name in "abc"} | {"label": random.normal(size=12)})

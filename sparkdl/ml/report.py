@@ -1,0 +1,38 @@
+"""What an estimator tells of a run, from what its members brought back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkdl.train import Trained
+
+
+def scalar_output(members: list[Trained]) -> bool:
+    """Whether the model's output is one number for each row."""
+    shapes = [member.report["output"] for member in members if member.report["output"] is not None]
+    return all(shape in ([], [1]) for shape in shapes[:1])
+
+
+def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
+    """What a run took: seconds, rows, bytes, skew over members.
+
+    Args:
+        members: what the members brought back, in rank order.
+        seconds: wall time of the whole fit.
+    """
+    rows = [member.report["rows"] for member in members]
+    steps = members[0].history[-1]["step"]
+    samples = members[0].history[-1]["samples"]
+    trained = max(member.report["train_seconds"] for member in members)
+    return {
+        "seconds": seconds,
+        "train_seconds": trained,
+        "feed_wait_seconds": max(member.report["feed_wait_seconds"] for member in members),
+        "rows": sum(rows),
+        "rows_per_second": samples / max(trained, 1e-9),
+        "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
+        "restarts": 0,
+        "best_epoch": members[0].report["best_epoch"],
+        "rows_by_rank": rows,
+        "skew": max(rows) * len(rows) / max(sum(rows), 1),
+    }
