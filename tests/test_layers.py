@@ -42,7 +42,7 @@ LAYERS = (
         "sparkdl.progress",
         "sparkdl.timeline",
     ),
-    ("sparkdl.objective", "sparkdl.events", "sparkdl.recorder", "sparkdl.channel", "sparkdl.wire"),
+    ("sparkdl.objective", "sparkdl.events", "sparkdl.recorder", "sparkdl.channel", "sparkdl.wire", "sparkdl.heartbeat"),
     (
         "sparkdl.errors",
         "sparkdl.files",
@@ -52,6 +52,7 @@ LAYERS = (
         "sparkdl.archive",
         "sparkdl.program",
         "sparkdl.factory",
+        "sparkdl.guard",
         "sparkdl.hooks",
         "sparkdl.network",
         "sparkdl.shipping",
