@@ -318,10 +318,9 @@ def other(**changes: Any) -> Objective:
     [
         (
             {"objective": other(model=Wider)},
-            r"its head.weight is \[4, 8\] float32, the model's is \[5, 8\] float32; its head.bias is .*; it has no "
-            "tail.weight, which the model has; it has no tail.bias",
+            r"its head.weight is \[4, 8\] float32, the model's is \[5, 8\] float32; .*; it has no tail.weight, which",
         ),
-        ({"objective": other(precision="fp64")}, r"8, 3\] float32, the model's is \[8, 3\] float64; .* and 6 more"),
+        ({"objective": other(precision="fp64")}, r"8, 3\] float32, the model's is \[8, 3\] float64; .* and \d more"),
         ({"objective": other(optimizer=torch.optim.Adam)}, "its optimizer is SGD, this training's is Adam"),
         ({"objective": other(scheduler=None)}, "its scheduler is OneCycleLR, this training's is None"),
         ({"objective": other(metrics={"area": MulticlassAUROC(4)})}, "the saved state is of the metrics"),
