@@ -114,8 +114,9 @@ class Course:
             raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None:
             return
-        for part, name in ((self.replica, "replica"), (self.sync, "sync"), (self._meter, "meter")):
-            part.load_state_dict(state[name])
+        self.replica.load_state_dict(state["replica"])
+        self.sync.load_state_dict(state["sync"])
+        self._meter.load_state_dict(state["meter"])
         self.world.clock.load_state_dict(state["clock"])
         self._stopping.load_state_dict(state["stopping"])
         self.history, self.report = state["history"], state["report"]

@@ -149,7 +149,8 @@ class _Writer:
                 f"{path or 'the state'} is a {tensor.layout} tensor of {name} on {tensor.device}; expected a dense one "
                 "that has values."
             )
-        same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        same = (*where, tensor.dtype, tensor.is_conj(), tensor.is_neg())
         if same not in self._numbers or not tensor.numel():
             self._alive.append(tensor)
             dense = tensor.cpu().resolve_conj().resolve_neg().contiguous()
