@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.transforms import Collate, Transforms, collated
@@ -59,6 +60,27 @@ class Meter:
     def local_mean(self) -> float | None:
         """This member's mean loss so far."""
         return float(self._sum) / self._weight if self._weight else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been taken down so far; tensors and lists are the live ones."""
+        return {"sum": self._sum, "weight": self._weight, "metrics": self._metric_states()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the meter to a state that ``state_dict`` returned.
+
+        Raises:
+            InvalidInput: the state is of other metrics.
+        """
+        saved, own = _state_names(state["metrics"]), _state_names(self._metric_states())
+        if saved != own:
+            raise InvalidInput(f"the saved state is of the metrics {saved}; expected those of this training, {own}.")
+        self._sum.copy_(state["sum"])
+        self._weight = state["weight"]
+        for name, metric in self._metrics.items():
+            _load_metric_state(metric, state["metrics"][name])
+
+    def _metric_states(self) -> dict[str, Any]:
+        return {name: _metric_state(metric) for name, metric in self._metrics.items()}
 
     def close(self, group: Group) -> dict[str, float]:
         """The mean loss and the metrics over all members, the same on each; the meter starts again at nothing."""
@@ -117,12 +139,40 @@ def synchronised(metric: Any, group: Group) -> Any:
         A number, a list of numbers, or a dict of these; NaN where no member saw a row.
     """
     # The metrics that a wrapper or a sum is made of are modules of it, and a wrapper itself is never updated.
-    used = [_join(each, group) for each in metric.modules() if hasattr(each, "metric_state")]
+    used = [_join(each, group) for each in _parts(metric).values()]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
         value = _plain(metric.compute()) if any(used) else float("nan")
     metric.reset()
     return value
+
+
+def _parts(metric: Any) -> dict[str, Any]:
+    """The metric and those that it is made of, by their names in it."""
+    return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
+
+
+def _metric_state(metric: Any) -> dict[str, Any]:
+    # Torchmetrics' own state_dict leaves out how often a metric was updated, and what it has counted beside its states.
+    return {
+        name: {
+            "states": {
+                key: list(value) if isinstance(value, list) else value for key, value in part.metric_state.items()
+            },
+            "counts": {key: value for key, value in vars(part).items() if type(value) in (int, float, bool, str)},
+        }
+        for name, part in _parts(metric).items()
+    }
+
+
+def _state_names(states: dict[str, Any]) -> dict[str, Any]:
+    return {name: {part: list(each["states"]) for part, each in parts.items()} for name, parts in states.items()}
+
+
+def _load_metric_state(metric: Any, saved: dict[str, Any]) -> None:
+    for name, part in _parts(metric).items():
+        for key, value in (_moved(saved[name]["states"], part.device) | saved[name]["counts"]).items():
+            setattr(part, key, value)
 
 
 def _join(metric: Any, group: Group) -> bool:

@@ -22,9 +22,11 @@ from sparkdl.feed.decode import decode
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
+from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
+from sparkdl.world import World
 from tests.feed.spooled import parts_of, spooled
 
 X = Columns((Column("x"),))
@@ -161,6 +163,19 @@ def test_a_loss_class_was_called_as_a_loss() -> None:
     # "Boolean value of Tensor with more than one value is ambiguous".
     with pytest.raises(InvalidInput, match=r"nn.MSELoss\(\)"):
         Objective(partial(nn.Linear, 2, 1), nn.MSELoss)  # type: ignore[arg-type]
+
+
+def test_gradients_that_the_optimizer_never_saw_piled_up() -> None:
+    # A step dropped the gradients by the optimizer's zero_grad(). Those of parameters that its factory had left out
+    # grew from step to step, and clipping, which took them into the norm, made every step smaller than the one before.
+    def head(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(list(parameters)[2:], lr=0.0)
+
+    objective = Objective(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), nn.MSELoss(), head)
+    replica = Replicated().place(objective, World())
+    replica.gradients(Batch((torch.ones(2, 1),), torch.ones(2, 1), None, None, 2, 2.0, 1.0))
+    replica.apply()
+    assert [parameter.grad for parameter in replica.parameters] == [None] * 4
 
 
 # ---- weights and factories -------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ LAYERS = (
         "sparkdl.clock",
         "sparkdl.tensors",
         "sparkdl.weights",
+        "sparkdl.state",
         "sparkdl.archive",
         "sparkdl.program",
         "sparkdl.factory",
