@@ -36,7 +36,7 @@ demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, pre
 		--output build/demo/predictions --label label
 
 test: $(INSTALLED) ## the fast tests, in less than 15 minutes and never retried
-	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=780
+	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=840
 
 test-all: $(INSTALLED) ## every test that needs no GPU; failed cluster and chaos tests get one retry
 	$(WITH_JAVA) $(BIN)/python tests/retry.py

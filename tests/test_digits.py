@@ -83,6 +83,7 @@ def train(digits, tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_digits_from_parquet_to_predictions(train, digits, tmp_path):
     said, code = finish(train())

@@ -67,10 +67,9 @@ SUBMIT += ["--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"]
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "command", [["python"], pytest.param(SUBMIT, marks=pytest.mark.slow)], ids=["python", "spark-submit"]
-)
+@pytest.mark.parametrize("command", [["python"], SUBMIT], ids=["python", "spark-submit"])
 def test_example(command, tmp_path):
     ended = run(command, tmp_path)
     said = ended.stdout + ended.stderr
