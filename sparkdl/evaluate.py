@@ -51,21 +51,24 @@ def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
     """
     own = metric_states(metrics)
     for name in {**own, **states}:
-        saved, expected = ({part: [*each] for part, each in found.get(name, {}).items()} for found in (states, own))
+        saved, expected = (
+            {part: [*each["states"]] for part, each in found.get(name, {}).items()} for found in (states, own)
+        )
         if saved != expected:
             raise InvalidInput(
                 f"the saved state is of the metrics {', '.join(states) or 'none'}; expected those of this training, "
                 f"{', '.join(own) or 'none'}, each of the same class: {name} differs."
             )
         for part, each in _parts(metrics[name]).items():
-            for key, value in states[name][part].items():
+            for key, value in {**states[name][part]["others"], **states[name][part]["states"]}.items():
                 setattr(each, key, _moved(value, each.device))
 
 
 def _kept(metric: Any) -> dict[str, Any]:
-    values = {**vars(metric), **metric._buffers}
-    plain = {key: each for key, each in values.items() if type(each) in (Tensor, int, float, bool, str)}
-    return plain | {key: list(each) if isinstance(each, list) else each for key, each in metric.metric_state.items()}
+    states = {key: list(each) if isinstance(each, list) else each for key, each in metric.metric_state.items()}
+    others = {key: each for key, each in {**vars(metric), **metric._buffers}.items() if key not in states}
+    plain = (Tensor, int, float, bool, str, type(None))
+    return {"states": states, "others": {key: each for key, each in others.items() if type(each) in plain}}
 
 
 class Meter:
