@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparkdl.clock import Clock
 from sparkdl.early_stopping import EarlyStopping
 from sparkdl.errors import InvalidInput
-from sparkdl.evaluate import Meter, evaluate, open_metrics
+from sparkdl.evaluate import Meter, evaluate, load_metric_states, metric_states, open_metrics
 from sparkdl.events import record
 from sparkdl.hooks import Hooks, Snapshot
 from sparkdl.layout import Replica
@@ -59,10 +59,9 @@ class Course:
         self.group = world.group()
         self.history: list[dict[str, Any]] = []
         self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0}
-        metrics = open_metrics(training.objective.metrics, world.device)
+        self._metrics = open_metrics(training.objective.metrics, world.device)
         self._criterion = training.objective.criterion(world.device)
-        self._validation_metrics = {} if rows.validation is None else metrics
-        self._meter = Meter(world.device, metrics if rows.validation is None else {})
+        self._meter = Meter(world.device, self._metrics if rows.validation is None else {})
         self._stopping = EarlyStopping(training.patience, self.group)
         self._hooks = Hooks(training.hooks, world.rank)
         self._random: dict[str, Any] | None = None
@@ -92,6 +91,7 @@ class Course:
             "replica": self.replica.state_dict(),
             "sync": self.sync.state_dict(),
             "meter": self._meter.state_dict(),
+            "metrics": metric_states(self._metrics),
             "stopping": self._stopping.state_dict(),
             "history": self.history,
             "report": self.report,
@@ -117,6 +117,7 @@ class Course:
         self.replica.load_state_dict(state["replica"])
         self.sync.load_state_dict(state["sync"])
         self._meter.load_state_dict(state["meter"])
+        load_metric_states(self._metrics, state["metrics"])
         self.world.clock.load_state_dict(state["clock"])
         self._stopping.load_state_dict(state["stopping"])
         self.history, self.report = state["history"], state["report"]
@@ -223,7 +224,7 @@ class Course:
             self._criterion,
             self.rows.validation,
             self.group,
-            metrics=self._validation_metrics,
+            metrics=self._metrics,
             batch_size=self.training.batch_size,
             device=self.world.device,
             collate=self.training.collate,

@@ -34,6 +34,43 @@ def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
     return opened
 
 
+def metric_states(metrics: Metrics) -> dict[str, Any]:
+    """What metrics have seen so far, also in the metrics they are made of; tensors are the live ones.
+
+    Torchmetrics' own ``state_dict`` leaves out how often a metric was updated, and what a wrapper such as
+    ``MinMaxMetric`` or ``Running`` keeps beside its states.
+    """
+    return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
+
+
+def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
+    """Set metrics to what ``metric_states`` returned of the same ones.
+
+    Raises:
+        InvalidInput: the states are of other metrics.
+    """
+    own = metric_states(metrics)
+    for name in {**own, **states}:
+        saved, expected = (
+            {part: [*each["states"]] for part, each in found.get(name, {}).items()} for found in (states, own)
+        )
+        if saved != expected:
+            raise InvalidInput(
+                f"the saved state is of the metrics {', '.join(states) or 'none'}; expected those of this training, "
+                f"{', '.join(own) or 'none'}, each of the same class: {name} differs."
+            )
+        for part, each in _parts(metrics[name]).items():
+            for key, value in {**states[name][part]["others"], **states[name][part]["states"]}.items():
+                setattr(each, key, _moved(value, each.device))
+
+
+def _kept(metric: Any) -> dict[str, Any]:
+    states = {key: list(each) if isinstance(each, list) else each for key, each in metric.metric_state.items()}
+    others = {key: each for key, each in {**vars(metric), **metric._buffers}.items() if key not in states}
+    plain = (Tensor, int, float, bool, str, type(None))
+    return {"states": states, "others": {key: each for key, each in others.items() if type(each) in plain}}
+
+
 class Meter:
     """The mean loss and the metrics of some batches.
 
@@ -62,25 +99,13 @@ class Meter:
         return float(self._sum) / self._weight if self._weight else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been taken down so far; tensors and lists are the live ones."""
-        return {"sum": self._sum, "weight": self._weight, "metrics": self._metric_states()}
+        """The loss taken down so far, without the metrics; the tensor is the live one."""
+        return {"sum": self._sum, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the meter to a state that ``state_dict`` returned.
-
-        Raises:
-            InvalidInput: the state is of other metrics.
-        """
-        saved, own = _state_names(state["metrics"]), _state_names(self._metric_states())
-        if saved != own:
-            raise InvalidInput(f"the saved state is of the metrics {saved}; expected those of this training, {own}.")
+        """Set the loss to a state that ``state_dict`` returned."""
         self._sum.copy_(state["sum"])
         self._weight = state["weight"]
-        for name, metric in self._metrics.items():
-            _load_metric_state(metric, state["metrics"][name])
-
-    def _metric_states(self) -> dict[str, Any]:
-        return {name: _metric_state(metric) for name, metric in self._metrics.items()}
 
     def close(self, group: Group) -> dict[str, float]:
         """The mean loss and the metrics over all members, the same on each; the meter starts again at nothing."""
@@ -150,29 +175,6 @@ def synchronised(metric: Any, group: Group) -> Any:
 def _parts(metric: Any) -> dict[str, Any]:
     """The metric and those that it is made of, by their names in it."""
     return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
-
-
-def _metric_state(metric: Any) -> dict[str, Any]:
-    # Torchmetrics' own state_dict leaves out how often a metric was updated, and what it has counted beside its states.
-    return {
-        name: {
-            "states": {
-                key: list(value) if isinstance(value, list) else value for key, value in part.metric_state.items()
-            },
-            "counts": {key: value for key, value in vars(part).items() if type(value) in (int, float, bool, str)},
-        }
-        for name, part in _parts(metric).items()
-    }
-
-
-def _state_names(states: dict[str, Any]) -> dict[str, Any]:
-    return {name: {part: list(each["states"]) for part, each in parts.items()} for name, parts in states.items()}
-
-
-def _load_metric_state(metric: Any, saved: dict[str, Any]) -> None:
-    for name, part in _parts(metric).items():
-        for key, value in (_moved(saved[name]["states"], part.device) | saved[name]["counts"]).items():
-            setattr(part, key, value)
 
 
 def _join(metric: Any, group: Group) -> bool:

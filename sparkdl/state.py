@@ -176,8 +176,10 @@ def _key(key: Any, path: str) -> str | int:
     raise InvalidInput(f"{path or 'the state'} has the key {key!r} of type {type(key).__name__}; expected str or int.")
 
 
-def _below(path: str, key: Any) -> str:
-    return f"{path}[{key!r}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
+def _below(path: str, key: str | int) -> str:
+    if isinstance(key, str):
+        return f"{path}.{key}" if path else key
+    return f"{path}[{key if -_SAFE_INT <= key < _SAFE_INT else hex(key)}]"
 
 
 def _decode(tree: Any, tensors: list[Tensor]) -> Any:

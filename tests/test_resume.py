@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
-from torchmetrics.wrappers import MinMaxMetric
+from torchmetrics.wrappers import MinMaxMetric, Running
 
 from sparkdl.cluster import InlineCluster, LocalCluster
 from sparkdl.errors import InvalidInput, MemberFailed
@@ -83,7 +83,7 @@ def adam() -> tuple[Training, Columns]:
         nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 1.0, 0.5])),
         partial(torch.optim.Adam, lr=0.05),
         partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
-        {"accuracy": MulticlassAccuracy(4)},
+        {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
     )
     training = Training(objective, 24, 4, seed=1, accumulate=2, patience=1, augment=noisy, hooks=[Draws()])
     return training, replace(COLUMNS, validation=Column("held", "bool"))
@@ -95,6 +95,7 @@ def sgd() -> tuple[Training, Columns]:
         "accuracy": MulticlassAccuracy(4) + MulticlassAccuracy(4, average="micro"),
         "area": MulticlassAUROC(4),
         "range": MinMaxMetric(MulticlassAccuracy(4)),
+        "lately": Running(MulticlassAccuracy(4), window=3),
     }
     objective = Objective(
         Restless,
@@ -323,7 +324,10 @@ def other(**changes: Any) -> Objective:
         ({"objective": other(precision="fp64")}, r"8, 3\] float32, the model's is \[8, 3\] float64; .* and \d more"),
         ({"objective": other(optimizer=torch.optim.Adam)}, "its optimizer is SGD, this training's is Adam"),
         ({"objective": other(scheduler=None)}, "its scheduler is OneCycleLR, this training's is None"),
-        ({"objective": other(metrics={"area": MulticlassAUROC(4)})}, "the saved state is of the metrics"),
+        (
+            {"objective": other(metrics={"area": MulticlassAUROC(4)})},
+            r"of the metrics .*, lately; expected .*, area, each of the same class: \w+ differs",
+        ),
         ({"batch_size": 30}, "its batchSize is 29, expected 30"),
         ({"seed": 7}, "its seed is 2, expected 7"),
     ],
