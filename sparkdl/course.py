@@ -35,11 +35,12 @@ class Keeper(Protocol):
     def load(self, world: World) -> dict[str, Any] | None:
         """This member's state, as ``Course.state`` returned it after a step that all have in common; None for none."""
 
-    def after_step(self, world: World, state: Callable[[], dict[str, Any]]) -> None:
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
         """A step is over, and its epoch as well where it was the last one of it; ``world.clock`` says which.
 
         Args:
             world: the gang; the call may use collectives.
+            over: whether the training is over with it.
             state: gives this member's state. Its tensors and lists are those that training goes on with: they are to
                 be packed, or copied, before this returns.
         """
@@ -206,7 +207,7 @@ class Course:
 
     def _keep(self) -> None:
         if self.training.keeper is not None:
-            self.training.keeper.after_step(self.world, self.state)
+            self.training.keeper.after_step(self.world, self.state, over=self.over)
 
     def _place(self) -> dict[str, Any]:
         plan = self.rows.plan

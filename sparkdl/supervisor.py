@@ -9,7 +9,7 @@ and its own number, which ``world.attempt`` tells the work: what it has saved, a
 What is worth another attempt: members that went away, peers that did not answer, members without signs of life, slots
 that went with a lost executor. What is not: what the user got wrong, which is
 
-    an InvalidInput                                              it says so itself
+    an InvalidInput, or a newer attempt                          it says so itself
     an error that every member raised before its first step      it is in the code or in the data
     the same class of error at the same step as once before      it will be there again
 
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from sparkdl.cluster import Cluster, Listener
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, SparkdlError
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, SparkdlError
 from sparkdl.events import Event
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
@@ -131,7 +131,7 @@ def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, every
         earlier: those of the attempts before.
         everywhere: whether every member failed by itself before its first step.
     """
-    if isinstance(error, InvalidInput):
+    if isinstance(error, (InvalidInput, Fenced)):
         return False
     if isinstance(error, ClusterUnavailable):
         return bool(earlier)  # what was there once may come back

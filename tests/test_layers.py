@@ -24,6 +24,7 @@ LAYERS = (
     ("sparkdl.spark",),
     (
         "sparkdl.supervisor",
+        "sparkdl.keeper",
         "sparkdl.train",
         "sparkdl.course",
         "sparkdl.rows",

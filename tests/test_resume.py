@@ -130,7 +130,7 @@ class Folder:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 
-    def after_step(self, world: World, state: Callable[[], dict[str, Any]]) -> None:
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
         self.file(world.clock.step, world.rank).write_bytes(pack_state(state()))
         if world.clock.step == self.stop:
             raise RuntimeError("stopped")
