@@ -54,6 +54,8 @@ from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.files import Folder
 
+__all__ = ["Checkpoints", "Digest", "Manifest", "Reader", "restore"]
+
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -170,6 +172,9 @@ class Checkpoints:
     ) -> None:
         """Make a checkpoint exist, on rank 0 once all shards are written; then prune older ones.
 
+        Checkpoints are committed in order of time: what is older and not committed by now is abandoned, and pruned. A
+        failure to prune is a warning.
+
         Args:
             name: the checkpoint's.
             digests: what ``write`` gave for each shard, from all members.
@@ -179,7 +184,8 @@ class Checkpoints:
             extra: anything else to find in the manifest, as JSON: tuples come back as lists, NaN as NaN.
 
         Raises:
-            Fenced: a newer attempt has begun, or this one was not announced by this writer.
+            Fenced: a newer attempt has begun, or this one was not announced by this writer. Where it began at the very
+                moment of the commit, the checkpoint exists all the same, and nothing is pruned.
             CheckpointDamaged: a shard is not there in its size, as where members do not see the same directory.
             InvalidInput: the checkpoint is committed already, a shard is named twice or none is given, the name is not
                 the clock's, or ``extra`` is not JSON.
@@ -219,16 +225,19 @@ class Checkpoints:
     def _prune(self, own: Name) -> None:
         """Delete what a commit has made superfluous; the commit stands whatever becomes of that."""
         whole, pins = 0, 0
-        for name in sorted((name for name in self._names() if name <= own), reverse=True):
+        try:
+            names = sorted((name for name in self._names() if name <= own), reverse=True)
+        except OSError as error:
+            warnings.warn(f"nothing in {self.folder.path} is pruned: {error}", RuntimeWarning, stacklevel=2)
+            return
+        for name in names:
             try:
                 reader = self.open(str(name))
                 reader.check_presence()
                 pin = reader.manifest.pinned
                 kept = name == own or whole < self.keep or (pin and not pins)
                 whole, pins = whole + 1, pins + pin
-            except InvalidInput:  # of another run: not ours to delete
-                continue
-            except UnknownFormat:
+            except (InvalidInput, UnknownFormat):  # of another run, or of a newer sparkdl: not ours to delete
                 continue
             except CheckpointDamaged:
                 # Never committed, or damaged: of no use behind a whole one.
@@ -328,6 +337,8 @@ def restore(
     rank: int,
     agree: Callable[[str, Mapping[str, Any]], list[dict[str, Any]]],
     pick: Callable[[Manifest], Sequence[str]],
+    *,
+    key: str = "restore",
 ) -> tuple[Manifest, dict[str, bytes]] | None:
     """Restore the newest checkpoint of which every member can read what it needs; all members call it together.
 
@@ -336,6 +347,7 @@ def restore(
         rank: this member's.
         agree: gives every member's value to every member, such as ``World.agree``.
         pick: the shards that this member needs; the manifest says what there is, and how many members wrote it.
+        key: what the keys of ``agree`` begin with; another one for each call in a gang.
 
     Returns:
         The manifest, the same on all members, and the shards' bytes, checked; None, on all, where there is none.
@@ -343,7 +355,7 @@ def restore(
     before: str | None = None
     while True:
         found = checkpoints.latest(verify=False, before=before) if rank == 0 else None
-        name = agree(f"restore before {before}", {"name": found and found[0]})[0]["name"]
+        name = agree(f"{key} before {before}", {"name": found and found[0]})[0]["name"]
         if name is None:
             return None
         trouble, restored = None, None
@@ -352,7 +364,7 @@ def restore(
             restored = reader.manifest, {shard: reader.read(shard) for shard in pick(reader.manifest)}
         except CheckpointDamaged as damaged:
             trouble = damaged.message
-        troubles = [answer["trouble"] for answer in agree(f"restored {name}", {"trouble": trouble})]
+        troubles = [answer["trouble"] for answer in agree(f"{key} {name}", {"trouble": trouble})]
         if restored is not None and not any(troubles):
             return restored
         if rank == 0:
