@@ -99,6 +99,13 @@ def local_path(uri: str) -> str | None:
     return path if isinstance(system, fs.LocalFileSystem) else None
 
 
+def join(uri: str, name: str) -> str:
+    """The URI or path of what has this name in a folder; the options that a URI ends with stay at its end."""
+    scheme = urlsplit(uri).scheme
+    head, mark, options = uri.partition("?") if scheme not in ("", "file") else (uri, "", "")
+    return f"{head.rstrip('/')}/{name}{mark}{options}"
+
+
 def write(uri: str, data: bytes) -> None:
     """Write a file whole: readers see the old one or the new one, never half of it.
 

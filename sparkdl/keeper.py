@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkdl.checkpoint import Checkpoints, Digest
+from sparkdl.checkpoint import Checkpoints, Digest, Manifest, restore
 from sparkdl.errors import Fenced, InvalidInput, PeerLost
 from sparkdl.events import record
 from sparkdl.state import pack_state, unpack_state
@@ -176,24 +176,19 @@ class CheckpointKeeper:
             )
 
     def _restore(self, world: World) -> dict[str, Any] | None:
-        before: str | None = None
-        while True:
-            found = self.checkpoints.latest(verify=False, before=before) if world.rank == 0 else None
-            own = None if found is None else {"name": found[0], "size": found[1].manifest.world_size}
-            chosen = world.agree(f"restore {before}", {"found": own})[0]["found"]
-            if chosen is None:
-                return None
-            if chosen["size"] != world.size:
+        def own(manifest: Manifest) -> list[str]:
+            if manifest.world_size != world.size:
                 raise InvalidInput(
-                    f"{self.checkpoints.folder.path} has checkpoints of {chosen['size']} members, and this gang has "
-                    f"{world.size}; go on with numWorkers={chosen['size']}, or take another runDir."
+                    f"{self.checkpoints.folder.path} has checkpoints of {manifest.world_size} members, and this gang "
+                    f"has {world.size}; go on with numWorkers={manifest.world_size}, or take another runDir."
                 )
-            data = self.checkpoints.open(chosen["name"]).sound(_shard(world.rank))
-            if all(each["sound"] for each in world.agree(f"sound {chosen['name']}", {"sound": data is not None})):
-                assert data is not None
-                state: dict[str, Any] = unpack_state(data)
-                return state
-            before = chosen["name"]
+            return [_shard(world.rank)]
+
+        found = restore(self.checkpoints, world.rank, world.agree, own)
+        if found is None:
+            return None
+        state: dict[str, Any] = unpack_state(found[1][_shard(world.rank)])
+        return state
 
 
 def _shard(rank: int) -> str:

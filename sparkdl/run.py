@@ -62,4 +62,4 @@ class Run:
         """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
-            files.write(f"{self.directory.rstrip('/')}/{name}.json", text.encode())
+            files.write(files.join(self.directory, f"{name}.json"), text.encode())

@@ -24,10 +24,12 @@ from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
+from sparkdl.run import Run
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
 from sparkdl.world import World
 from tests.feed.spooled import parts_of, spooled
+from tests.object_store import object_store
 
 X = Columns((Column("x"),))
 
@@ -280,3 +282,14 @@ def test_a_column_used_twice_forgot_that_one_use_wants_a_number() -> None:
     with pytest.raises(InvalidInput, match=r"used twice, with shape=\(\) and with shape=\(1,\)"):
         list(Columns((Column("x", shape=()), Column("x", shape=(1,)))))
     assert [column.shape for column in Columns((Column("x", shape=()),), Column("x"))] == [()]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) -> None:
+    # The file's name was put behind the whole URI, so that it became a part of the last option: the run wrote nothing
+    # where its directory was, and asked for the region "us-east-1/report.json".
+    with object_store(tmp_path) as query:
+        Run(f"s3://key:secret@runs/digits?{query}").save("report", {"rows": 7})
+    assert (tmp_path / "runs/digits/report.json").read_bytes() == b'{\n  "rows": 7\n}\n'
