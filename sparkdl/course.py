@@ -104,8 +104,8 @@ class Course:
         """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
 
         Raises:
-            InvalidInput: the state is of another model, optimizer, gang, batch size or data, or of another step than
-                that of another member.
+            InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
+                of another member, or of one after the last epoch that is asked for.
         """
         if state is not None:
             _check_place(state["place"], self._place())
@@ -114,6 +114,11 @@ class Course:
             raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None:
             return
+        if state["clock"]["step"] > self.training.epochs * self.rows.plan.steps:
+            raise InvalidInput(
+                f"the saved state is of step {state['clock']['step']}, after the end of the {self.training.epochs} epochs "
+                f"of {self.rows.plan.steps} steps that are asked for; expected epochs to be as many as before, or more."
+            )
         self.replica.load_state_dict(state["replica"])
         self.sync.load_state_dict(state["sync"])
         self._meter.load_state_dict(state["meter"])
