@@ -114,10 +114,11 @@ class Course:
             raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None:
             return
-        if state["clock"]["step"] > self.training.epochs * self.rows.plan.steps:
+        step, epochs, steps_each = state["clock"]["step"], self.training.epochs, self.rows.plan.steps
+        if step > epochs * steps_each:
             raise InvalidInput(
-                f"the saved state is of step {state['clock']['step']}, after the end of the {self.training.epochs} epochs "
-                f"of {self.rows.plan.steps} steps that are asked for; expected epochs to be as many as before, or more."
+                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that are "
+                "asked for; expected as many epochs as before, or more."
             )
         self.replica.load_state_dict(state["replica"])
         self.sync.load_state_dict(state["sync"])
