@@ -117,8 +117,8 @@ class Course:
         step, epochs, steps_each = state["clock"]["step"], self.training.epochs, self.rows.plan.steps
         if step > epochs * steps_each:
             raise InvalidInput(
-                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that are "
-                "asked for; expected as many epochs as before, or more."
+                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that "
+                "are asked for; expected as many epochs as before, or more."
             )
         self.replica.load_state_dict(state["replica"])
         self.sync.load_state_dict(state["sync"])
