@@ -105,8 +105,8 @@ class Course:
         """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
 
         Raises:
-            InvalidInput: the state is of another model, optimizer, gang, batch size or data, or of another step than
-                that of another member.
+            InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
+                of another member, or of one after the last epoch that is asked for.
         """
         if state is not None:
             _check_place(state["place"], self._place())
@@ -115,6 +115,12 @@ class Course:
             raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None:
             return
+        step, epochs, steps_each = state["clock"]["step"], self.training.epochs, self.rows.plan.steps
+        if step > epochs * steps_each:
+            raise InvalidInput(
+                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that "
+                "are asked for; expected as many epochs as before, or more."
+            )
         self.replica.load_state_dict(state["replica"])
         self.sync.load_state_dict(state["sync"])
         self._meter.load_state_dict(state["meter"])

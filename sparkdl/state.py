@@ -89,7 +89,7 @@ def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
     found = zlib.crc32(tree.encode())
     for tensor in tensors:
         found = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(_bytes_of(tensor).numpy(), found)
+        found = zlib.crc32(_bytes_of(tensor).numpy(), found)  # type: ignore[arg-type]
     return found
 
 
@@ -254,5 +254,6 @@ def set_random_state(state: dict[str, Any], device: torch.device | None = None) 
 
 def _gpu(device: torch.device | None) -> torch.device | None:
     if device is None:
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else None
+        ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device()) if ready else None
     return device if device.type == "cuda" else None

@@ -139,6 +139,12 @@ class Folder:
         return Path(self.folder, f"{step}-{rank}")
 
 
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as cluster:
+        yield cluster
+
+
 def essence(folder: Path, step: int, rank: int) -> bytes:
     """A kept state without its times."""
     state = unpack_state(Folder(str(folder)).file(step, rank).read_bytes())
@@ -194,10 +200,15 @@ def test_alone_from_every_step(case, tmp_path):
 
 
 @each_case
-@pytest.mark.parametrize(("members", "steps"), [(2, [1, STEPS, STEPS + 1]), (3, [STEPS - 1, STEPS, 2 * STEPS])])
-def test_a_gang_from_some_steps(case, members, steps, tmp_path):
-    with LocalCluster(members) as cluster:
-        check_every(cluster, case, steps, tmp_path)
+def test_two_members_from_some_steps(case, pair, tmp_path):
+    check_every(pair, case, [1, STEPS, STEPS + 1], tmp_path)
+
+
+def test_three_members_from_some_steps(tmp_path):
+    with LocalCluster(3) as cluster:
+        for case in CASES:
+            (tmp_path / case).mkdir()
+            check_every(cluster, case, [STEPS - 1, STEPS, 2 * STEPS], tmp_path / case)
 
 
 def test_the_runs_are_what_they_are_meant_to_be():
@@ -246,6 +257,15 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path):
     expected = run(InlineCluster(), "SGD", None, objective=constant, epochs=3)
     assert_alike(run(InlineCluster(), "SGD", replace(keeper, start=2 * STEPS), objective=constant, epochs=3), expected)
     assert len(expected[0].history) == 3
+
+
+def test_fewer_epochs_than_are_done_are_refused(tmp_path):
+    keeper = Folder(str(tmp_path))
+    run(InlineCluster(), "SGD", keeper)
+    with pytest.raises(InvalidInput, match="of step 6, after the end of the 1 epochs of 5 steps that are asked for"):
+        run(InlineCluster(), "SGD", replace(keeper, start=STEPS + 1), epochs=1)
+    (found,) = run(InlineCluster(), "SGD", replace(keeper, start=STEPS), epochs=1)
+    assert len(found.history) == 1
 
 
 def test_an_early_end_stays_the_end(tmp_path):
@@ -340,13 +360,16 @@ def test_the_state_of_another_training_is_refused_by_what_differs(changes, said,
 
 
 @pytest.mark.parametrize("starts", [(3, 4), (None, 3), (3, None)])
-def test_members_have_to_go_on_from_one_step(starts, tmp_path):
-    with LocalCluster(2) as cluster:
-        run(cluster, "SGD", Folder(str(tmp_path)))
-        with pytest.raises(InvalidInput, match=r"states of the steps \[.*\]; expected one step, or none"):
-            run(cluster, "SGD", Folder(str(tmp_path), start=starts))
-        with pytest.raises(InvalidInput, match="its members is 2, expected 1"):
-            run(InlineCluster(), "SGD", Folder(str(tmp_path), start=3))
+def test_members_have_to_go_on_from_one_step(starts, pair, tmp_path):
+    run(pair, "SGD", Folder(str(tmp_path)))
+    with pytest.raises(InvalidInput, match=r"states of the steps \[.*\]; expected one step, or none"):
+        run(pair, "SGD", Folder(str(tmp_path), start=starts))
+
+
+def test_a_gang_of_another_size_is_refused(pair, tmp_path):
+    run(pair, "SGD", Folder(str(tmp_path)))
+    with pytest.raises(InvalidInput, match="its members is 2, expected 1"):
+        run(InlineCluster(), "SGD", Folder(str(tmp_path), start=3))
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------
