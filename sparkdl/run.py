@@ -17,7 +17,6 @@ from typing import Any
 
 from sparkdl import files
 
-
 # Another value of these makes no other run: it goes on longer, elsewhere, or is watched and saved in another way.
 _FREE = frozenset(
     {
