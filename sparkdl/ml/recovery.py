@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.run import identity
@@ -29,6 +30,6 @@ def make_keeper(directory: str | None, every: int | str | None, configuration: M
             f"checkpointEvery is {every!r}, but there is no runDir to keep checkpoints in: it is ignored.", stacklevel=4
         )
         return None
-    checkpoints = Checkpoints(f"{directory.rstrip('/')}/checkpoints", run=identity(configuration))
+    checkpoints = Checkpoints(files.join(directory, "checkpoints"), run=identity(configuration))
     checkpoints.latest(verify=False)  # another run's are refused before anything is launched
     return CheckpointKeeper(checkpoints, Every.of(every))
