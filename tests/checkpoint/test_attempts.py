@@ -81,6 +81,7 @@ def successor(checkpoints: Checkpoints, log: list[str]) -> Iterator[str]:
             yield step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [2, 3])
 def test_a_zombie_at_any_time(keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_sync", lambda path: None)

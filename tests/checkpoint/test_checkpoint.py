@@ -183,6 +183,7 @@ def test_another_run_is_refused_by_name(directory: str) -> None:
             call()
 
 
+@pytest.mark.slow
 def test_a_filesystem_that_cannot_be_reached_is_no_damage(tmp_path: Path) -> None:
     with object_store(tmp_path) as query:
         directory = f"s3://key:secret@runs/x?{query}"
