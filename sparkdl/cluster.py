@@ -6,7 +6,9 @@ fails raises its first cause, and whatever is left of it is ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -14,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
@@ -24,6 +27,7 @@ from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
 from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
+from sparkdl.guard import Guard
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
 from sparkdl.process import MemberProcess
@@ -50,6 +54,7 @@ class Cluster(Protocol):
         *,
         listener: Listener | None = None,
         attempt: int = 0,
+        guard: Guard | None = None,
     ) -> list[Any]:
         """Run ``work(world, part)`` on every member at once, all of them alive together.
 
@@ -60,6 +65,7 @@ class Cluster(Protocol):
             columns: which columns become which tensors; None takes all as inputs.
             listener: called on this side with each event that a member records, one call at a time.
             attempt: which attempt of a run this is; keys and events carry it.
+            guard: asks members for heartbeats, and may end the gang.
 
         Returns:
             What the members returned, in rank order.
@@ -69,6 +75,7 @@ class Cluster(Protocol):
             ClusterUnavailable: the cluster cannot supply the members.
             MemberFailed: the work raised on a member; of several errors the first cause.
             MemberLost: a member's process went away.
+            SparkdlError: the guard ended the gang, with its reason.
         """
 
 
@@ -85,6 +92,7 @@ class InlineCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
+        guard: Guard | None = None,
     ) -> list[Any]:
         """See ``Cluster.gang``."""
         if in_a_group():
@@ -142,6 +150,7 @@ class LocalCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
+        guard: Guard | None = None,
     ) -> list[Any]:
         """See ``Cluster.gang``."""
         tables, wanted = deal(data, columns, self.size)
@@ -156,9 +165,10 @@ class LocalCluster:
                 self._device,
                 self._threads,
                 channel.endpoint if listener else None,
+                heartbeat=guard.heartbeat if guard else None,
             )
             files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._turn, self._all() as members:
+            with self._turn, self._all() as members, (guard or Guard()).stopping(partial(_end, members)):
                 for member, file in zip(members, files, strict=True):
                     member.start(task, file)
                 return settle(_collect(members, attempt))
@@ -249,6 +259,14 @@ def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: 
         member.busy = False
     else:
         lines[member.rank] = message
+
+
+def _end(members: Sequence[MemberProcess]) -> None:
+    """End the processes that still work; the launcher sees them go."""
+    for member in members:
+        if member.busy:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
 
 
 def _ignore(event: Event) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from sparkdl.clock import Clock
 from sparkdl.early_stopping import EarlyStopping
 from sparkdl.errors import InvalidInput
-from sparkdl.evaluate import Meter, evaluate, open_metrics
+from sparkdl.evaluate import Meter, evaluate, load_metric_states, metric_states, open_metrics
 from sparkdl.events import record
 from sparkdl.hooks import Hooks, Snapshot
 from sparkdl.layout import Replica
 from sparkdl.rows import Rows
+from sparkdl.state import random_state, set_random_state
+from sparkdl.strategies import Sync
 from sparkdl.tensors import Batch, arguments
 from sparkdl.world import Group, World
 
@@ -25,8 +29,25 @@ if TYPE_CHECKING:
 _PROGRESS = 0.25  # seconds between progress events
 
 
+class Keeper(Protocol):
+    """Keeps the members' states, so that a later attempt goes on from one; on every member a copy of it is called."""
+
+    def load(self, world: World) -> dict[str, Any] | None:
+        """This member's state, as ``Course.state`` returned it after a step that all have in common; None for none."""
+
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
+        """A step is over, and its epoch as well where it was the last one of it; ``world.clock`` says which.
+
+        Args:
+            world: the gang; the call may use collectives.
+            over: whether the training is over with it.
+            state: gives this member's state. Its tensors and lists are those that training goes on with: they are to
+                be packed, or copied, before this returns.
+        """
+
+
 class Course:
-    """What a member keeps beside the replica and its rows.
+    """What a member keeps beside the replica and its rows, and all of it as the state that a run goes on from.
 
     Attributes:
         history: a row per epoch, the same on every member.
@@ -34,22 +55,91 @@ class Course:
             the best epoch, None without patience.
     """
 
-    def __init__(self, world: World, group: Group, training: Training, replica: Replica, rows: Rows) -> None:
-        self.world, self.group, self.training, self.replica, self.rows = world, group, training, replica, rows
+    def __init__(self, world: World, training: Training, replica: Replica, sync: Sync, rows: Rows) -> None:
+        self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
+        self.group = world.group()
         self.history: list[dict[str, Any]] = []
         self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0}
-        metrics = open_metrics(training.objective.metrics, world.device)
+        self._metrics = open_metrics(training.objective.metrics, world.device)
         self._criterion = training.objective.criterion(world.device)
-        self._validation_metrics = {} if rows.validation is None else metrics
-        self._meter = Meter(world.device, metrics if rows.validation is None else {})
-        self._stopping = EarlyStopping(training.patience, group)
+        self._meter = Meter(world.device, self._metrics if rows.validation is None else {})
+        self._stopping = EarlyStopping(training.patience, self.group)
         self._hooks = Hooks(training.hooks, world.rank)
+        self._random: dict[str, Any] | None = None
+        self._spent = 0.0  # seconds of the first epoch that an earlier attempt has spent
         self._started = self._shown = time.monotonic()
+        world.clock.load_state_dict(Clock().state_dict())
+
+    @property
+    def position(self) -> int:
+        """Steps of the current epoch that are done: the first one to do, from 0."""
+        return self.world.clock.step - self.world.clock.epoch * self.rows.plan.steps
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are done, or as many as early stopping allows."""
+        return self._stopping.over or self.world.clock.epoch >= self.training.epochs
+
+    def state(self) -> dict[str, Any]:
+        """All that this member's next steps depend on, for ``pack_state``; tensors and lists are the live ones.
+
+        Raises:
+            InvalidInput: a step has begun and is not over.
+        """
+        return {
+            "place": self._place(),
+            "clock": self.world.clock.state_dict(),
+            "replica": self.replica.state_dict(),
+            "sync": self.sync.state_dict(),
+            "meter": self._meter.state_dict(),
+            "metrics": metric_states(self._metrics),
+            "stopping": self._stopping.state_dict(),
+            "history": self.history,
+            "report": self.report,
+            "feed_wait_seconds": self.rows.report["feed_wait_seconds"],
+            "epoch_seconds": time.monotonic() - self._started,
+            "random": random_state(self.world.device),
+        }
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
+
+        Raises:
+            InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
+                of another member, or of one after the last epoch that is asked for.
+        """
+        if state is not None:
+            _check_place(state["place"], self._place())
+        steps = self.group.gather(None if state is None else state["clock"]["step"])
+        if len({*steps}) > 1:
+            raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
+        if state is None:
+            return
+        step, epochs, steps_each = state["clock"]["step"], self.training.epochs, self.rows.plan.steps
+        if step > epochs * steps_each:
+            raise InvalidInput(
+                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that "
+                "are asked for; expected as many epochs as before, or more."
+            )
+        self.replica.load_state_dict(state["replica"])
+        self.sync.load_state_dict(state["sync"])
+        self._meter.load_state_dict(state["meter"])
+        load_metric_states(self._metrics, state["metrics"])
+        self.world.clock.load_state_dict(state["clock"])
+        self._stopping.load_state_dict(state["stopping"])
+        self.history, self.report = state["history"], state["report"]
+        self.rows.report["feed_wait_seconds"] = state["feed_wait_seconds"]
+        self._spent = state["epoch_seconds"]
+        self._random = state["random"]
 
     def start(self) -> None:
-        """The first step is next."""
+        """The first step, or the first one after those restored, is next."""
         self._call("on_start")
-        self._started = self._shown = time.monotonic()
+        self._shown = time.monotonic()
+        self._started = self._shown - self._spent
+        if self._random is not None:  # after whatever hooks have drawn
+            set_random_state(self._random, self.world.device)
+            self._random = None
 
     def observe(self, loss: Tensor, batch: Batch) -> None:
         """Take down a batch's loss and, without validation rows, its metrics.
@@ -59,8 +149,8 @@ class Course:
         """
         # Elsewhere than on the CPU, to look at each loss would be to wait for the device: there it is seen per epoch.
         if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
-            clock, steps = self.world.clock, self.rows.plan.steps
-            raise self._diverged(float(loss), f"at step {clock.step}, batch {clock.step % steps + 1} of {steps} in")
+            step, steps = self.world.clock.step, self.rows.plan.steps
+            raise self._diverged(float(loss), f"at step {step}, batch {self.position + 1} of {steps} in")
         self._meter.add(loss, self.replica.output, batch)
         if self.report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
             self.report["inputs"] = [
@@ -70,24 +160,25 @@ class Course:
             self.report["output"] = list(self.replica.output.shape[1:])
 
     def end_step(self) -> None:
-        """Tell the driver how far the gang is, now and then and from rank 0 alone; call the hooks."""
+        """Call the hooks, have the state kept, and tell the driver how far the gang is, now and then, from rank 0."""
         self._call("on_step")
+        if self.position < self.rows.plan.steps:  # else the epoch's end is part of the step
+            self._keep()
         now, clock = time.monotonic(), self.world.clock
         if self.world.rank or (clock.step > 1 and now - self._shown < _PROGRESS):
             return
         self._shown = now
-        done = clock.step - clock.epoch * self.rows.plan.steps
         record(
             "progress",
             clock=clock,
             epochs=self.training.epochs,
             steps=self.rows.plan.steps,
             loss=self._meter.local_mean(),
-            rows_per_second=done * self.rows.plan.batch_size / max(now - self._started, 1e-9),
+            rows_per_second=self.position * self.rows.plan.batch_size / max(now - self._started, 1e-9),
         )
 
-    def end_epoch(self) -> bool:
-        """Close the epoch's row of the history; returns whether training is to end.
+    def end_epoch(self) -> None:
+        """Close the epoch's row of the history.
 
         Raises:
             InvalidInput: this member's mean loss is not finite.
@@ -106,10 +197,10 @@ class Course:
         self.history.append(row)
         if self.world.rank == 0:
             record("epoch", clock=clock, **row)
-        stop = self._stopping.after(row, module)
+        self._stopping.after(row, module)
         self._call("on_epoch")
         self._started = self._shown = time.monotonic()
-        return stop
+        self._keep()
 
     def end(self) -> None:
         """Training is over."""
@@ -120,6 +211,18 @@ class Course:
         """The weights to keep, as safetensors; empty but on rank 0."""
         return self._stopping.weights(self.replica.module)
 
+    def _keep(self) -> None:
+        if self.training.keeper is not None:
+            self.training.keeper.after_step(self.world, self.state, over=self.over)
+
+    def _place(self) -> dict[str, Any]:
+        plan = self.rows.plan
+        return {"rank": self.world.rank, "members": self.world.size, "rows of the parts": list(plan.rows)} | {
+            "batchSize": plan.batch_size,
+            "seed": plan.seed,
+            "shuffle": plan.shuffle,
+        }
+
     def _validate(self, module: nn.Module) -> dict[str, float]:
         if self.rows.validation is None:
             return {}
@@ -128,7 +231,7 @@ class Course:
             self._criterion,
             self.rows.validation,
             self.group,
-            metrics=self._validation_metrics,
+            metrics=self._metrics,
             batch_size=self.training.batch_size,
             device=self.world.device,
             collate=self.training.collate,
@@ -156,6 +259,15 @@ class Course:
                 self._meter.local_mean(),
             )
             self._hooks.call(moment, snapshot)
+
+
+def _check_place(saved: dict[str, Any], own: dict[str, Any]) -> None:
+    for name, value in own.items():
+        if saved[name] != value:
+            raise InvalidInput(
+                f"the saved state is of another training: its {name} is {saved[name]}, expected {value}. Go on with "
+                "the gang, the data and the settings that it was saved with, or begin anew elsewhere."
+            )
 
 
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:

@@ -30,10 +30,12 @@ class EarlyStopping:
 
     Attributes:
         epoch: the best epoch, from 1; None without patience, and before any epoch had a loss.
+        over: whether training is to end.
     """
 
     def __init__(self, patience: int | None, group: Group) -> None:
         self.epoch: int | None = None
+        self.over = False
         self._patience = patience
         self._group = group
         self._best = math.inf
@@ -56,10 +58,21 @@ class EarlyStopping:
         device = next(module.parameters()).device
         verdict = torch.tensor([int(row["epoch"] - (self.epoch or 0) >= self._patience)], device=device)
         self._group.broadcast_(verdict)
-        return bool(verdict.item())
+        self.over = bool(verdict.item())
+        return self.over
 
     def weights(self, module: nn.Module) -> bytes:
         """The weights to keep, as safetensors: the best epoch's, or the module's own; empty but on rank 0."""
         if self._group.rank:
             return b""
         return pack(module) if self._weights is None else self._weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best epoch, its loss and, on rank 0, its weights; and whether training is to end."""
+        return {"epoch": self.epoch, "best": self._best, "weights": self._weights, "over": self.over}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set it to a state that ``state_dict`` returned."""
+        self.epoch, self._best, self._weights, self.over = (
+            state[name] for name in ("epoch", "best", "weights", "over")
+        )

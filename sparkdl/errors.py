@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 __all__ = [
+    "CheckpointDamaged",
     "ClusterUnavailable",
+    "Fenced",
     "InvalidInput",
     "MemberFailed",
     "MemberLost",
@@ -98,6 +100,14 @@ def _rebuild(kind: type[SparkdlError], message: str, place: Place, trace: str | 
 
 class InvalidInput(SparkdlError, ValueError):
     """The user's configuration or data cannot be used; trying again will not help."""
+
+
+class CheckpointDamaged(SparkdlError):
+    """A checkpoint is not what was committed: a file of it is missing, cut short or changed."""
+
+
+class Fenced(SparkdlError):
+    """A newer attempt of the run has begun, so this one may no longer commit."""
 
 
 class ClusterUnavailable(SparkdlError):

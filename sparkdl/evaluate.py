@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.transforms import Collate, Transforms, collated
@@ -31,6 +32,43 @@ def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
     for each in opened.values():
         each.reset()
     return opened
+
+
+def metric_states(metrics: Metrics) -> dict[str, Any]:
+    """What metrics have seen so far, also in the metrics they are made of; tensors are the live ones.
+
+    Torchmetrics' own ``state_dict`` leaves out how often a metric was updated, and what a wrapper such as
+    ``MinMaxMetric`` or ``Running`` keeps beside its states.
+    """
+    return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
+
+
+def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
+    """Set metrics to what ``metric_states`` returned of the same ones.
+
+    Raises:
+        InvalidInput: the states are of other metrics.
+    """
+    own = metric_states(metrics)
+    for name in {**own, **states}:
+        saved, expected = (
+            {part: [*each["states"]] for part, each in found.get(name, {}).items()} for found in (states, own)
+        )
+        if saved != expected:
+            raise InvalidInput(
+                f"the saved state is of the metrics {', '.join(states) or 'none'}; expected those of this training, "
+                f"{', '.join(own) or 'none'}, each of the same class: {name} differs."
+            )
+        for part, each in _parts(metrics[name]).items():
+            for key, value in {**states[name][part]["others"], **states[name][part]["states"]}.items():
+                setattr(each, key, _moved(value, each.device))
+
+
+def _kept(metric: Any) -> dict[str, Any]:
+    states = {key: list(each) if isinstance(each, list) else each for key, each in metric.metric_state.items()}
+    others = {key: each for key, each in {**vars(metric), **metric._buffers}.items() if key not in states}
+    plain = (Tensor, int, float, bool, str, type(None))
+    return {"states": states, "others": {key: each for key, each in others.items() if type(each) in plain}}
 
 
 class Meter:
@@ -59,6 +97,15 @@ class Meter:
     def local_mean(self) -> float | None:
         """This member's mean loss so far."""
         return float(self._sum) / self._weight if self._weight else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss taken down so far, without the metrics; the tensor is the live one."""
+        return {"sum": self._sum, "weight": self._weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the loss to a state that ``state_dict`` returned."""
+        self._sum.copy_(state["sum"])
+        self._weight = state["weight"]
 
     def close(self, group: Group) -> dict[str, float]:
         """The mean loss and the metrics over all members, the same on each; the meter starts again at nothing."""
@@ -117,12 +164,17 @@ def synchronised(metric: Any, group: Group) -> Any:
         A number, a list of numbers, or a dict of these; NaN where no member saw a row.
     """
     # The metrics that a wrapper or a sum is made of are modules of it, and a wrapper itself is never updated.
-    used = [_join(each, group) for each in metric.modules() if hasattr(each, "metric_state")]
+    used = [_join(each, group) for each in _parts(metric).values()]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
         value = _plain(metric.compute()) if any(used) else float("nan")
     metric.reset()
     return value
+
+
+def _parts(metric: Any) -> dict[str, Any]:
+    """The metric and those that it is made of, by their names in it."""
+    return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
 
 
 def _join(metric: Any, group: Group) -> bool:

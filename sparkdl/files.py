@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -11,6 +13,7 @@ from pyarrow import fs
 from sparkdl.errors import InvalidInput
 
 _ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow calls it
+_OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
@@ -33,10 +36,74 @@ def locate(uri: str) -> tuple[fs.FileSystem, str]:
     return found
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder on any filesystem, looked up once; it need not exist.
+
+    Attributes:
+        system: the filesystem.
+        path: the folder's path in it. Unlike a URI, it holds no credentials and may be shown to anybody.
+    """
+
+    system: fs.FileSystem
+    path: str
+
+    @staticmethod
+    def of(uri: str) -> Folder:
+        """The folder of a URI or a local path; raises what ``locate`` raises."""
+        system, path = locate(uri)
+        return Folder(system, path.rstrip("/") or path)
+
+    def at(self, name: str) -> str:
+        """The path of what has this name in the folder."""
+        return f"{self.path}/{name}" if name else self.path
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file whole, as ``sparkdl.files.write`` does."""
+        _write(self.system, self.at(name), data)
+
+    def open(self, name: str) -> Any:
+        """A file as a stream of bytes; raises FileNotFoundError where there is none."""
+        return self.system.open_input_stream(self.at(name))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; raises FileNotFoundError where there is none."""
+        with self.open(name) as stream:
+            data: bytes = stream.read()
+        return data
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or a folder of this name."""
+        return bool(self.system.get_file_info(self.at(name)).type != fs.FileType.NotFound)
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """The files of a folder in this one, with their sizes in bytes; none where there is no such folder."""
+        return {info.base_name: info.size for info in self._inside(name) if info.type == fs.FileType.File}
+
+    def folders(self) -> list[str]:
+        """The names of the folders in this one; none where there is no such folder."""
+        return [info.base_name for info in self._inside("") if info.type == fs.FileType.Directory]
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder and what is in it; nothing is to be done where there is neither."""
+        _delete(self.system, self.at(name))
+
+    def _inside(self, name: str) -> list[fs.FileInfo]:
+        found: list[fs.FileInfo] = self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
+        return found
+
+
 def local_path(uri: str) -> str | None:
     """The path of a file URI or a local path; None for another filesystem."""
     system, path = locate(uri)
     return path if isinstance(system, fs.LocalFileSystem) else None
+
+
+def join(uri: str, name: str) -> str:
+    """The URI or path of what has this name in a folder; the options that a URI ends with stay at its end."""
+    scheme = urlsplit(uri).scheme
+    head, mark, options = uri.partition("?") if scheme not in ("", "file") else (uri, "", "")
+    return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
 def write(uri: str, data: bytes) -> None:
@@ -45,25 +112,7 @@ def write(uri: str, data: bytes) -> None:
     An object store shows an object only when it is complete; elsewhere the file is written beside its place, synced
     and renamed.
     """
-    system, path = locate(uri)
-    if isinstance(system, fs.S3FileSystem):
-        with system.open_output_stream(path) as stream:
-            stream.write(data)
-        return
-    system.create_dir(os.path.dirname(path), recursive=True)
-    beside = f"{path}.{uuid.uuid4().hex}.tmp"
-    try:
-        with system.open_output_stream(beside) as stream:
-            stream.write(data)
-        if isinstance(system, fs.LocalFileSystem):
-            _sync(beside)
-        system.move(beside, path)
-    except BaseException:
-        if system.get_file_info(beside).type != fs.FileType.NotFound:
-            system.delete_file(beside)
-        raise
-    if isinstance(system, fs.LocalFileSystem):
-        _sync(os.path.dirname(path))
+    _write(*locate(uri), data)
 
 
 def read(uri: str) -> bytes:
@@ -91,7 +140,7 @@ def replace(staged: str, uri: str) -> None:
     """
     system, source = locate(staged)
     path = locate(uri)[1]
-    if isinstance(system, fs.S3FileSystem) or system.type_name in ("gcs", "abfs"):
+    if system.type_name in _OBJECT_STORES:
         delete(uri)
         fs.copy_files(source, path, source_filesystem=system, destination_filesystem=system)
         system.delete_dir(source)
@@ -113,6 +162,38 @@ def exists(uri: str) -> bool:
     """Whether there is a file or a directory."""
     system, path = locate(uri)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def _write(system: fs.FileSystem, path: str, data: bytes) -> None:
+    if system.type_name in _OBJECT_STORES:
+        with system.open_output_stream(path) as stream:
+            stream.write(data)
+        return
+    local = isinstance(system, fs.LocalFileSystem)
+    fresh = _missing(os.path.dirname(path)) if local else []
+    system.create_dir(os.path.dirname(path), recursive=True)
+    beside = f"{path}.{uuid.uuid4().hex}.tmp"
+    try:
+        with system.open_output_stream(beside) as stream:
+            stream.write(data)
+        if local:
+            _sync(beside)
+        system.move(beside, path)
+    except BaseException:
+        if system.get_file_info(beside).type != fs.FileType.NotFound:
+            system.delete_file(beside)
+        raise
+    if local:  # a file outlives a power cut once every folder that is new on the way to it is in the one above
+        for folder in (path, *fresh):
+            _sync(os.path.dirname(folder))
+
+
+def _missing(path: str) -> list[str]:
+    found = []
+    while not os.path.exists(path):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
 
 
 def _delete(system: fs.FileSystem, path: str) -> None:

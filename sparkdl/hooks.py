@@ -2,7 +2,7 @@
 
 A hook is an object with any of
 
-    on_start(run)    before the first step
+    on_start(run)    before the first step, or the first one after those that an earlier attempt has done
     on_step(run)     after each optimizer step
     on_epoch(run)    after each epoch, its row of the history written
     on_end(run)      after the last epoch

@@ -30,6 +30,7 @@ from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches
+from sparkdl.heartbeat import beating
 from sparkdl.shipping import unship
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 
@@ -52,6 +53,7 @@ class Task:
         threads: torch's threads; None leaves them as they are.
         endpoint: where events go; None for nowhere.
         fallback: the folder for events that cannot be sent; None to drop them.
+        heartbeat: seconds between two signs of life; None for none.
     """
 
     work: bytes
@@ -64,6 +66,7 @@ class Task:
     threads: int | None = None
     endpoint: Endpoint | None = None
     fallback: str | None = None
+    heartbeat: float | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,9 @@ def run_member(
     with recording(recorder), _threads(task.threads), _quick_collection():
         try:
             record("started", pid=os.getpid(), host=member.place.host)
-            value = member.take_part(batches)
+            with beating(member.beat, task.heartbeat):
+                value = member.take_part(batches)
+            record("finished")
             return Outcome(meeting.rank, value, seconds=member.seconds)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             failure = Failure.of(error, member.place)
@@ -186,6 +191,13 @@ class _Member:
         if self.world is not None:
             host, step = self.world.host, self.world.clock.step
         return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+        world = self.world
+        working = world is not None and self.stage == "work"
+        phase = world.phase if world is not None and working else self.stage
+        record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
     def let_go(self) -> None:
         """Drop the process group, after everything else that refers to it.

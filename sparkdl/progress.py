@@ -11,7 +11,9 @@ from sparkdl.events import Event
 
 
 class Progress:
-    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left; before that, what is waited for.
+    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left.
+
+    Before that it says what is waited for, and after a failure why the gang begins again.
 
     Args:
         title: what is being done.
@@ -38,6 +40,8 @@ class Progress:
             self._show(event.clock, event.payload)
         elif event.kind == "waiting" and self._bar is None:
             self._wait(event.payload)
+        elif event.kind == "restart":
+            self._restart(event.payload)
 
     def close(self) -> None:
         """Leave the line as it is."""
@@ -51,6 +55,11 @@ class Progress:
     def _wait(self, payload: dict[str, Any]) -> None:
         self._waiting = True
         self._stream.write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
+        self._stream.flush()
+
+    def _restart(self, payload: dict[str, Any]) -> None:
+        self.close()  # the next attempt has a bar of its own, and waits for slots before
+        self._stream.write(f"{self._title}: {payload['cause']}; again in {payload['seconds']:g} s\n")
         self._stream.flush()
 
     def _move(self, clock: dict[str, int], payload: dict[str, Any]) -> None:

@@ -61,15 +61,21 @@ class Rows:
             )
         self.share = part.rows / self.plan.total
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The epoch's batches; counts the time that the training waits for them."""
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The epoch's batches; counts the time that the training waits for them.
+
+        Args:
+            epoch: the epoch, from 0.
+            start: the first step of it that is wanted, from 0: what comes before is neither read nor transformed, and
+                the batches are those that a whole epoch has from there on. With the number of steps there are none.
+        """
         totals = None
         if self._part.masses is not None:
             weights = self._part.step_weights(self.plan, epoch)
             self._group.sum_(weights)
             totals = weights.tolist()
         batches = self._part.batches(
-            self.plan, epoch=epoch, totals=totals, device=self._device, transforms=self._transforms
+            self.plan, epoch=epoch, start=start, totals=totals, device=self._device, transforms=self._transforms
         )
         while True:
             before = time.perf_counter()

@@ -4,16 +4,39 @@ runDir/config.json      what the run was asked to do, resolved
 runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          events that could not be sent to the driver (a directory that members see too)
+runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl import files
+
+# Another value of these makes no other run: it goes on longer, elsewhere, or is watched and saved in another way.
+_FREE = frozenset(
+    {
+        *("epochs", "numWorkers", "minWorkers", "elasticWait", "slotWait", "checkpointEvery", "maxRestarts"),
+        *("hooks", "runDir", "allowPlaintext", "timeBudget", "maxRounds"),
+    }
+)
+
+
+def identity(configuration: Mapping[str, Any]) -> str:
+    """What a run is known by: the same for the same configuration, but for what makes no other run of it.
+
+    Args:
+        configuration: JSON values by name, as in ``config.json``.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    bound = {name: value for name, value in configuration.items() if name not in _FREE}
+    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -38,4 +61,4 @@ class Run:
         """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
-            files.write(f"{self.directory.rstrip('/')}/{name}.json", text.encode())
+            files.write(files.join(self.directory, f"{name}.json"), text.encode())

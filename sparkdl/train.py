@@ -1,18 +1,21 @@
 """The gang loop: what every member does from its first batch to its last.
 
-place -> attach -> for batch in feed: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
+place -> attach -> restore
+-> for batch in feed: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from sparkdl.course import Course
+from sparkdl.course import Course, Keeper
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
@@ -23,6 +26,7 @@ from sparkdl.layout import Layout
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Objective
 from sparkdl.rows import Rows
+from sparkdl.state import random_state, set_random_state
 from sparkdl.strategies import Strategy
 from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.tensors import Batch
@@ -47,6 +51,7 @@ class Training:
         classes: what the labels are checked for; None where they are no class indices.
         collate: ``collate(inputs, target)``, of every batch; None for none.
         augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
+        keeper: what keeps the members' states, and gives them back in a later attempt; None for nothing.
     """
 
     objective: Objective
@@ -62,6 +67,7 @@ class Training:
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
+    keeper: Keeper | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):
@@ -102,7 +108,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
         training: what to do.
 
     Raises:
-        InvalidInput: the data has no rows to train on, or does not fit the model.
+        InvalidInput: the data has no rows to train on, or does not fit the model; a state is of another training.
         PeerLost: another member has gone.
     """
     group = world.group()
@@ -110,10 +116,12 @@ def train(world: World, part: Part, training: Training) -> Trained:
         replica = training.layout.place(training.objective, world)
         sync = training.strategy.attach(replica, group)
         rows = Rows(part, group, training, world.device)
-        course = Course(world, group, training, replica, rows)
+        course = Course(world, training, replica, sync, rows)
+        if training.keeper is not None:
+            course.restore(training.keeper.load(world))
         course.start()
-        for epoch in range(training.epochs):
-            for batch in rows.batches(epoch):
+        while not course.over:
+            for batch in rows.batches(world.clock.epoch, start=course.position):
                 for piece, last in _pieces(batch, training.accumulate):
                     loss = replica.gradients(piece, last=last)
                     course.observe(loss, piece)
@@ -121,8 +129,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
                 world.clock.tick(batch.total)
                 course.end_step()
             world.clock.end_epoch()
-            if course.end_epoch():
-                break
+            course.end_epoch()
         sync.detach()
         course.end()
     report = rows.report | course.report | {"bytes_per_step": sync.bytes_per_step}
@@ -136,8 +143,13 @@ def _pieces(batch: Batch, accumulate: int) -> Iterator[tuple[Batch, bool]]:
 
 @contextmanager
 def _seeded(seed: int, world: World) -> Iterator[None]:
-    """Torch's random numbers from (seed, rank) alone; the caller's are put back afterwards."""
-    devices = [world.device] if world.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(generator(seed, world.rank).initial_seed())
+    """Random numbers from (seed, rank) alone; the caller's are put back afterwards."""
+    before = random_state(world.device)
+    member = generator(seed, world.rank).initial_seed()
+    torch.manual_seed(member)
+    random.seed(member)
+    np.random.seed(member % (1 << 32))
+    try:
         yield
+    finally:
+        set_random_state(before, world.device)

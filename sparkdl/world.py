@@ -117,6 +117,7 @@ class World:
         axes: axis name -> size; one data axis unless a layout says otherwise.
         clock: how far the gang has come; a failure is reported with its step.
         process_group: the ``torch.distributed`` group of all members; None in a world of one.
+        phase: what the work is doing, in a word; heartbeats tell it to the driver.
     """
 
     rank: int = 0
@@ -129,6 +130,7 @@ class World:
     axes: Mapping[str, int] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     process_group: Any = None
+    phase: str = "work"
 
     def group(self, axis: str = DATA) -> Group:
         """The group of members along an axis.

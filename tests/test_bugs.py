@@ -22,10 +22,14 @@ from sparkdl.feed.decode import decode
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
+from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
+from sparkdl.run import Run
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
+from sparkdl.world import World
 from tests.feed.spooled import parts_of, spooled
+from tests.object_store import object_store
 
 X = Columns((Column("x"),))
 
@@ -163,6 +167,19 @@ def test_a_loss_class_was_called_as_a_loss() -> None:
         Objective(partial(nn.Linear, 2, 1), nn.MSELoss)  # type: ignore[arg-type]
 
 
+def test_gradients_that_the_optimizer_never_saw_piled_up() -> None:
+    # A step dropped the gradients by the optimizer's zero_grad(). Those of parameters that its factory had left out
+    # grew from step to step, and clipping, which took them into the norm, made every step smaller than the one before.
+    def head(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(list(parameters)[2:], lr=0.0)
+
+    objective = Objective(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), nn.MSELoss(), head)
+    replica = Replicated().place(objective, World())
+    replica.gradients(Batch((torch.ones(2, 1),), torch.ones(2, 1), None, None, 2, 2.0, 1.0))
+    replica.apply()
+    assert [parameter.grad for parameter in replica.parameters] == [None] * 4
+
+
 # ---- weights and factories -------------------------------------------------------------------------------------------
 
 
@@ -265,3 +282,14 @@ def test_a_column_used_twice_forgot_that_one_use_wants_a_number() -> None:
     with pytest.raises(InvalidInput, match=r"used twice, with shape=\(\) and with shape=\(1,\)"):
         list(Columns((Column("x", shape=()), Column("x", shape=(1,)))))
     assert [column.shape for column in Columns((Column("x", shape=()),), Column("x"))] == [()]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) -> None:
+    # The file's name was put behind the whole URI, so that it became a part of the last option: the run wrote nothing
+    # where its directory was, and asked for the region "us-east-1/report.json".
+    with object_store(tmp_path) as query:
+        Run(f"s3://key:secret@runs/digits?{query}").save("report", {"rows": 7})
+    assert (tmp_path / "runs/digits/report.json").read_bytes() == b'{\n  "rows": 7\n}\n'

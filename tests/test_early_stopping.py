@@ -15,6 +15,7 @@ from sparkdl.early_stopping import EarlyStopping
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.objective import Objective
+from sparkdl.state import pack_state, unpack_state
 from sparkdl.train import Training
 from sparkdl.weights import pack, unpack
 from sparkdl.world import Group
@@ -39,6 +40,21 @@ def rows(*, slope: float, opposite: float) -> dict[str, np.ndarray]:
 def training(**options) -> Training:
     objective = Objective(line, nn.MSELoss(), partial(torch.optim.SGD, lr=0.1))
     return Training(objective, 16, 12, **options)
+
+
+@pytest.mark.parametrize("losses", [[3, 2, 4, 4], [1, 2, 0.5, 2, 2], [math.nan, 1, 2, 3]])
+def test_it_goes_on_from_its_state(losses):
+    """With a new one after every epoch, the end, the best epoch and its weights are the same."""
+    module, whole, part = line(), EarlyStopping(2, Group()), EarlyStopping(2, Group())
+    for epoch, loss in enumerate(losses, start=1):
+        module.bias.data.fill_(epoch)
+        state = unpack_state(pack_state(part.state_dict()))
+        part = EarlyStopping(2, Group())
+        part.load_state_dict(state)
+        assert part.after({"epoch": epoch, "loss": loss}, module) == whole.after({"epoch": epoch, "loss": loss}, module)
+        assert (part.epoch, part.over) == (whole.epoch, whole.over)
+        assert part.weights(module) == whole.weights(module)
+    assert whole.over
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,19 @@ def test_deleted_is_a_file_a_directory_or_nothing(tmp_path: Path) -> None:
     for name in ("deep", "file", "nothing"):
         files.delete(f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "path"),
+    [
+        ("/runs", "/runs/x/y"),
+        ("/runs/", "/runs/x/y"),
+        ("/", "/x/y"),
+        ("/a?b", "/a?b/x/y"),
+        ("file:///a?b", "file:///a?b/x/y"),
+        ("s3://key:secret@bucket/runs", "s3://key:secret@bucket/runs/x/y"),
+        ("s3a://bucket/runs/?region=a&scheme=http", "s3a://bucket/runs/x/y?region=a&scheme=http"),
+    ],
+)
+def test_names_are_joined_before_the_options_of_a_uri(folder: str, path: str) -> None:
+    assert files.join(folder, "x/y") == path

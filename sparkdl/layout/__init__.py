@@ -50,10 +50,18 @@ class Replica(Protocol):
         """Clip, step the optimizer and the scheduler, and drop the gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Module, optimizer and scheduler state."""
+        """Module, with all its buffers, optimizer and scheduler, between two steps; tensors are the live ones.
+
+        Raises:
+            InvalidInput: there are gradients that ``apply()`` has not used.
+        """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the replica to a state that ``state_dict`` returned."""
+        """Set the replica to a state that ``state_dict`` returned.
+
+        Raises:
+            InvalidInput: the state is of another architecture, optimizer or scheduler.
+        """
 
 
 class Layout(Protocol):

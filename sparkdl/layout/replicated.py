@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.layout import GradientSink
+from sparkdl.layout.fitting import check_fit, kind_of
 from sparkdl.objective import Objective, shapes
 from sparkdl.tensors import Batch, Input, arguments
 from sparkdl.world import World
@@ -74,16 +75,30 @@ class ReplicatedReplica:
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        self.optimizer.zero_grad()
+        for parameter in self.parameters:  # also those that the optimizer was not given
+            parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Replica.state_dict``."""
-        state = {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return state if self.scheduler is None else state | {"scheduler": self.scheduler.state_dict()}
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise InvalidInput("a parameter has a gradient that no step has used; a state is taken between steps.")
+        module = self.module.state_dict()
+        return {
+            "module": module,
+            # Those that are not persistent are no part of a model's file, but a step may depend on them all the same.
+            "buffers": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Replica.load_state_dict``."""
+        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, state)
         self.module.load_state_dict(state["module"])
+        for name, buffer in state["buffers"].items():
+            owner, _, own = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), own, buffer.to(self.parameters[0].device))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
+from sparkdl.ml.recovery import make_keeper
 from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import shown
@@ -31,6 +33,7 @@ from sparkdl.run import Run
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.strategies import Strategy
 from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.supervisor import Supervisor
 from sparkdl.train import Trained, Training
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
@@ -74,7 +77,7 @@ _DEFAULTS: dict[str, Any] = {
     "maxRounds": None,
     "timeBudget": None,
 }
-_UNUSED = ("checkpointEvery", "maxRestarts", "minWorkers", "elasticWait", "maxRounds", "timeBudget")
+_UNUSED = ("minWorkers", "elasticWait", "maxRounds", "timeBudget")
 
 
 class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstimator"], MLWritable):
@@ -119,10 +122,11 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         runDir: the run's directory, a path or URI; default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
-        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; default none. This and all
-            below are ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
+        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; kept in ``runDir``, from
+            which the next attempt, or the same fit again, goes on; default none.
         maxRestarts: times that a gang which lost a member starts again; default 0.
-        minWorkers: members with which it starts again where slots are missing; default ``numWorkers``.
+        minWorkers: members with which it starts again where slots are missing; default ``numWorkers``. This and all
+            below are ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.
         maxRounds: largest number of rounds of a strategy that trains in rounds; default none.
         timeBudget: seconds after which such a strategy begins no other round; default none.
@@ -214,7 +218,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         start = time.monotonic()
         self.warn_of_unused(_UNUSED)
         training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
-        run.save("config", self._configuration())
+        configuration = self._configuration()
+        keeper = make_keeper(self.getRunDir(), self.getCheckpointEvery(), configuration)
+        run.save("config", configuration)
         cluster = SparkCluster(
             dataset.sparkSession,
             self.getNumWorkers(),
@@ -223,9 +229,16 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             allow_plaintext=self.getAllowPlaintext(),
             events=run.events,
         )
+        supervisor = Supervisor(cluster, max_restarts=self.getMaxRestarts())
         with Progress() as progress:
-            members: list[Trained] = cluster.gang(training, dataset, columns, listener=progress)
-        report = make_report(members, time.monotonic() - start)
+            members: list[Trained] = supervisor.gang(
+                replace(training, keeper=keeper),
+                dataset,
+                columns,
+                listener=progress,
+                attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
+            )
+        report = make_report(members, time.monotonic() - start, restarts=len(supervisor.failures))
         run.save("history", members[0].history)
         run.save("report", report)
         model = TorchModel(

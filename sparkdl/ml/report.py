@@ -13,12 +13,13 @@ def scalar_output(members: list[Trained]) -> bool:
     return all(shape in ([], [1]) for shape in shapes[:1])
 
 
-def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
+def make_report(members: list[Trained], seconds: float, *, restarts: int) -> dict[str, Any]:
     """What a run took: seconds, rows, bytes, skew over members.
 
     Args:
         members: what the members brought back, in rank order.
         seconds: wall time of the whole fit.
+        restarts: attempts that failed before.
     """
     rows = [member.report["rows"] for member in members]
     steps = members[0].history[-1]["step"]
@@ -31,7 +32,7 @@ def make_report(members: list[Trained], seconds: float) -> dict[str, Any]:
         "rows": sum(rows),
         "rows_per_second": samples / max(trained, 1e-9),
         "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
-        "restarts": 0,
+        "restarts": restarts,
         "best_epoch": members[0].report["best_epoch"],
         "rows_by_rank": rows,
         "skew": max(rows) * len(rows) / max(sum(rows), 1),

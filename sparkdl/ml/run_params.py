@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from typing import Any
 
 from pyspark.ml.param import TypeConverters
 
-from sparkdl.errors import InvalidInput
+from sparkdl.keeper import Every
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
-
-_EVERY = re.compile(r"auto|[1-9]\d* (epochs?|seconds?)")
 
 
 def _every(value: Any) -> int | str:
-    if isinstance(value, str) and _EVERY.fullmatch(value):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise InvalidInput(
-        f"checkpointEvery is {value!r}; expected a number of steps, such as 500, or '2 epochs', '30 seconds' or 'auto'."
-    )
+    Every.of(value)
+    checked: int | str = value
+    return checked
 
 
 class RunParams(CheckedParams):

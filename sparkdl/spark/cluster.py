@@ -19,6 +19,7 @@ from sparkdl.cluster import Listener, first_cause, settle
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
+from sparkdl.guard import Guard
 from sparkdl.member import Failure, Task, Work
 from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
@@ -73,6 +74,7 @@ class SparkCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
+        guard: Guard | None = None,
     ) -> list[Any]:
         """See ``Cluster.gang``; ``data`` is a DataFrame, dealt out anew in ``size`` partitions.
 
@@ -81,7 +83,7 @@ class SparkCluster:
         """
         check(self._spark, self.size, allow_plaintext=self._allow_plaintext)
         frame, wanted = self._frame(data, columns)
-        ear = _Ear(listener)
+        ear, guard = _Ear(listener), guard or Guard()
         wait_for_slots(self._spark, self.size, timeout=self._slot_wait, report=ear.waiting)
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
@@ -95,12 +97,13 @@ class SparkCluster:
                 self._device,
                 endpoint=endpoint,
                 fallback=self._events,
+                heartbeat=guard.heartbeat,
             )
             network = setting(self._spark, "spark.sparkdl.network") or None
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear)
+            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear, guard)
 
     @contextmanager
     def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
@@ -131,11 +134,11 @@ class SparkCluster:
         assert wanted.row_id is not None
         return frame.repartition(self.size, named(wanted.row_id.name)), wanted
 
-    def _run(self, frame: DataFrame, tag: str, ear: _Ear) -> list[Any]:
+    def _run(self, frame: DataFrame, tag: str, ear: _Ear, guard: Guard) -> list[Any]:
         watch = JobWatch(self._spark, tag, self.size, timeout=self._slot_wait, report=ear.waiting)
         ear.cancel = watch.cancel
         try:
-            with watch:
+            with watch, guard.stopping(watch.cancel):
                 try:
                     rows = frame.collect()
                 except BaseException:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.layout.replicated import Replicated, ReplicatedReplica
 from sparkdl.objective import Objective
+from sparkdl.state import pack_state, unpack_state
 from sparkdl.tensors import Batch
 from sparkdl.world import World
 from tests.contracts import work
@@ -148,6 +149,68 @@ def test_a_restored_replica_goes_on_with_the_same_bits(optimizer):
     for ours, theirs in zip(replica.module.state_dict().values(), other.module.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
     assert replica.scheduler.get_last_lr() == other.scheduler.get_last_lr()
+
+
+def test_a_state_is_taken_between_steps():
+    replica = place()
+    replica.gradients(batch(), last=False)
+    with pytest.raises(InvalidInput, match="a gradient that no step has used"):
+        replica.state_dict()
+    replica.apply()
+    assert replica.state_dict()["scheduler"] is None
+
+
+class Counting(work.Net):
+    """Counts its passes in buffers that are no part of the model's file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.register_buffer("passes", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("seen", torch.zeros(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner.passes += 1
+        self.seen = torch.cat([self.seen, x[0, :1].float().detach()])
+        return super().forward(x)
+
+
+def test_buffers_that_are_not_persistent_belong_to_the_state():
+    replica, other = place(Counting), place(Counting)
+    for seed in range(3):
+        replica.gradients(batch(seed=seed))
+        replica.apply()
+    assert "seen" not in replica.module.state_dict()
+    other.load_state_dict(unpack_state(pack_state(replica.state_dict())))
+    assert other.module.inner.passes == 3
+    assert torch.equal(other.module.seen, replica.module.seen)
+    assert dict(other.module.named_buffers()).keys() == {"inner.passes", "seen"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": work.Unused}, "it has no spare.weight, which the model has; it has no spare.bias, which the model"),
+        (
+            {"model": work.Classifier},
+            r"its head.weight is \[1, 8\] float64, the model's is \[4, 8\] float64; its head.b",
+        ),
+        ({"model": work.Normalised}, "; and 3 more. Train with the model"),
+        ({"model": work.Frozen}, r"its optimizer has groups of \[4\] parameters, this training's of \[2\]"),
+        ({"precision": "fp32"}, r"its hidden.weight is \[8, 3\] float64, the model's is \[8, 3\] float32"),
+        ({"optimizer": torch.optim.Adam}, "its optimizer is SGD, this training's is Adam"),
+        (
+            {"scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)},
+            "its scheduler is None, this training's is StepLR",
+        ),
+    ],
+)
+def test_the_state_of_another_replica_is_refused_by_what_differs(options, said):
+    replica, other = place(), place(**options)
+    before = {name: tensor.clone() for name, tensor in other.module.state_dict().items()}
+    with pytest.raises(InvalidInput, match=said):
+        other.load_state_dict(replica.state_dict())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.module.state_dict().items())
 
 
 def _copied(value: Any) -> Any:

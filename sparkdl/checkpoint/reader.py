@@ -1,0 +1,99 @@
+"""A committed checkpoint, and whether it still is what was committed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sparkdl.checkpoint.manifest import Digest, Manifest
+from sparkdl.errors import CheckpointDamaged, InvalidInput
+from sparkdl.files import Folder
+
+_CHUNK = 1 << 23  # bytes that are hashed at a time
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A committed checkpoint.
+
+    Attributes:
+        folder: where it is.
+        manifest: what was committed.
+    """
+
+    folder: Folder
+    manifest: Manifest
+
+    def read(self, shard: str) -> bytes:
+        """A shard's bytes, checked.
+
+        Raises:
+            CheckpointDamaged: they are not those that were committed.
+            InvalidInput: the checkpoint has no such shard.
+        """
+        digest = self._digest(shard)
+        with self._guarded(shard):
+            data = self.folder.read(shard)
+            self._compare(digest, len(data), hashlib.sha256(data).hexdigest())
+        return data
+
+    def verify(self) -> None:
+        """Read every shard and check it, in little memory.
+
+        Raises:
+            CheckpointDamaged: one is not what was committed.
+        """
+        for shard, digest in self.manifest.shards.items():
+            with self._guarded(shard), self.folder.open(shard) as stream:
+                size, hashed = 0, hashlib.sha256()
+                while chunk := stream.read(_CHUNK):
+                    size += len(chunk)
+                    hashed.update(chunk)
+                self._compare(digest, size, hashed.hexdigest())
+
+    def _digest(self, shard: str) -> Digest:
+        if shard not in self.manifest.shards:
+            raise InvalidInput(
+                f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {', '.join(self.manifest.shards)}."
+            )
+        return self.manifest.shards[shard]
+
+    def check_presence(self) -> None:
+        """Look whether every shard is there in its size: one listing, nothing is read.
+
+        Raises:
+            CheckpointDamaged: one is not.
+        """
+        sizes = self.folder.sizes("")
+        for shard, digest in self.manifest.shards.items():
+            if shard not in sizes:
+                raise self._damaged(shard, "is missing")
+            self._compare(digest, sizes[shard], digest.sha256)
+
+    def _compare(self, digest: Digest, size: int, sha256: str) -> None:
+        if size != digest.size:
+            raise self._damaged(digest.shard, f"has {size} bytes and {digest.size} were written")
+        if sha256 != digest.sha256:
+            raise self._damaged(digest.shard, f"has SHA-256 {sha256} and {digest.sha256} was written")
+
+    @contextmanager
+    def _guarded(self, shard: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._damaged(shard, "is missing") from error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise  # the filesystem cannot be reached, which says nothing about the checkpoint
+            raise self._damaged(shard, f"cannot be read: {error}") from error
+
+    def _damaged(self, shard: str, what: str) -> CheckpointDamaged:
+        return damage(self.folder, f"its shard {shard} {what}")
+
+
+def damage(folder: Folder, what: str) -> CheckpointDamaged:
+    """The error to raise about a checkpoint."""
+    return CheckpointDamaged(f"checkpoint {folder.path} cannot be used: {what}.")

@@ -1,0 +1,259 @@
+"""What a checkpoint holds, as bytes; and the state of the random number generators.
+
+The bytes are a safetensors file. Its metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as
+JSON, in which tensors, arrays and bytes are numbers of the file's tensors. The CRC is over the JSON and over every
+tensor's dtype, shape and bytes. Nothing is unpickled and nothing is looked up by a name from the bytes, so that no
+bytes, whoever made them, run code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import zlib
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+
+_NATIVE = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+# Not every release of safetensors knows these: they travel as bytes, with their dtype in the JSON.
+_OTHERS = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    )
+}
+_NUMPY_KINDS = "biufc"  # numbers; Python objects, strings and records are none
+_SAFE_INT = 1 << 63  # larger ones as hexadecimal: Python refuses to read long decimal ones
+
+
+def pack_state(nested: Any) -> bytes:
+    """A nested state as bytes.
+
+    Args:
+        nested: dicts with str or int keys, lists and tuples of None, bool, int of any size, float, str, bytes, tensors
+            of any dtype but quantized ones, numpy arrays and numpy numbers. Tensors come from any device; what is one
+            tensor under several names is written once. ``OrderedDict`` and ``defaultdict`` become dicts; a ``Counter``
+            stays one.
+
+    Returns:
+        Bytes for ``unpack_state``; the same for the same state.
+
+    Raises:
+        InvalidInput: something else is in it; the message has its path.
+    """
+    writer = _Writer()
+    try:
+        tree = json.dumps(writer.encode(nested, ""))
+    except RecursionError as error:
+        raise InvalidInput("the state is nested too deeply, or holds itself; expected plain data.") from error
+    tensors = {str(number): tensor for number, tensor in enumerate(writer.tensors)}
+    return save(tensors, {"state": f"{_checksum(tree, writer.tensors):08x}{tree}"})
+
+
+def unpack_state(packed: bytes) -> Any:
+    """The state in bytes that ``pack_state`` made; tensors are on the CPU.
+
+    Raises:
+        InvalidInput: the bytes are damaged, or are something else.
+    """
+    try:
+        named = load(packed)
+        (length,) = struct.unpack("<Q", packed[:8])
+        text = json.loads(packed[8 : 8 + length])["__metadata__"]["state"]
+        # Copies, since torch aligns its own memory: what a product of matrices rounds to may depend on that.
+        tensors = [named.pop(str(number)).clone() for number in range(len(named))]
+        if int(text[:8], 16) != _checksum(text[8:], tensors):
+            raise InvalidInput("the saved state is damaged: its checksum is wrong.")
+        return _decode(json.loads(text[8:]), tensors)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"the saved state cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
+    found = zlib.crc32(tree.encode())
+    for tensor in tensors:
+        found = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), found)
+        found = zlib.crc32(_bytes_of(tensor).numpy(), found)  # type: ignore[arg-type]
+    return found
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+class _Writer:
+    """Takes tensors out of a nested state and leaves their numbers."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._storages: set[int] = set()
+        self._alive: list[Tensor] = []  # so that no other tensor comes to lie where one has been
+
+    def encode(self, value: Any, path: str) -> Any:
+        """The value as JSON: itself, or a dict of one entry whose key says what it is."""
+        kind = type(value)
+        if value is None or kind in (bool, str) or (kind is int and -_SAFE_INT <= value < _SAFE_INT):
+            return value
+        if kind is int:
+            return {"int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if kind in (list, tuple):
+            return {kind.__name__: [self.encode(each, f"{path}[{index}]") for index, each in enumerate(value)]}
+        if kind in (dict, OrderedDict, defaultdict, Counter):
+            entries = [
+                [self.encode(_key(key, path), path), self.encode(each, _below(path, key))]
+                for key, each in value.items()
+            ]
+            return {"counter" if kind is Counter else "dict": entries}
+        return self._encode_block(value, path)
+
+    def _encode_block(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if kind in (Tensor, nn.Parameter):
+            return self._encode_tensor(value.detach(), path)
+        if kind in (bytes, bytearray):
+            return {"bytes": self._add(torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else _nothing())}
+        if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _NUMPY_KINDS:
+            array = np.ascontiguousarray(value)
+            raw = torch.from_numpy(array.reshape(-1).view(np.uint8).copy())
+            return {"array" if kind is np.ndarray else "number": [self._add(raw), array.dtype.str, list(value.shape)]}
+        what = f"{kind.__name__} of {value.dtype}" if isinstance(value, (np.ndarray, np.generic)) else kind.__name__
+        raise InvalidInput(
+            f"{path or 'the state'} is of type {what}; expected tensors, arrays of numbers, bytes, numbers, strings or "
+            "None, in dicts, lists and tuples. Leave it out of the state_dict, or put plain data there."
+        )
+
+    def _encode_tensor(self, tensor: Tensor, path: str) -> Any:
+        native = tensor.dtype in _NATIVE
+        name = str(tensor.dtype).removeprefix("torch.")
+        if tensor.layout != torch.strided or tensor.device.type == "meta" or not (native or name in _OTHERS):
+            raise InvalidInput(
+                f"{path or 'the state'} is a {tensor.layout} tensor of {name} on {tensor.device}; expected a dense one "
+                "that has values."
+            )
+        where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        same = (*where, tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        if same not in self._numbers or not tensor.numel():
+            self._alive.append(tensor)
+            dense = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+            self._numbers[same] = self._add(dense if native else _bytes_of(dense))
+        number = self._numbers[same]
+        return {"tensor": [number] if native else [number, name, list(tensor.shape)]}
+
+    def _add(self, tensor: Tensor) -> int:
+        if tensor.untyped_storage().data_ptr() in self._storages:
+            tensor = tensor.clone()
+        self._storages.add(tensor.untyped_storage().data_ptr())
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _key(key: Any, path: str) -> str | int:
+    if type(key) in (str, int):
+        return key  # type: ignore[no-any-return]
+    raise InvalidInput(f"{path or 'the state'} has the key {key!r} of type {type(key).__name__}; expected str or int.")
+
+
+def _below(path: str, key: str | int) -> str:
+    if isinstance(key, str):
+        return f"{path}.{key}" if path else key
+    return f"{path}[{key if -_SAFE_INT <= key < _SAFE_INT else hex(key)}]"
+
+
+def _decode(tree: Any, tensors: list[Tensor]) -> Any:
+    if not isinstance(tree, dict):
+        if isinstance(tree, list):
+            raise ValueError("a bare list")
+        return tree
+    ((kind, value),) = tree.items()
+    if kind in ("list", "tuple"):
+        values = [_decode(each, tensors) for each in value]
+        return values if kind == "list" else tuple(values)
+    if kind in ("dict", "counter"):
+        entries = {_key(_decode(key, tensors), "the nesting"): _decode(each, tensors) for key, each in value}
+        return entries if kind == "dict" else Counter(entries)
+    if kind == "int":
+        return int(value, 16)
+    if kind == "float":
+        return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
+    return _decode_block(kind, value, tensors)
+
+
+def _decode_block(kind: str, value: Any, tensors: list[Tensor]) -> Any:
+    if kind == "bytes":
+        return tensors[value].numpy().tobytes()
+    if kind == "tensor":
+        number, *other = value
+        return tensors[number].view(_OTHERS[other[0]]).reshape(other[1]) if other else tensors[number]
+    if kind not in ("array", "number"):
+        raise ValueError(f"the kind {kind!r}")
+    number, name, shape = value
+    dtype = np.dtype(name)
+    if dtype.kind not in _NUMPY_KINDS:
+        raise ValueError(f"an array of {dtype}")
+    array = np.frombuffer(tensors[number].numpy().tobytes(), dtype).reshape(shape).copy()
+    return array if kind == "array" else array[()]
+
+
+def random_state(device: torch.device | None = None) -> dict[str, Any]:
+    """The state of the global generators: Python's, numpy's and torch's, on the CPU and on one GPU.
+
+    Args:
+        device: the GPU whose generator is meant; the current one by default, if CUDA is initialised. The state has no
+            number of the GPU, so that it can be set on another.
+    """
+    version, words, gauss = random.getstate()
+    found = {
+        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+        "torch": torch.get_rng_state(),
+    }
+    gpu = _gpu(device)
+    return found if gpu is None else found | {"cuda": torch.cuda.get_rng_state(gpu)}
+
+
+def set_random_state(state: dict[str, Any], device: torch.device | None = None) -> None:
+    """Set the global generators to a state that ``random_state`` returned.
+
+    A GPU's generator stays as it is where the state has none.
+
+    Args:
+        state: the state.
+        device: as for ``random_state``.
+    """
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    gpu = _gpu(device)
+    if gpu is not None and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], gpu)
+
+
+def _gpu(device: torch.device | None) -> torch.device | None:
+    if device is None:
+        ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device()) if ready else None
+    return device if device.type == "cuda" else None

@@ -1,0 +1,206 @@
+"""Gangs that are run again when they fail: submit, watch, classify the failure, resubmit.
+
+    supervisor = Supervisor(SparkCluster(spark, 4), max_restarts=3)
+    values = supervisor.gang(work, df, columns)
+
+Spark gives a barrier stage up when one of its tasks is lost, so a new attempt is a new job. It has its own rendezvous
+and its own number, which ``world.attempt`` tells the work: what it has saved, and goes on from, is its own affair.
+
+What is worth another attempt: members that went away, peers that did not answer, members without signs of life, slots
+that went with a lost executor. What is not: what the user got wrong, which is
+
+    an InvalidInput, or a newer attempt                          it says so itself
+    an error that every member raised before its first step      it is in the code or in the data
+    the same class of error at the same step as once before      it will be there again
+
+An error of one member alone gets a second attempt, for it may lie in that member's host.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from sparkdl.cluster import Cluster, Listener
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, SparkdlError
+from sparkdl.events import Event
+from sparkdl.feed.columns import Columns
+from sparkdl.guard import Guard
+from sparkdl.heartbeat import Pulse, interval
+from sparkdl.member import Failure, Work
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 60.0  # seconds before an attempt
+
+
+class Supervisor:
+    """Runs a gang until it succeeds, or until it is not worth another attempt.
+
+    Args:
+        cluster: where the gang runs.
+        max_restarts: attempts after the first; 0 for none.
+        back_off: seconds before the second attempt, twice as many before each further one, at most 60.
+        heartbeat_timeout: seconds without a sign of life after which a member counts as lost.
+        stall_timeout: seconds without progress, once there has been some, after which the gang counts as stuck.
+
+    Attributes:
+        failures: why the attempts of the last gang failed, the first one first.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        max_restarts: int = 3,
+        back_off: float = 1.0,
+        heartbeat_timeout: float = 60.0,
+        stall_timeout: float = 600.0,
+    ) -> None:
+        for name, value in (("max_restarts", max_restarts), ("back_off", back_off)):
+            if value < 0:
+                raise InvalidInput(f"{name} is {value}; expected at least 0.")
+        for name, value in (("heartbeat_timeout", heartbeat_timeout), ("stall_timeout", stall_timeout)):
+            if value <= 0:
+                raise InvalidInput(f"{name} is {value}; expected a number of seconds above 0.")
+        self.failures: list[SparkdlError] = []
+        self._cluster = cluster
+        self._max_restarts = max_restarts
+        self._back_off = back_off
+        self._limits = heartbeat_timeout, stall_timeout
+
+    @property
+    def size(self) -> int:
+        """Members of a gang."""
+        return self._cluster.size
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+    ) -> list[Any]:
+        """See ``Cluster.gang``.
+
+        Args:
+            work: see there; its world knows the attempt.
+            data: see there; it must be the same whenever it is computed.
+            columns: see there.
+            listener: see there; of the supervisor itself it gets a ``restart`` event with the ``cause``, and the
+                seconds until the next attempt.
+            attempt: the number of the first attempt.
+
+        Raises:
+            SparkdlError: the failure that was not worth another attempt, or one too many, with those before it.
+        """
+        self.failures = []
+        while True:
+            with _Watch(attempt, *self._limits, listener) as watch:
+                try:
+                    return self._cluster.gang(work, data, columns, listener=watch, attempt=attempt, guard=watch.guard)
+                except SparkdlError as error:
+                    everywhere = watch.failed_early == set(range(self.size))
+                    again = worth_another(error, self.failures, everywhere=everywhere)
+                    self.failures.append(error)
+                    if not again or len(self.failures) > self._max_restarts:
+                        raise _told(self.failures) from error
+            self._pause(attempt, listener)
+            attempt += 1
+
+    def _pause(self, attempt: int, listener: Listener | None) -> None:
+        seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
+        cause = _line(self.failures[-1])
+        logger.warning("attempt %d failed and another follows in %g s: %s", attempt, seconds, cause)
+        if listener is not None:
+            listener(Event("restart", -1, attempt, time.time(), None, {"cause": cause, "seconds": seconds}))
+        time.sleep(seconds)
+
+
+def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
+    """Whether a gang that failed so may succeed when it is run again.
+
+    Args:
+        error: the first cause of this failure.
+        earlier: those of the attempts before.
+        everywhere: whether every member failed by itself before its first step.
+    """
+    if isinstance(error, (InvalidInput, Fenced)):
+        return False
+    if isinstance(error, ClusterUnavailable):
+        return bool(earlier)  # what was there once may come back
+    if isinstance(error, MemberFailed):
+        return not everywhere and all(_signature(error) != _signature(each) for each in earlier)
+    return True
+
+
+def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None]:
+    return type(error), error.message.partition(":")[0], error.step
+
+
+def _told(failures: Sequence[SparkdlError]) -> SparkdlError:
+    """The last failure, which also tells of those before it."""
+    last, before = failures[-1], failures[:-1]
+    if not before:
+        return last
+    told = "\n".join(f"  {_line(each)}" for each in before)
+    message = f"{last.message}\nIt was attempt number {len(failures)}; why those before it failed:\n{told}"
+    return type(last)(message, place=last.place, trace=last.trace)
+
+
+def _line(error: SparkdlError) -> str:
+    where = f" [{error.place}]" if str(error.place) else ""
+    return f"{type(error).__name__}: {error.message.partition(chr(10))[0][:300]}{where}"
+
+
+class _Watch:
+    """Listens to one attempt, and ends it when a member gives no sign of life or the gang is stuck.
+
+    Attributes:
+        guard: what the launcher is given.
+        failed_early: ranks of the members that failed by themselves before their first step.
+    """
+
+    def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
+        self._every = interval(timeout)
+        self.guard = Guard(self._every)
+        self.failed_early: set[int] = set()
+        self._pulse = Pulse(attempt, timeout=timeout, stall=stall)
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="sparkdl-supervisor", daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._pulse.note(event, time.monotonic())
+        if event.kind == "failed":
+            failure = Failure.from_json(event.payload)
+            if not failure.peer and not failure.place.step:
+                self.failed_early.add(event.rank)
+        if self._listener is not None and event.kind != "heartbeat":
+            self._listener(event)
+
+    def _look(self) -> None:
+        while not self._ended.wait(self._every / 2):
+            with self._lock:
+                lost = self._pulse.lost(time.monotonic())
+            if lost is not None:
+                self.guard.end(lost)
+                return

@@ -1,0 +1,83 @@
+"""A fit that loses members ends, in the same call or in the next one, as a fit that lost none."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from sparkdl import TorchRegressor
+from sparkdl.errors import InvalidInput, MemberLost
+from sparkdl.weights import pack
+from tests.faults import Fault
+from tests.ml import nets
+from tests.sessions import frame
+
+ROWS = 60
+X = np.random.default_rng(5).normal(size=(ROWS, 3))
+ARRAYS = {"row": np.arange(ROWS), "x": X, "y": X @ [1.0, -2.0, 0.5]}
+
+
+@pytest.fixture(scope="module")
+def data(spark):
+    return frame(ARRAYS).cache()
+
+
+def regressor(**given):
+    """Three epochs of four steps."""
+    defaults = {
+        "model": nets.column,
+        "optimizer": partial(torch.optim.Adam, lr=0.1),
+        "inputCols": ["x"],
+        "labelCol": "y",
+        "numWorkers": 2,
+        "batchSize": 15,
+        "epochs": 3,
+        "idCol": "row",
+    }
+    return TorchRegressor(**defaults | given)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data):
+    return regressor().fit(data)
+
+
+def assert_alike(model, expected):
+    assert pack(model.module()) == pack(expected.module())
+    for row, other in zip(model.history, expected.history, strict=True):
+        assert (row["step"], row["samples"], row["loss"]) == (other["step"], other["samples"], other["loss"])
+
+
+@pytest.mark.chaos
+@pytest.mark.cluster
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed, rank):
+    fault = Fault("kill", rank, 7, str(tmp_path / "mark"))
+    model = regressor(runDir=str(tmp_path / "run"), checkpointEvery=2, maxRestarts=1, hooks=[fault]).fit(data)
+    assert (tmp_path / "mark").exists()
+    assert_alike(model, undisturbed)
+    assert model.report["restarts"] == 1
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["restarts"] == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.cluster
+def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, undisturbed):
+    run = str(tmp_path / "run")
+    fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
+    with pytest.raises(MemberLost):
+        regressor(runDir=run, checkpointEvery="1 epoch", hooks=[fault]).fit(data)
+    assert_alike(regressor(runDir=run, checkpointEvery="1 epoch").fit(data), undisturbed)
+    config = (tmp_path / "run" / "config.json").read_text()
+    with pytest.raises(InvalidInput, match=r"belongs to the run .* Take another runDir"):
+        regressor(runDir=run, checkpointEvery="1 epoch", batchSize=20).fit(data)
+    assert (tmp_path / "run" / "config.json").read_text() == config
+
+
+def test_without_a_directory_there_are_no_checkpoints(data):
+    with pytest.warns(UserWarning, match="checkpointEvery is 5, but there is no runDir"):
+        assert regressor(checkpointEvery=5, epochs=1).fit(data).report["restarts"] == 0
