@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparkdl.objective import Objective as Objective
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
     from sparkdl.strategies.allreduce import AllReduce as AllReduce
+    from sparkdl.supervisor import Supervisor as Supervisor
     from sparkdl.train import Training as Training
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ _HOMES = {
     "Objective": "sparkdl.objective",
     "SparkCluster": "sparkdl.spark.cluster",
     "SparkdlError": "sparkdl.errors",
+    "Supervisor": "sparkdl.supervisor",
     "TorchClassifier": "sparkdl.ml.estimator",
     "TorchEstimator": "sparkdl.ml.estimator",
     "TorchModel": "sparkdl.ml.model",

@@ -235,8 +235,14 @@ class Course:
             batch_size=self.training.batch_size,
             device=self.world.device,
             collate=self.training.collate,
+            on_batch=self._validating,
         )
+        self.world.phase = "work"
         return {f"valid_{name}": value for name, value in found.items()}
+
+    def _validating(self, batch: int) -> None:
+        # With its number: however long validation takes, it is seen to go on.
+        self.world.phase = f"validate, batch {batch}"
 
     def _diverged(self, loss: float, where: str) -> InvalidInput:
         epoch = len(self.history) + 1

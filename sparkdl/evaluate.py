@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -129,6 +129,7 @@ def evaluate(
     batch_size: int,
     device: torch.device,
     collate: Collate | None = None,
+    on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
     """Loss and metrics of a module over every member's part.
 
@@ -141,13 +142,16 @@ def evaluate(
         batch_size: rows of a batch over all members.
         device: where the module lies.
         collate: what batches go through before they reach the module.
+        on_batch: called before each batch with its number, from 0.
     """
     plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
     transforms = Transforms(collate, masses=criterion.masses)
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        for batch in part.batches(plan, epoch=0, device=device, transforms=transforms):
+        for number, batch in enumerate(part.batches(plan, epoch=0, device=device, transforms=transforms)):
+            if on_batch is not None:
+                on_batch(number)
             if batch.weight:
                 output = module(*arguments(batch.inputs))
                 meter.add(criterion(output, batch), output, batch)

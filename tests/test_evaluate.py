@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,3 +238,20 @@ def test_predictions_come_in_batches_and_in_order():
     assert torch.equal(predict(Sum(), (x, 2 * x), batch_size=4), 3 * x)
     assert sizes == [4, 4, 2]
     assert predict(Sum(), (x[:0], x[:0]), batch_size=4).shape == (0,)
+
+
+def test_each_batch_is_told_before_it_goes_through_the_model():
+    def work_of(world, part):
+        objective, told = Objective(partial(nn.Linear, 3, 1), nn.MSELoss()), []
+        evaluate(
+            *(objective.build(), objective.criterion(), part, world.group()),
+            metrics={},
+            batch_size=4,
+            device=world.device,
+            on_batch=told.append,
+        )
+        return told
+
+    data = {"x": np.ones((10, 3), np.float32), "y": np.ones((10, 1), np.float32)}
+    columns = Columns((Column("x"),), Column("y"))
+    assert InlineCluster().gang(work_of, data, columns) == [[0, 1, 2]]
