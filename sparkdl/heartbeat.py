@@ -102,6 +102,12 @@ class Pulse:
         elif event.rank in self._signs:
             self._signs[event.rank].heard = now
 
+    def forgive(self, seconds: float) -> None:
+        """Leave out so many seconds, in which nobody could be heard because this process did not run."""
+        for sign in self._signs.values():
+            sign.heard += seconds
+            sign.moved += seconds
+
     def lost(self, now: float) -> MemberLost | None:
         """The error to give the attempt up with; None while all is well."""
         for rank, sign in sorted(self._signs.items()):

@@ -110,6 +110,8 @@ class Supervisor:
                     again = worth_another(error, self.failures, everywhere=everywhere)
                     self.failures.append(error)
                     if not again or len(self.failures) > self._max_restarts:
+                        if len(self.failures) == 1:
+                            raise
                         raise _told(self.failures) from error
             self._pause(attempt, listener)
             attempt += 1
@@ -147,8 +149,6 @@ def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None
 def _told(failures: Sequence[SparkdlError]) -> SparkdlError:
     """The last failure, which also tells of those before it."""
     last, before = failures[-1], failures[:-1]
-    if not before:
-        return last
     told = "\n".join(f"  {_line(each)}" for each in before)
     message = f"{last.message}\nIt was attempt number {len(failures)}; why those before it failed:\n{told}"
     return type(last)(message, place=last.place, trace=last.trace)
@@ -198,9 +198,14 @@ class _Watch:
             self._listener(event)
 
     def _look(self) -> None:
+        looked = time.monotonic()
         while not self._ended.wait(self._every / 2):
+            now = time.monotonic()
             with self._lock:
-                lost = self._pulse.lost(time.monotonic())
+                if now - looked > 2 * self._every:  # this process was stopped, by a debugger for one
+                    self._pulse.forgive(now - looked)
+                lost = self._pulse.lost(now)
+            looked = now
             if lost is not None:
                 self.guard.end(lost)
                 return

@@ -63,6 +63,14 @@ def test_events_of_an_earlier_attempt_are_nobodys_life():
     assert heard.lost(1000.0) is None
 
 
+def test_time_in_which_the_driver_did_not_run_does_not_count():
+    heard = pulse()
+    heard.note(beat(0, 5), 0.0)
+    heard.forgive(300.0)
+    assert heard.lost(350.0) is None
+    assert heard.lost(361.0) is not None
+
+
 def alive(heard, until, *, steps, phase="work"):
     """Members that beat every 10 s and stay at their steps."""
     for now in range(0, until, 10):

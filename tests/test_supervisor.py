@@ -100,6 +100,15 @@ def test_one_failure_too_many_tells_of_all():
     assert "attempt number 3" in caught.value.message
 
 
+def test_the_only_failure_is_raised_as_it_is():
+    error = MemberLost("killed")
+    error.__cause__ = OSError("Spark's own")
+    with pytest.raises(MemberLost) as caught:
+        Supervisor(Scripted(error), max_restarts=0).gang(print)
+    assert caught.value is error
+    assert isinstance(error.__cause__, OSError)
+
+
 def test_other_errors_are_not_its_business():
     with pytest.raises(ZeroDivisionError):
         Supervisor(Scripted(ZeroDivisionError())).gang(print)
