@@ -235,6 +235,7 @@ def test_another_run_is_refused(tmp_path):
         fit(InlineCluster(), "SGD", keeper(tmp_path, run="another"))
 
 
+@pytest.mark.slow
 def test_another_number_of_members_is_refused(pair, tmp_path):
     fit(InlineCluster(), "SGD", keeper(tmp_path))
     with pytest.raises(InvalidInput, match="checkpoints of 1 members, and this gang has 2"):

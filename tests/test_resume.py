@@ -199,7 +199,8 @@ def test_alone_from_every_step(case, tmp_path):
     check_every(InlineCluster(), case, list(range(1, 2 * STEPS + 1)), tmp_path)
 
 
-@pytest.mark.parametrize("case", [pytest.param("Adam", marks=pytest.mark.slow), "SGD"])
+@pytest.mark.slow
+@each_case
 def test_two_members_from_some_steps(case, pair, tmp_path):
     check_every(pair, case, [1, STEPS, STEPS + 1], tmp_path)
 

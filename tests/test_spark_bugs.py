@@ -169,6 +169,7 @@ def test_a_second_column_of_the_same_name_was_made(spark) -> None:
         model.transform(model.transform(data))
 
 
+@pytest.mark.slow
 def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
     # The last reference to the process group was DDP's reducer, whose destructor waits for the group's threads without
     # letting go of Python's lock; a thread about to free a Python object waited for that lock. Every third or fourth

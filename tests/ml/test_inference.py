@@ -340,6 +340,7 @@ def test_thresholds(spark):
         made().transform(features())
 
 
+@pytest.mark.slow
 def test_errors_of_the_data_reach_the_user(spark):
     ragged = spark.createDataFrame([([1.0, 2.0, 3.0],), ([1.0],)], "x array<double>").coalesce(1)
     with pytest.raises(PythonException, match="InvalidInput: column 'x' has arrays of several lengths, 3 and 1"):

@@ -140,6 +140,7 @@ def test_a_search_is_saved_before_it_is_run(spark, tmp_path, tuner):
     assert same(state(loaded.getEstimator()), state(estimator))
 
 
+@pytest.mark.slow
 def test_two_fits_at_a_time_wait_for_each_others_slots(data, tmp_path):
     """Each wants both of the two slots."""
     estimator = regressor(batchSize=20)

@@ -174,6 +174,7 @@ def test_a_failure_in_the_data_is_pysparks_own(spark):
     assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
 
 
+@pytest.mark.slow
 def test_a_member_that_does_not_stop_keeps_no_secret(spark, monkeypatch, tmp_path):
     monkeypatch.setattr(spark_cluster, "_GRACE", 0.5)
     os.mkfifo(tmp_path / "pipe.1")

@@ -139,6 +139,7 @@ def waiting(events: list[Event]) -> list[tuple[int, str]]:
     return [(event.rank, event.payload["what"]) for event in events if event.kind == "waiting"]
 
 
+@pytest.mark.slow
 def test_slots_that_stay_taken_are_not_waited_for_for_ever(spark, tmp_path):
     events: list[Event] = []
     with held(spark, tmp_path / "pipe", 1) as (job, _):
@@ -166,6 +167,7 @@ def test_slots_that_become_free_are_taken(spark, tmp_path):
     assert "started" in [event.kind for event in events]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "one job"])
 def test_to_compute_the_data_is_not_to_wait_for_slots(spark, tmp_path, adaptive):
     # Once it was, without adaptive execution: there the stage that waits for the data is part of the job from the
