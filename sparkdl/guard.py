@@ -32,9 +32,8 @@ class Guard:
             if self.error is not None:
                 return
             self.error = error
-            stop = self._stop
-        if stop is not None:
-            stop()
+            if self._stop is not None:
+                self._stop()  # within the lock: the block does not end, and no other gang begins, meanwhile
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:

@@ -16,11 +16,11 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint import Checkpoints, Digest, Manifest, restore
-from sparkdl.errors import Fenced, InvalidInput, PeerLost
+from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.events import record
 from sparkdl.state import pack_state, unpack_state
 from sparkdl.world import World
@@ -80,7 +80,8 @@ class CheckpointKeeper:
     def __init__(self, checkpoints: Checkpoints, every: Every) -> None:
         self.checkpoints = checkpoints
         self.every = every
-        self._epoch = self._step = self._look = 0
+        self._epoch = self._step = self._look = 0  # of the last checkpoint, and the step at which to look at the time
+        self._epochs = 0  # that were over after the last step
         self._saved = 0.0
         self._cost: float | None = None
 
@@ -94,11 +95,9 @@ class CheckpointKeeper:
         _all(world, "fence", lambda: self.checkpoints.fence(world.attempt) if world.rank == 0 else None)
         self._see(world)
         state = self._restore(world)
-        self._epoch, self._step = world.clock.epoch, world.clock.step
         if state is not None:
             self._epoch, self._step = state["clock"]["epoch"], state["clock"]["step"]
-        self._look = self._step + 1
-        self._saved = time.monotonic()
+        self._epochs, self._look, self._saved = self._epoch, self._step + 1, time.monotonic()
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
@@ -107,7 +106,7 @@ class CheckpointKeeper:
         Raises:
             Fenced: a newer attempt has begun.
         """
-        epoch_ended = world.clock.epoch > self._epoch
+        epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
         if not over and not self._due(world, epoch_ended):
             return
         began, phase = time.monotonic(), world.phase
@@ -144,13 +143,13 @@ class CheckpointKeeper:
         answer: dict[str, Any] = {}
         try:
             digest = self.checkpoints.write(name, _shard(world.rank), pack_state(state())).result()
-            answer["digest"] = asdict(digest)
+            answer["digest"] = digest.to_json()
         except OSError as error:
             answer["trouble"] = str(error)
         answers = world.agree(f"checkpoint {name}", answer)
         trouble = [each["trouble"] for each in answers if "trouble" in each]
         if not trouble and world.rank == 0:
-            digests = [Digest(**each["digest"]) for each in answers]
+            digests = [Digest.from_json(each["digest"]) for each in answers]
             try:
                 self.checkpoints.commit(name, digests, world.clock, world_size=world.size, pinned=pinned)
             except OSError as error:
@@ -196,14 +195,14 @@ def _shard(rank: int) -> str:
 
 
 def _all(world: World, key: str, call: Callable[[], None]) -> None:
-    """Rank 0 does something that may be refused, and no member goes on then."""
-    trouble: InvalidInput | Fenced | None = None
+    """Rank 0 does something that may fail, and no member goes on then, or waits for one that does not."""
+    trouble: Exception | None = None
     try:
         call()
-    except (InvalidInput, Fenced) as error:
+    except Exception as error:
         trouble = error
     answers = world.agree(key, {"trouble": trouble is not None})
     if trouble is not None:
         raise trouble
     if any(each["trouble"] for each in answers):
-        raise PeerLost(f"rank 0 was refused ({key}).")
+        raise PeerLost(f"rank 0 failed ({key}).")

@@ -6,12 +6,14 @@ to Spark's noop sink. With --vector, transform of an ML vector against transform
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 import torch
 from pyspark.ml.functions import array_to_vector, predict_batch_udf
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType
 
 from benchmarks.mlp import small
@@ -50,9 +52,22 @@ def with_udf(frame: DataFrame, weights: bytes, batch_size: int) -> DataFrame:
     return frame.withColumn("prediction", score("features"))
 
 
+def with_zeros(frame: DataFrame) -> DataFrame:
+    """The frame with a prediction of 0 by an Arrow UDF that does not look at its input: what Spark alone takes."""
+
+    def zeros(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        for batch in batches:
+            yield pa.array(np.zeros(len(batch)))
+
+    # Spark reads the hints of the function itself, and they are text here.
+    zeros.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    return frame.withColumn("prediction", F.arrow_udf(zeros, DoubleType())("features"))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=15, rows=1_000_000)
     parser.add_argument("--vector", action="store_true", help="an ML vector against an array, both with transform")
+    parser.add_argument("--zeros", action="store_true", help="in place of transform, a UDF that returns zeros")
     parser.add_argument("--batch-size", type=int, default=10_000, help="rows of the other side (default %(default)s)")
     given = parser.parse_args(arguments)
     print(environment())
@@ -67,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             pair = [("vector", model.transform(vectors).select("label", "prediction")), ("array", scored)]
         else:
             theirs = with_udf(array, weights, given.batch_size).select("label", "prediction")
-            pair = [("transform", scored), ("predict_batch_udf", theirs)]
+            ours = ("zeros", with_zeros(array).select("label", "prediction")) if given.zeros else ("transform", scored)
+            pair = [ours, ("predict_batch_udf", theirs)]
         over, under = (Side(name, lambda found=found: given.rows / written(found)) for name, found in pair)
         pairs = interleave(over, under, rounds=given.rounds, warmups=6)
     print(pairs.table("rows/s"))

@@ -12,7 +12,9 @@ from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.run import identity
 
 
-def make_keeper(directory: str | None, every: int | str | None, configuration: Mapping[str, Any]) -> Any:
+def make_keeper(
+    directory: str | None, every: int | str | None, configuration: Mapping[str, Any]
+) -> CheckpointKeeper | None:
     """The keeper of a run's checkpoints; None where none are wanted.
 
     Args:
