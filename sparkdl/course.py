@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,13 +28,22 @@ if TYPE_CHECKING:
     from sparkdl.train import Training
 
 _PROGRESS = 0.25  # seconds between progress events
+_FORMAT = 1  # of a state
+_DEALT = ("members", "rows of the parts")  # what of a place may be different when an epoch begins
 
 
 class Keeper(Protocol):
     """Keeps the members' states, so that a later attempt goes on from one; on every member a copy of it is called."""
 
-    def load(self, world: World) -> dict[str, Any] | None:
-        """This member's state, as ``Course.state`` returned it after a step that all have in common; None for none."""
+    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
+        """A state to go on from, as ``Course.state`` returned it after a step that all have in common; None for none.
+
+        It is this member's; in a gang of another size it is of an epoch's end, and of any member.
+
+        Args:
+            world: the gang.
+            parts: the fingerprint of each part, the same on every member.
+        """
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
         """A step is over, and its epoch as well where it was the last one of it; ``world.clock`` says which.
@@ -44,6 +54,9 @@ class Keeper(Protocol):
             state: gives this member's state. Its tensors and lists are those that training goes on with: they are to
                 be packed, or copied, before this returns.
         """
+
+    def close(self) -> None:
+        """The attempt is over, in whatever way: let go of everything."""
 
 
 class Course:
@@ -67,13 +80,14 @@ class Course:
         self._hooks = Hooks(training.hooks, world.rank)
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds of the first epoch that an earlier attempt has spent
+        self._begun = 0  # the step at which the current epoch began
         self._started = self._shown = time.monotonic()
         world.clock.load_state_dict(Clock().state_dict())
 
     @property
     def position(self) -> int:
         """Steps of the current epoch that are done: the first one to do, from 0."""
-        return self.world.clock.step - self.world.clock.epoch * self.rows.plan.steps
+        return self.world.clock.step - self._begun
 
     @property
     def over(self) -> bool:
@@ -83,13 +97,21 @@ class Course:
     def state(self) -> dict[str, Any]:
         """All that this member's next steps depend on, for ``pack_state``; tensors and lists are the live ones.
 
+        Returns:
+            ``"alike"``, which is the same on all members, dicts of tensors; and ``"own"``.
+
         Raises:
             InvalidInput: a step has begun and is not over.
         """
-        return {
+        replica = self.replica.state_dict()
+        alike = {"alike": replica.pop("alike")} if self.sync.alike else {}
+        own = {
+            "format": _FORMAT,
             "place": self._place(),
+            "rank": self.world.rank,
             "clock": self.world.clock.state_dict(),
-            "replica": self.replica.state_dict(),
+            "position": self.position,
+            "replica": replica,
             "sync": self.sync.state_dict(),
             "meter": self._meter.state_dict(),
             "metrics": metric_states(self._metrics),
@@ -100,37 +122,68 @@ class Course:
             "epoch_seconds": time.monotonic() - self._started,
             "random": random_state(self.world.device),
         }
+        return {"alike": alike, "own": own}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Go on from what the keeper has, if it has anything, and let go of the keeper at the end of the block."""
+        keeper = self.training.keeper
+        if keeper is None:
+            yield
+            return
+        try:
+            self.restore(keeper.load(self.world, self.rows.fingerprints()))
+            yield
+        finally:
+            keeper.close()
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
+
+        A state of an epoch's end may be that of a member of a gang of another size.
 
         Raises:
             InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
                 of another member, or of one after the last epoch that is asked for.
         """
-        if state is not None:
-            _check_place(state["place"], self._place())
-        steps = self.group.gather(None if state is None else state["clock"]["step"])
+        own = None if state is None else state["own"]
+        if own is not None:
+            self._check(own)
+        steps = self.group.gather(None if own is None else own["clock"]["step"])
         if len({*steps}) > 1:
             raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
-        if state is None:
+        if state is None or own is None:
             return
-        step, epochs, steps_each = state["clock"]["step"], self.training.epochs, self.rows.plan.steps
-        if step > epochs * steps_each:
+        self.replica.load_state_dict(own["replica"] | state["alike"])
+        self._meter.load_state_dict(own["meter"])
+        load_metric_states(self._metrics, own["metrics"])
+        self.world.clock.load_state_dict(own["clock"])
+        self._begun = self.world.clock.step - own["position"]
+        self._stopping.load_state_dict(own["stopping"])
+        self.history, self.report = own["history"], own["report"]
+        self.rows.report["feed_wait_seconds"] = own["feed_wait_seconds"]
+        self._spent = own["epoch_seconds"]
+        if own["place"]["members"] == self.world.size:  # else what is a member's alone has nobody to go on
+            self.sync.load_state_dict(own["sync"])
+        if own["rank"] == self.world.rank:
+            self._random = own["random"]
+
+    def _check(self, own: dict[str, Any]) -> None:
+        if own["format"] != _FORMAT:
             raise InvalidInput(
-                f"the saved state is of step {step}, after the end of the {epochs} epochs of {steps_each} steps that "
-                "are asked for; expected as many epochs as before, or more."
+                f"the saved state has format {own['format']} and this version of sparkdl reads {_FORMAT}; go on with "
+                "the version that saved it, or begin anew elsewhere."
             )
-        self.replica.load_state_dict(state["replica"])
-        self.sync.load_state_dict(state["sync"])
-        self._meter.load_state_dict(state["meter"])
-        load_metric_states(self._metrics, state["metrics"])
-        self.world.clock.load_state_dict(state["clock"])
-        self._stopping.load_state_dict(state["stopping"])
-        self.history, self.report = state["history"], state["report"]
-        self.rows.report["feed_wait_seconds"] = state["feed_wait_seconds"]
-        self._spent = state["epoch_seconds"]
-        self._random = state["random"]
+        place = self._place()
+        if not own["position"]:  # at an epoch's end it fits another gang as well
+            place = {name: value for name, value in place.items() if name not in _DEALT}
+        _check_place(own["place"], place)
+        epoch, asked = own["clock"]["epoch"], self.training.epochs
+        if epoch + bool(own["position"]) > asked:
+            raise InvalidInput(
+                f"the saved state is of step {own['clock']['step']}, after the end of the {asked} epochs of "
+                f"{self.rows.plan.steps} steps that are asked for; expected as many epochs as before, or more."
+            )
 
     def start(self) -> None:
         """The first step, or the first one after those restored, is next."""
@@ -200,6 +253,7 @@ class Course:
         self._stopping.after(row, module)
         self._call("on_epoch")
         self._started = self._shown = time.monotonic()
+        self._begun = clock.step
         self._keep()
 
     def end(self) -> None:
@@ -217,7 +271,7 @@ class Course:
 
     def _place(self) -> dict[str, Any]:
         plan = self.rows.plan
-        return {"rank": self.world.rank, "members": self.world.size, "rows of the parts": list(plan.rows)} | {
+        return {"members": self.world.size, "rows of the parts": list(plan.rows)} | {
             "batchSize": plan.batch_size,
             "seed": plan.seed,
             "shuffle": plan.shuffle,

@@ -76,3 +76,5 @@ class EarlyStopping:
         self.epoch, self._best, self._weights, self.over = (
             state[name] for name in ("epoch", "best", "weights", "over")
         )
+        if self._group.rank and self._weights is not None:
+            self._weights = b""  # of rank 0, whose state a member of a larger gang goes on from

@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +42,20 @@ from sparkdl.errors import InvalidInput
 from sparkdl.recorder import Recorder, reading
 from sparkdl.wire import Endpoint
 
-__all__ = ["Channel", "Endpoint", "Event", "Recorder", "read_events", "record", "recording", "span"]
+__all__ = [
+    "Channel",
+    "Endpoint",
+    "Event",
+    "Recorder",
+    "notify",
+    "pass_on",
+    "read_events",
+    "record",
+    "recording",
+    "span",
+]
 
+_PROCESS = uuid.uuid4().hex
 _current: Recorder | None = None
 
 
@@ -74,6 +87,18 @@ def record(kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
     recorder = _current
     if recorder is not None:
         recorder.put(kind, reading(clock), payload)
+
+
+def notify(message: str) -> None:
+    """Warn the user of something that training goes on with: in this process, and on the driver (``pass_on``)."""
+    record("warning", message=message, process=_PROCESS)
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def pass_on(event: Event) -> None:
+    """Warn here of what a member in another process has warned of."""
+    if event.kind == "warning" and event.payload.get("process") != _PROCESS:
+        warnings.warn(f"rank {event.rank}: {event.payload['message']}", RuntimeWarning, stacklevel=2)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from sparkdl.errors import InvalidInput
+
+Buffer = bytes | memoryview
 
 _ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow calls it
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -58,8 +61,8 @@ class Folder:
         """The path of what has this name in the folder."""
         return f"{self.path}/{name}" if name else self.path
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file whole, as ``sparkdl.files.write`` does."""
+    def write(self, name: str, *data: Buffer) -> None:
+        """Write a file whole, as ``sparkdl.files.write`` does; its pieces one behind the other."""
         _write(self.system, self.at(name), data)
 
     def open(self, name: str) -> Any:
@@ -112,7 +115,7 @@ def write(uri: str, data: bytes) -> None:
     An object store shows an object only when it is complete; elsewhere the file is written beside its place, synced
     and renamed.
     """
-    _write(*locate(uri), data)
+    _write(*locate(uri), [data])
 
 
 def read(uri: str) -> bytes:
@@ -164,18 +167,16 @@ def exists(uri: str) -> bool:
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
 
-def _write(system: fs.FileSystem, path: str, data: bytes) -> None:
+def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
     if system.type_name in _OBJECT_STORES:
-        with system.open_output_stream(path) as stream:
-            stream.write(data)
+        _pour(system, path, data)
         return
     local = isinstance(system, fs.LocalFileSystem)
     fresh = _missing(os.path.dirname(path)) if local else []
     system.create_dir(os.path.dirname(path), recursive=True)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
-        with system.open_output_stream(beside) as stream:
-            stream.write(data)
+        _pour(system, beside, data)
         if local:
             _sync(beside)
         system.move(beside, path)
@@ -186,6 +187,12 @@ def _write(system: fs.FileSystem, path: str, data: bytes) -> None:
     if local:  # a file outlives a power cut once every folder that is new on the way to it is in the one above
         for folder in (path, *fresh):
             _sync(os.path.dirname(folder))
+
+
+def _pour(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
+    with system.open_output_stream(path) as stream:
+        for piece in data:
+            stream.write(piece)
 
 
 def _missing(path: str) -> list[str]:

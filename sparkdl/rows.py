@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sparkdl.errors import InvalidInput
+from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.transforms import Transforms
@@ -45,7 +46,7 @@ class Rows:
 
     def __init__(self, part: Part, group: Group, training: Training, device: torch.device) -> None:
         self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
-        self._group, self._device = group, device
+        self._group, self._device, self._whole = group, device, part
         if training.classes is not None:
             check_labels(part, group, training.classes)
         criterion = training.objective.criterion()
@@ -60,6 +61,10 @@ class Rows:
                 "there is a validation column, but no row is a validation row; expected some, or no such column."
             )
         self.share = part.rows / self.plan.total
+
+    def fingerprints(self) -> list[str]:
+        """The fingerprint of every part, as text; reads this member's rows once."""
+        return [str(each) for each in self._group.gather(fingerprint(self._whole))]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The epoch's batches; counts the time that the training waits for them.

@@ -1,9 +1,9 @@
 """What a checkpoint holds, as bytes; and the state of the random number generators.
 
-The bytes are a safetensors file. Its metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as
-JSON, in which tensors, arrays and bytes are numbers of the file's tensors. The CRC is over the JSON and over every
-tensor's dtype, shape and bytes. Nothing is unpickled and nothing is looked up by a name from the bytes, so that no
-bytes, whoever made them, run code.
+The bytes are a safetensors file, in pieces that are the tensors' own memory: a model is not copied to be written. Its
+metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as JSON, in which tensors, arrays and bytes
+are numbers of the file's tensors. The CRC is over the JSON and over every tensor's dtype, shape and bytes. Nothing is
+unpickled and nothing is looked up by a name from the bytes, so that no bytes, whoever made them, run code.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 
-_NATIVE = (
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+_SAFE_NAMES = dict(
+    zip(
+        (
+            *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+            *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        ),
+        ["F64", "F32", "F16", "BF16", "BOOL", "U8", "I8", "I16", "I32", "I64"],
+        strict=True,
+    )
 )
 # Not every release of safetensors knows these: they travel as bytes, with their dtype in the JSON.
 _OTHERS = {
@@ -41,7 +47,12 @@ _SAFE_INT = 1 << 63  # larger ones as hexadecimal: Python refuses to read long d
 
 
 def pack_state(nested: Any) -> bytes:
-    """A nested state as bytes.
+    """A nested state as bytes; see ``pack_pieces``."""
+    return b"".join(pack_pieces(nested))
+
+
+def pack_pieces(nested: Any) -> list[memoryview]:
+    """A nested state as the pieces of a file.
 
     Args:
         nested: dicts with str or int keys, lists and tuples of None, bool, int of any size, float, str, bytes, tensors
@@ -50,7 +61,8 @@ def pack_state(nested: Any) -> bytes:
             stays one.
 
     Returns:
-        Bytes for ``unpack_state``; the same for the same state.
+        What one behind the other are the bytes for ``unpack_state``; the same for the same state. The pieces are the
+        memory of those tensors that lie densely on the CPU: they must not change before the pieces are written.
 
     Raises:
         InvalidInput: something else is in it; the message has its path.
@@ -60,8 +72,19 @@ def pack_state(nested: Any) -> bytes:
         tree = json.dumps(writer.encode(nested, ""))
     except RecursionError as error:
         raise InvalidInput("the state is nested too deeply, or holds itself; expected plain data.") from error
-    tensors = {str(number): tensor for number, tensor in enumerate(writer.tensors)}
-    return save(tensors, {"state": f"{_checksum(tree, writer.tensors):08x}{tree}"})
+    header: dict[str, Any] = {"__metadata__": {"state": f"{_checksum(tree, writer.tensors):08x}{tree}"}}
+    place = 0
+    # Wide dtypes first, so that each tensor lies as its dtype wants it.
+    order = sorted(range(len(writer.tensors)), key=lambda number: -writer.tensors[number].element_size())
+    for number in order:
+        tensor = writer.tensors[number]
+        own = {"dtype": _SAFE_NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        header[str(number)] = own | {"data_offsets": [place, place + tensor.nbytes]}
+        place += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pieces = [struct.pack("<Q", len(text)), text, *(_bytes_of(writer.tensors[number]).numpy() for number in order)]
+    return [memoryview(piece) for piece in pieces]  # type: ignore[arg-type]
 
 
 def unpack_state(packed: bytes) -> Any:
@@ -142,7 +165,7 @@ class _Writer:
         )
 
     def _encode_tensor(self, tensor: Tensor, path: str) -> Any:
-        native = tensor.dtype in _NATIVE
+        native = tensor.dtype in _SAFE_NAMES
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided or tensor.device.type == "meta" or not (native or name in _OTHERS):
             raise InvalidInput(

@@ -27,7 +27,7 @@ from typing import Any
 
 from sparkdl.cluster import Cluster, Listener
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, SparkdlError
-from sparkdl.events import Event
+from sparkdl.events import Event, pass_on
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
 from sparkdl.heartbeat import Pulse, interval
@@ -188,6 +188,7 @@ class _Watch:
         self._thread.join()
 
     def __call__(self, event: Event) -> None:
+        pass_on(event)
         with self._lock:
             self._pulse.note(event, time.monotonic())
         if event.kind == "failed":

@@ -117,21 +117,20 @@ def train(world: World, part: Part, training: Training) -> Trained:
         sync = training.strategy.attach(replica, group)
         rows = Rows(part, group, training, world.device)
         course = Course(world, training, replica, sync, rows)
-        if training.keeper is not None:
-            course.restore(training.keeper.load(world))
-        course.start()
-        while not course.over:
-            for batch in rows.batches(world.clock.epoch, start=course.position):
-                for piece, last in _pieces(batch, training.accumulate):
-                    loss = replica.gradients(piece, last=last)
-                    course.observe(loss, piece)
-                sync.update(world.clock, batch)
-                world.clock.tick(batch.total)
-                course.end_step()
-            world.clock.end_epoch()
-            course.end_epoch()
-        sync.detach()
-        course.end()
+        with course.restored():
+            course.start()
+            while not course.over:
+                for batch in rows.batches(world.clock.epoch, start=course.position):
+                    for piece, last in _pieces(batch, training.accumulate):
+                        loss = replica.gradients(piece, last=last)
+                        course.observe(loss, piece)
+                    sync.update(world.clock, batch)
+                    world.clock.tick(batch.total)
+                    course.end_step()
+                world.clock.end_epoch()
+                course.end_epoch()
+            sync.detach()
+            course.end()
     report = rows.report | course.report | {"bytes_per_step": sync.bytes_per_step}
     return Trained(course.weights(), course.history, report)
 

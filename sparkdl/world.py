@@ -162,6 +162,35 @@ class World:
                 self.store.set(f"{key}/{self.rank}/read", "")
             return answers
 
+    def hear(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Rank 0's value, on every member, by way of the store: plain JSON, no collective.
+
+        It is for what is followed by a collective, since rank 0 does not wait for the others.
+
+        Raises:
+            PeerLost: rank 0 did not say anything within the gang's timeout.
+        """
+        own: dict[str, Any] = json.loads(json.dumps(value))
+        if self.size == 1:
+            return own
+        with reaching_peers():
+            if self.rank == 0:
+                self.store.set(key, json.dumps(value))
+                return own
+            heard: dict[str, Any] = json.loads(self.store.get(key))
+            return heard
+
+    def post(self, key: str, value: Mapping[str, Any]) -> None:
+        """Leave this member's value in the store, for ``posted``; nobody waits."""
+        with reaching_peers():
+            self.store.set(f"{key}/{self.rank}", json.dumps(value))
+
+    def posted(self, key: str) -> list[dict[str, Any]] | None:
+        """Every member's value, in rank order, if all have posted theirs; None as long as they have not."""
+        keys = [f"{key}/{rank}" for rank in range(self.size)]
+        with reaching_peers():
+            return [json.loads(self.store.get(each)) for each in keys] if self.store.check(keys) else None
+
 
 @dataclass(frozen=True)
 class Meeting:

@@ -126,7 +126,7 @@ class Folder:
     start: int | tuple[int | None, ...] | None = None
     stop: int | None = None
 
-    def load(self, world: World) -> dict[str, Any] | None:
+    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 
@@ -134,6 +134,9 @@ class Folder:
         self.file(world.clock.step, world.rank).write_bytes(pack_state(state()))
         if world.clock.step == self.stop:
             raise RuntimeError("stopped")
+
+    def close(self) -> None:
+        pass
 
     def file(self, step: int, rank: int) -> Path:
         return Path(self.folder, f"{step}-{rank}")
@@ -147,12 +150,13 @@ def pair():
 
 def essence(folder: Path, step: int, rank: int) -> bytes:
     """A kept state without its times."""
-    state = unpack_state(Folder(str(folder)).file(step, rank).read_bytes())
+    whole = unpack_state(Folder(str(folder)).file(step, rank).read_bytes())
+    state = whole["own"]
     for name in ("feed_wait_seconds", "epoch_seconds"):
         del state[name]
     del state["report"]["train_seconds"]
     state["history"] = untimed(state["history"])
-    return pack_state(state)
+    return pack_state(whole)
 
 
 def untimed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -280,10 +284,11 @@ def test_times_go_on_too(tmp_path):
     keeper = Folder(str(tmp_path))
     run(InlineCluster(), "SGD", keeper)
     file = keeper.file(STEPS + 2, 0)
-    state = unpack_state(file.read_bytes())
+    whole = unpack_state(file.read_bytes())
+    state = whole["own"]
     assert 0 < state["epoch_seconds"] < state["report"]["train_seconds"] + 60
     state["epoch_seconds"], state["feed_wait_seconds"], state["report"]["train_seconds"] = 1000.0, 2000.0, 4000.0
-    file.write_bytes(pack_state(state))
+    file.write_bytes(pack_state(whole))
     (found,) = run(InlineCluster(), "SGD", replace(keeper, start=STEPS + 2))
     assert 1000 < found.history[1]["seconds"] < 2000 < found.report["feed_wait_seconds"] < 3000
     assert found.report["train_seconds"] == 4000 + found.history[1]["seconds"]
@@ -383,7 +388,7 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
 
     keeper = Folder(str(tmp_path))
     run(InlineCluster(), "SGD", keeper)
-    state = unpack_state(keeper.file(4, 0).read_bytes())["random"]
+    state = unpack_state(keeper.file(4, 0).read_bytes())["own"]["random"]
     numbers = []
     for start in (None, 4):
         random.seed(1), np.random.seed(1), torch.manual_seed(1)

@@ -18,7 +18,7 @@ from sparkdl.checkpoint.pruning import prune
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Folder
+from sparkdl.files import Buffer, Folder
 
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -68,8 +68,8 @@ class Checkpoints:
         return Attempts(self.folder, self.run, self.writer)
 
     def next_attempt(self) -> int:
-        """The number of the next attempt: greater than that of any attempt that began or left a checkpoint."""
-        begun = [*self.attempts.announced(), *(name.attempt for name in self.names())]
+        """The number of the next attempt: greater than of any that began, was asked to stop or left a checkpoint."""
+        begun = [*self.attempts.known(), *(name.attempt for name in self.names())]
         return max(begun, default=-1) + 1
 
     def fence(self, attempt: int) -> None:
@@ -83,19 +83,38 @@ class Checkpoints:
         """
         self.attempts.announce(attempt)
 
+    def ask_to_stop(self, attempt: int) -> None:
+        """Ask the members of an attempt to save and to stop, from the driver.
+
+        A small file says so, for the directory is what driver and members all see, also where no member can reach the
+        driver or the driver a member. It is of this attempt alone; later ones go on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.attempts.ask_to_stop(attempt)
+
+    def asked_to_stop(self, attempt: int) -> bool:
+        """Whether ``ask_to_stop`` was called for this attempt, by whatever process.
+
+        Raises:
+            OSError: the filesystem cannot be reached.
+        """
+        return self.attempts.asked_to_stop(attempt)
+
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def name(self, clock: Clock, attempt: int) -> str:
         """The name of the checkpoint at this time of the run."""
         return str(Name(attempt, clock.epoch, clock.step))
 
-    def write(self, name: str, shard: str, data: bytes) -> Future[Digest]:
+    def write(self, name: str, shard: str, *data: Buffer) -> Future[Digest]:
         """Write a shard in a thread of its own; members write theirs at the same time.
 
         Args:
             name: the checkpoint's, as ``name`` gives it.
             shard: letters, digits, ``.``, ``_`` and ``-``; no other member's.
-            data: the bytes, which must not change until the future is done.
+            data: the bytes, whole or in pieces, which must not change until the future is done.
 
         Returns:
             The digest for ``commit``, once the shard is safe on the disk. The future raises OSError where it could not
@@ -112,17 +131,18 @@ class Checkpoints:
             )
         return _in_a_thread(lambda: self._write(name, shard, data))
 
-    def _write(self, name: str, shard: str, data: bytes) -> Digest:
+    def _write(self, name: str, shard: str, data: Sequence[Buffer]) -> Digest:
         self._check_new(name)
+        digest = Digest.of(shard, *data)
         try:
-            self.folder.write(f"{name}/{shard}", data)
+            self.folder.write(f"{name}/{shard}", *data)
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"shard {shard} ({len(data)} bytes) of checkpoint {self.folder.at(name)} cannot be written: {error}. "
+                f"shard {shard} ({digest.size} bytes) of checkpoint {self.folder.at(name)} cannot be written: {error}. "
                 "The checkpoints before it are as they were; make room, or take another runDir",
             ) from error
-        return Digest.of(shard, data)
+        return digest
 
     def commit(
         self,

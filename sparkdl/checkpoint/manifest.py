@@ -23,6 +23,7 @@ from typing import Any
 
 from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
+from sparkdl.files import Buffer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -74,9 +75,12 @@ class Digest:
     sha256: str
 
     @staticmethod
-    def of(shard: str, data: bytes) -> Digest:
-        """The digest of a shard's bytes."""
-        return Digest(shard, len(data), hashlib.sha256(data).hexdigest())
+    def of(shard: str, *data: Buffer) -> Digest:
+        """The digest of a shard's bytes, which may come in pieces."""
+        hashed = hashlib.sha256()
+        for piece in data:
+            hashed.update(piece)
+        return Digest(shard, sum(map(len, data)), hashed.hexdigest())
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Digest:

@@ -17,6 +17,7 @@ def restore(
     agree: Callable[[str, Mapping[str, Any]], list[dict[str, Any]]],
     pick: Callable[[Manifest], Sequence[str]],
     *,
+    accept: Callable[[Manifest], bool] | None = None,
     key: str = "restore",
 ) -> tuple[Manifest, dict[str, bytes]] | None:
     """Restore the newest checkpoint of which every member can read what it needs; all members call it together.
@@ -26,6 +27,7 @@ def restore(
         rank: this member's.
         agree: gives every member's value to every member, such as ``World.agree``.
         pick: the shards that this member needs; the manifest says what there is, and how many members wrote it.
+        accept: asked on rank 0: whether a checkpoint can be gone on from; all by default.
         key: what the keys of ``agree`` begin with; another one for each call in a gang.
 
     Returns:
@@ -33,8 +35,8 @@ def restore(
     """
     before: str | None = None
     while True:
-        found = checkpoints.latest(verify=False, before=before) if rank == 0 else None
-        name = agree(f"{key} before {before}", {"name": found and found[0]})[0]["name"]
+        found = _newest(checkpoints, before, accept) if rank == 0 else None
+        name = agree(f"{key} before {before}", {"name": found})[0]["name"]
         if name is None:
             return None
         trouble, restored = None, None
@@ -50,3 +52,11 @@ def restore(
             first = next(filter(None, troubles))
             warnings.warn(f"{first} The one before it is taken, if there is one.", RuntimeWarning, stacklevel=2)
         before = name
+
+
+def _newest(checkpoints: Checkpoints, before: str | None, accept: Callable[[Manifest], bool] | None) -> str | None:
+    while (found := checkpoints.latest(verify=False, before=before)) is not None:
+        before, reader = found
+        if accept is None or accept(reader.manifest):
+            return before
+    return None

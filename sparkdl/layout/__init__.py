@@ -50,7 +50,11 @@ class Replica(Protocol):
         """Clip, step the optimizer and the scheduler, and drop the gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Module, with all its buffers, optimizer and scheduler, between two steps; tensors are the live ones.
+        """Module, optimizer and scheduler, between two steps; tensors are the live ones.
+
+        Returns:
+            Two entries: ``"alike"`` has what is the same on all replicas that take the same steps, parameters and
+            optimizer, as dicts of tensors; ``"own"`` the rest, such as buffers.
 
         Raises:
             InvalidInput: there are gradients that ``apply()`` has not used.

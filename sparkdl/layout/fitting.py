@@ -28,7 +28,7 @@ def check_fit(
         module: the module's own ``state_dict``.
         optimizer: the replica's optimizer.
         scheduler: the replica's scheduler, or None.
-        state: what ``ReplicatedReplica.state_dict`` returned.
+        state: the module's, and what ``ReplicatedReplica.state_dict`` returned as alike.
 
     Raises:
         InvalidInput: they differ; the message says in what.

@@ -82,26 +82,33 @@ class ReplicatedReplica:
         """See ``Replica.state_dict``."""
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput("a parameter has a gradient that no step has used; a state is taken between steps.")
-        module = self.module.state_dict()
+        module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
         return {
-            "module": module,
-            # Those that are not persistent are no part of a model's file, but a step may depend on them all the same.
-            "buffers": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
+            "alike": {
+                "parameters": {name: value for name, value in module.items() if name in named},
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
+            },
+            "own": {
+                "buffers": {name: value for name, value in module.items() if name not in named},
+                # No part of a model's file, but a step may depend on them all the same.
+                "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Replica.load_state_dict``."""
-        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, state)
-        self.module.load_state_dict(state["module"])
-        for name, buffer in state["buffers"].items():
-            owner, _, own = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), own, buffer.to(self.parameters[0].device))
-        self.optimizer.load_state_dict(state["optimizer"])
+        alike, own = state["alike"], state["own"]
+        module = alike["parameters"] | own["buffers"]
+        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
+        self.module.load_state_dict(module)
+        for name, buffer in own["not persistent"].items():
+            owner, _, last = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), last, buffer.to(self.parameters[0].device))
+        self.optimizer.load_state_dict(alike["optimizer"])
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
+            self.scheduler.load_state_dict(alike["scheduler"])
 
     def _pass(self, batch: Batch) -> Tensor:
         with self._autocast:

@@ -15,7 +15,14 @@ from sparkdl.world import Group
 
 
 class Sync(Protocol):
-    """A strategy at work on one replica; its state is part of a checkpoint."""
+    """A strategy at work on one replica; its state is part of a checkpoint.
+
+    Attributes:
+        alike: whether all replicas are equal to the bit after every update, but for what is a replica's own: a
+            checkpoint then has one copy of them.
+    """
+
+    alike: bool
 
     @property
     def bytes_per_step(self) -> int:

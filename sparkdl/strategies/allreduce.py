@@ -58,6 +58,8 @@ class AllReduce:
 class AllReduceSync:
     """All-reduce at work on one replica; in a group of one it only applies."""
 
+    alike = True
+
     def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
         self._replica = replica
         self._share = 1.0

@@ -157,7 +157,7 @@ def test_a_state_is_taken_between_steps():
     with pytest.raises(InvalidInput, match="a gradient that no step has used"):
         replica.state_dict()
     replica.apply()
-    assert replica.state_dict()["scheduler"] is None
+    assert replica.state_dict()["alike"]["scheduler"] is None
 
 
 class Counting(work.Net):

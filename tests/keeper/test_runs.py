@@ -7,69 +7,61 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.clock import Clock
 from sparkdl.cluster import InlineCluster, LocalCluster
-from sparkdl.errors import Fenced, InvalidInput, MemberLost, PeerLost
+from sparkdl.errors import Fenced, InvalidInput, MemberFailed, MemberLost, PeerLost, Stopped
 from sparkdl.files import Folder
-from sparkdl.keeper import CheckpointKeeper, Every, young
+from sparkdl.keeper import CheckpointKeeper, Every
+from sparkdl.keeper.saving import Checkpoint
+from sparkdl.objective import Objective
 from sparkdl.supervisor import Supervisor
+from sparkdl.train import Training
+from sparkdl.weights import read_state
 from sparkdl.world import World
 from tests.faults import Fault, flip
-from tests.test_resume import CASES, assert_alike, data
+from tests.test_resume import CASES, COLUMNS, Steps, assert_alike, data
 
 # ---- when ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (500, Every(500, "steps")),
-        ("1 epoch", Every(1, "epochs")),
-        ("3 epochs", Every(3, "epochs")),
-        ("30 seconds", Every(30, "seconds")),
-        ("auto", Every(1, "auto")),
-    ],
-)
-def test_distances(given, expected):
-    assert Every.of(given) == expected
-
-
-@pytest.mark.parametrize("given", [0, -1, True, 2.5, "", "0 epochs", "2 days", "epochs", "2epochs", None])
-def test_what_is_no_distance(given):
-    with pytest.raises(InvalidInput, match=r"checkpointEvery is .*; expected a number of steps"):
-        Every.of(given)
-
-
-def test_youngs_interval():
-    assert young(2.0, 3600.0) == pytest.approx(120.0)
-    assert young(0.001, 60.0) == 5.0
-
-
 class Quiet:
-    """Checkpoints that keep only the steps at which they were written."""
+    """A saver that keeps only the steps at which it was called."""
+
+    cost = None
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.pinned: list[int] = []
 
+    def check(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self.steps.append(checkpoint.clock.step)
+        if checkpoint.pinned:
+            self.pinned.append(checkpoint.clock.step)
+
 
 class Counting(CheckpointKeeper):
     """A keeper whose checkpoints go nowhere."""
 
-    def __init__(self, every: Every) -> None:
-        super().__init__(Quiet(), every)
-        self._look, self._saved = 1, time.monotonic()
-
-    def _write(self, world, state, *, pinned):
-        self.checkpoints.steps.append(world.clock.step)
-        if pinned:
-            self.checkpoints.pinned.append(world.clock.step)
+    def __init__(self, every: Every, **options: Any) -> None:
+        super().__init__(Checkpoints("nowhere", run="a run"), every, **options)
+        self._saver = Quiet()  # type: ignore[assignment]
+        self._ear = SimpleNamespace(asked=threading.Event())  # type: ignore[assignment]
+        self._look, self._saved, self._seen = 1, time.monotonic(), time.monotonic()
 
 
 def course(keeper: CheckpointKeeper, *, epochs: int = 3, steps: int = 4, tick: Any = None) -> Quiet:
@@ -82,8 +74,8 @@ def course(keeper: CheckpointKeeper, *, epochs: int = 3, steps: int = 4, tick: A
                 tick()
             if step == steps - 1:
                 world.clock.end_epoch()
-            keeper.after_step(world, dict, over=(epoch, step) == (epochs - 1, steps - 1))
-    return keeper.checkpoints
+            keeper.after_step(world, lambda: {"own": {}, "alike": {}}, over=(epoch, step) == (epochs - 1, steps - 1))
+    return keeper._saver
 
 
 @pytest.mark.parametrize(
@@ -103,15 +95,36 @@ def test_it_is_time_after_steps_or_epochs_and_at_the_end(every, steps, pinned):
     assert kept.pinned == pinned  # those that are of an epoch's end
 
 
-def test_seconds_are_rank_0s(monkeypatch):
+@pytest.mark.parametrize(("every", "steps"), [(100, [4, 8, 12]), (3, [3, 4, 7, 8, 11, 12]), ("2 epochs", [4, 8, 12])])
+def test_an_elastic_run_keeps_the_end_of_every_epoch(every, steps):
+    kept = course(Counting(Every.of(every), elastic=True))
+    assert kept.steps == steps
+    assert kept.pinned == [4, 8, 12]
+
+
+@pytest.fixture
+def tick(monkeypatch):
+    """Each step takes a second."""
     now = [0.0]
-    monkeypatch.setattr("sparkdl.keeper.time.monotonic", lambda: now[0])
-    keeper = Counting(Every.of("10 seconds"))
+    monkeypatch.setattr("sparkdl.keeper.keeper.time.monotonic", lambda: now[0])
+    return lambda: now.__setitem__(0, now[0] + 1.0)
 
-    def tick() -> None:
-        now[0] += 1.0
 
-    assert course(keeper, epochs=5, steps=7, tick=tick).steps == [10, 20, 30, 35]
+def test_a_word_from_the_driver_saves_and_stops(tick):
+    keeper = Counting(Every.of(100))
+
+    def asks() -> None:
+        tick()
+        if keeper._epochs == 1:
+            keeper._ear.asked.set()
+
+    with pytest.raises(Stopped, match="asked to stop, and is saved as it was after step 5"):
+        course(keeper, tick=asks)
+    assert keeper._saver.steps == [5]
+
+
+def test_seconds_are_rank_0s(tick):
+    assert course(Counting(Every.of("10 seconds")), epochs=5, steps=7, tick=tick).steps == [10, 20, 30, 35]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -125,8 +138,8 @@ def pair():
         yield cluster
 
 
-def keeper(folder: Path, every: int | str = 2, run: str = "a run") -> CheckpointKeeper:
-    return CheckpointKeeper(Checkpoints(str(folder / "checkpoints"), run=run), Every.of(every))
+def keeper(folder: Path, every: int | str = 2, run: str = "a run", **options: Any) -> CheckpointKeeper:
+    return CheckpointKeeper(Checkpoints(str(folder / "checkpoints"), run=run), Every.of(every), **options)
 
 
 def fit(cluster: Any, case: str, kept: CheckpointKeeper | None, *faults: Fault, **options: Any) -> Any:
@@ -211,10 +224,10 @@ def test_a_damaged_checkpoint_is_passed_over(pair, tmp_path):
 def test_a_full_disk_costs_a_warning(tmp_path, monkeypatch, steps):
     write = Folder.write
 
-    def fails(self: Folder, path: str, content: bytes) -> None:
+    def fails(self: Folder, path: str, *content: bytes) -> None:
         if FULL.is_set() and path.endswith("00000"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, path, content)
+        write(self, path, *content)
 
     monkeypatch.setattr(Folder, "write", fails)
     with pytest.warns(RuntimeWarning, match="No space left on device"):
@@ -223,6 +236,82 @@ def test_a_full_disk_costs_a_warning(tmp_path, monkeypatch, steps):
     latest = Checkpoints(str(tmp_path / "checkpoints"), run="a run").latest()
     assert latest is not None
     assert latest[1].manifest.clock.step == 4
+
+
+# ---- gangs and rows that are not as they were -----------------------------------------------------------------------
+
+
+def plain(batch: int) -> Training:
+    """Three epochs in float64, without anything that depends on how rows are dealt out but what is in a batch."""
+    optimizer = partial(torch.optim.Adam, lr=0.1)
+    objective = Objective(partial(torch.nn.Linear, 3, 4), torch.nn.CrossEntropyLoss(), optimizer, precision="fp64")
+    return Training(objective, batch, 3, seed=1)
+
+
+PLAIN = replace(COLUMNS, floating="float64", weight=None)
+
+
+def weights(found: Any) -> torch.Tensor:
+    return torch.cat([each.flatten() for each in read_state(found[0].weights).values()])
+
+
+@pytest.mark.chaos
+def test_a_gang_of_another_size_goes_on_from_an_epochs_end(pair, tmp_path):
+    training = plain(144)  # one step an epoch, on all rows: the same whoever has them
+    whole = pair.gang(training, data(), PLAIN)
+    pair.gang(replace(training, epochs=2, keeper=keeper(tmp_path)), data(), PLAIN, attempt=0)
+    seen = tmp_path / "seen"
+    one = replace(training, keeper=keeper(tmp_path), hooks=[Steps(seen)])
+    found = InlineCluster().gang(one, data(), PLAIN, attempt=1)
+    assert seen.read_text().split() == ["2/3"]
+    assert torch.allclose(weights(found), weights(whole), rtol=1e-9, atol=1e-12)
+    more = replace(training, epochs=5, keeper=keeper(tmp_path))
+    grown = pair.gang(more, data(), PLAIN, attempt=2)  # rank 1 is new
+    assert torch.allclose(
+        weights(grown), weights(pair.gang(replace(training, epochs=5), data(), PLAIN)), rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.chaos
+def test_a_gang_of_another_size_begins_an_epoch_again(pair, tmp_path):
+    training = plain(36)
+    fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
+    broken = replace(training, keeper=keeper(tmp_path, 1, elastic=True), hooks=[fault])
+    with pytest.raises(MemberLost):
+        pair.gang(broken, data(), PLAIN, attempt=0)
+    seen = tmp_path / "seen"
+    again = replace(training, keeper=keeper(tmp_path, 1, elastic=True), hooks=[Steps(seen)])
+    with pytest.warns(RuntimeWarning, match="the gang has 1 members and had 2"):
+        found = InlineCluster().gang(again, data(), PLAIN, attempt=1)
+    # Nothing within an epoch is gone on from: no row comes twice and none is left out.
+    assert seen.read_text().split() == [f"{(step - 1) // 4}/{step}" for step in range(5, 13)]
+    assert [row["samples"] for row in found[0].history] == [144, 288, 432]
+
+
+def test_rows_that_come_back_different_in_the_same_fit_begin_the_epoch_again(tmp_path):
+    kept = keeper(tmp_path, 1)
+    training, columns = CASES["SGD"]()
+    seen = Path(tmp_path, "seen")
+    fault = Fault("fail", 0, 7, str(tmp_path / "mark"))
+    with pytest.raises(MemberFailed):
+        InlineCluster().gang(replace(training, keeper=kept, hooks=[fault]), data(), columns, attempt=0)
+    rows = data()
+    rows["x"][5, 0] += 1
+    with pytest.warns(RuntimeWarning, match="the rows of part 0 have come back different"):
+        InlineCluster().gang(replace(training, keeper=kept, hooks=[Steps(seen)]), rows, columns, attempt=1)
+    assert seen.read_text().split() == [f"1/{step}" for step in range(6, 11)]
+
+
+def test_a_temporary_directory_that_a_member_does_not_see_costs_a_warning(tmp_path):
+    training, columns = CASES["SGD"]()
+    kept = keeper(tmp_path, 1, token="nobody-announced-it")
+    with pytest.warns(RuntimeWarning, match=r"there are no checkpoints: .*rank 0 on .* cannot see"):
+        InlineCluster().gang(replace(training, keeper=kept), data(), columns)
+    assert list(tmp_path.iterdir()) == []
+    kept = keeper(tmp_path, 1, token="announced")
+    kept.checkpoints.announce("announced")
+    InlineCluster().gang(replace(training, keeper=kept), data(), columns)
+    assert kept.checkpoints.latest() is not None
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -234,11 +323,13 @@ def test_another_run_is_refused(tmp_path):
         fit(InlineCluster(), "SGD", keeper(tmp_path, run="another"))
 
 
-@pytest.mark.slow
-def test_another_number_of_members_is_refused(pair, tmp_path):
+def test_other_data_are_refused(tmp_path):
     fit(InlineCluster(), "SGD", keeper(tmp_path))
-    with pytest.raises(InvalidInput, match="checkpoints of 1 members, and this gang has 2"):
-        fit(pair, "SGD", keeper(tmp_path))
+    training, columns = CASES["SGD"]()
+    rows = data()
+    rows["x"][5, 0] += 1
+    with pytest.raises(InvalidInput, match="checkpoints of a run on other data: 144 rows, and now there are 144"):
+        InlineCluster().gang(replace(training, keeper=keeper(tmp_path)), rows, columns, attempt=1)
 
 
 def test_an_older_attempt_may_not_begin(tmp_path):
@@ -271,7 +362,7 @@ def test_a_directory_that_a_member_does_not_see_is_named(tmp_path):
         world = World(rank, 2, host=f"host{rank}")
         world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
-            keeper(tmp_path / f"host{rank}").load(world)
+            keeper(tmp_path / f"host{rank}").load(world, [])
         except Exception as error:
             return error
         return None
@@ -292,7 +383,7 @@ def test_what_rank_0_is_refused_is_the_cause_and_not_its_consequence(tmp_path):
         world = World(rank, 2, attempt=0)
         world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
-            keeper(tmp_path).load(world)
+            keeper(tmp_path).load(world, [])
         except Exception as error:
             return error
         return None
