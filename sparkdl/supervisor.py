@@ -128,7 +128,7 @@ class Supervisor:
                             work, data, columns, listener=ear, attempt=attempt, guard=watch.guard, size=size
                         )
                 except Resized as error:
-                    cause, seconds = error.message, 0.0
+                    cause, seconds = error.message.rstrip("."), 0.0
                 except SparkdlError as error:
                     self._weigh(error, everywhere=watch.failed_early == set(range(size)))
                     cause = _line(error)

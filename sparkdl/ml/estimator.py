@@ -123,7 +123,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
         checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; kept in ``runDir``, from
             which the next attempt, or the same fit again, goes on; default none.
-        maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as for a task.
+        maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
         minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.
         maxRounds: largest number of rounds of a strategy that trains in rounds; default none. This and the next are

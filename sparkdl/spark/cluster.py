@@ -110,9 +110,7 @@ class SparkCluster:
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            watch = JobWatch(
-                self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting
-            )
+            watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
             return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     @contextmanager
