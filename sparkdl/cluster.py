@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Protocol
@@ -39,12 +40,33 @@ Listener = Callable[[Event], None]
 _GRACE = 10.0  # seconds that the members left over have to report after one has failed
 
 
+@dataclass(frozen=True)
+class Slots:
+    """Members that there is room for at a time, whether or not a gang takes that room already.
+
+    Attributes:
+        now: on the machines that are there; None where that cannot be told.
+        ever: that the configuration allows for; None where it sets no bound.
+    """
+
+    now: int | None
+    ever: int | None
+
+
 class Cluster(Protocol):
     """Where a gang runs."""
 
     @property
     def size(self) -> int:
-        """Members of a gang."""
+        """Members of a gang, unless it is asked for with fewer."""
+
+    def room(self) -> Slots:
+        """How many members there is room for; cheap enough to ask every few seconds, from any thread.
+
+        Raises:
+            InvalidInput: the configuration is one in which no gang runs, whatever its size.
+            ClusterUnavailable: the same.
+        """
 
     def gang(
         self,
@@ -55,6 +77,7 @@ class Cluster(Protocol):
         listener: Listener | None = None,
         attempt: int = 0,
         guard: Guard | None = None,
+        size: int | None = None,
     ) -> list[Any]:
         """Run ``work(world, part)`` on every member at once, all of them alive together.
 
@@ -66,6 +89,7 @@ class Cluster(Protocol):
             listener: called on this side with each event that a member records, one call at a time.
             attempt: which attempt of a run this is; keys and events carry it.
             guard: asks members for heartbeats, and may end the gang.
+            size: members of this gang, at most the cluster's ``size``, which is the default.
 
         Returns:
             What the members returned, in rank order.
@@ -84,6 +108,10 @@ class InlineCluster:
 
     size = 1
 
+    def room(self) -> Slots:
+        """See ``Cluster.room``: one member, always."""
+        return Slots(1, 1)
+
     def gang(
         self,
         work: Work,
@@ -93,8 +121,10 @@ class InlineCluster:
         listener: Listener | None = None,
         attempt: int = 0,
         guard: Guard | None = None,
+        size: int | None = None,
     ) -> list[Any]:
         """See ``Cluster.gang``."""
+        gang_size(size, self.size)
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
         tables, wanted = deal(data, columns, 1)
@@ -109,12 +139,13 @@ class InlineCluster:
 class LocalCluster:
     """Processes of this machine, started at the first gang and used again by the next ones.
 
-    One gang runs at a time; others, of other threads, wait for their turn.
+    One gang runs at a time; others, of other threads, wait for their turn. A gang of fewer members takes the first of
+    the processes, and the others stay for the next one.
 
     Args:
         size: members of a gang.
         device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
-        threads: torch's threads in each member; None shares this machine's cores among them.
+        threads: torch's threads in each member; None shares this machine's cores among those of the gang.
         timeout: seconds after which a collective is given up.
     """
 
@@ -125,7 +156,7 @@ class LocalCluster:
             raise InvalidInput(f"{size} GPUs are needed, one for each member; there are {torch.cuda.device_count()}.")
         self.size = size
         self._device = device
-        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // size)
+        self._threads = threads
         self._timeout = timeout
         self._members: list[MemberProcess] = []
         self._turn = threading.Lock()
@@ -142,6 +173,11 @@ class LocalCluster:
             member.kill()
         self._members = []
 
+    def room(self) -> Slots:
+        """See ``Cluster.room``: on a CPU for all members, on GPUs for as many as there are GPUs."""
+        members = torch.cuda.device_count() if self._device == "cuda" else self.size
+        return Slots(members, members)
+
     def gang(
         self,
         work: Work,
@@ -151,37 +187,39 @@ class LocalCluster:
         listener: Listener | None = None,
         attempt: int = 0,
         guard: Guard | None = None,
+        size: int | None = None,
     ) -> list[Any]:
         """See ``Cluster.gang``."""
-        tables, wanted = deal(data, columns, self.size)
+        members = gang_size(size, self.size)
+        tables, wanted = deal(data, columns, members)
         with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
             task = Task(
                 ship(work),
-                self.size,
+                members,
                 uuid.uuid4().hex,
                 attempt,
                 wanted,
                 self._timeout,
                 self._device,
-                self._threads,
+                self._threads or max(1, len(os.sched_getaffinity(0)) // members),
                 channel.endpoint if listener else None,
                 heartbeat=guard.heartbeat if guard else None,
             )
             files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._turn, self._all() as members, (guard or Guard()).stopping(partial(_end, members)):
-                for member, file in zip(members, files, strict=True):
+            with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
+                for member, file in zip(chosen, files, strict=True):
                     member.start(task, file)
-                return settle(_collect(members, attempt))
+                return settle(_collect(chosen, attempt))
 
     @contextmanager
-    def _all(self) -> Iterator[list[MemberProcess]]:
-        """The members; those that have not reported when a gang fails do not survive it."""
+    def _first(self, count: int) -> Iterator[list[MemberProcess]]:
+        """So many members; those that have not reported when a gang fails do not survive it."""
         self._bury(member for member in self._members if not member.alive)
-        for rank in sorted(set(range(self.size)) - {member.rank for member in self._members}):
+        for rank in sorted(set(range(count)) - {member.rank for member in self._members}):
             self._members.append(MemberProcess(rank))
         self._members.sort(key=lambda member: member.rank)
         try:
-            yield self._members
+            yield self._members[:count]
         except SparkdlError:
             self._bury(member for member in self._members if member.busy or not member.alive)
             raise
@@ -193,6 +231,19 @@ class LocalCluster:
         for member in list(members):
             member.kill()
             self._members.remove(member)
+
+
+def gang_size(wanted: int | None, most: int) -> int:
+    """The members of a gang: as many as are wanted, or by default as the cluster has.
+
+    Raises:
+        InvalidInput: so many the cluster has not.
+    """
+    if wanted is None:
+        return most
+    if not 1 <= wanted <= most:
+        raise InvalidInput(f"a gang of {wanted} members was asked for; expected 1 to {most}, the size of the cluster.")
+    return wanted
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:

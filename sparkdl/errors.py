@@ -18,6 +18,7 @@ __all__ = [
     "MemberLost",
     "PeerLost",
     "Place",
+    "Resized",
     "SparkdlError",
     "Stopped",
 ]
@@ -121,6 +122,10 @@ class MemberFailed(SparkdlError):
 
 class MemberLost(SparkdlError):
     """A member's process or host went away without a word."""
+
+
+class Resized(SparkdlError):
+    """A gang was ended to begin again at once with another number of members; it is no failure, and no user sees it."""
 
 
 class PeerLost(SparkdlError):

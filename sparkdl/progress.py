@@ -13,7 +13,8 @@ from sparkdl.events import Event
 class Progress:
     """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left.
 
-    Before that it says what is waited for, and after a failure why the gang begins again.
+    Before that it says what is waited for, and with how many members the gang begins where they are not as many as
+    before; after a failure why it begins again.
 
     Args:
         title: what is being done.
@@ -41,7 +42,10 @@ class Progress:
         elif event.kind == "waiting" and self._bar is None:
             self._wait(event.payload)
         elif event.kind == "restart":
-            self._restart(event.payload)
+            again = f"again in {event.payload['seconds']:g} s" if event.payload["seconds"] else "again at once"
+            self._say(f"{event.payload['cause']}; {again}")
+        elif event.kind == "resized":
+            self._say(f"{event.payload['size']} of {event.payload['of']} members begin")
 
     def close(self) -> None:
         """Leave the line as it is."""
@@ -57,9 +61,9 @@ class Progress:
         self._stream.write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
         self._stream.flush()
 
-    def _restart(self, payload: dict[str, Any]) -> None:
+    def _say(self, what: str) -> None:
         self.close()  # the next attempt has a bar of its own, and waits for slots before
-        self._stream.write(f"{self._title}: {payload['cause']}; again in {payload['seconds']:g} s\n")
+        self._stream.write(f"{self._title}: {what}\n")
         self._stream.flush()
 
     def _move(self, clock: dict[str, int], payload: dict[str, Any]) -> None:

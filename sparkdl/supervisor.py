@@ -14,6 +14,8 @@ that went with a lost executor. What is not: what the user got wrong, which is
     the same class of error at the same step as once before      it will be there again
 
 An error of one member alone gets a second attempt, for it may lie in that member's host.
+
+An attempt may have fewer members than the one before, or more again: see ``sparkdl.elastic``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from types import TracebackType
 from typing import Any
 
 from sparkdl.cluster import Cluster, Listener
-from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, SparkdlError
+from sparkdl.elastic import Elastic
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError
 from sparkdl.events import Event, pass_on
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
@@ -47,9 +50,17 @@ class Supervisor:
         back_off: seconds before the second attempt, twice as many before each further one, at most 60.
         heartbeat_timeout: seconds without a sign of life after which a member counts as lost.
         stall_timeout: seconds without progress, once there has been some, after which the gang counts as stuck.
+        min_size: members with which an attempt begins where there is no room for all; None for none but all. The data
+            must be such that the cluster can deal it out to fewer: not one table for each member.
+        elastic_wait: seconds to wait for room for all before fewer begin.
 
     Attributes:
-        failures: why the attempts of the last gang failed, the first one first.
+        failures: why the attempts of the last gang failed, the first one first; those that were only ended for the
+            sake of another size are not among them.
+        sizes: the members of each attempt of the last gang.
+
+    Raises:
+        InvalidInput: a number is not one that can be.
     """
 
     def __init__(
@@ -60,6 +71,8 @@ class Supervisor:
         back_off: float = 1.0,
         heartbeat_timeout: float = 60.0,
         stall_timeout: float = 600.0,
+        min_size: int | None = None,
+        elastic_wait: float = 300.0,
     ) -> None:
         for name, value in (("max_restarts", max_restarts), ("back_off", back_off)):
             if value < 0:
@@ -67,7 +80,10 @@ class Supervisor:
         for name, value in (("heartbeat_timeout", heartbeat_timeout), ("stall_timeout", stall_timeout)):
             if value <= 0:
                 raise InvalidInput(f"{name} is {value}; expected a number of seconds above 0.")
+        Elastic(cluster, min_size, elastic_wait)  # which refuses what cannot be
         self.failures: list[SparkdlError] = []
+        self.sizes: list[int] = []
+        self._elasticity = min_size, elastic_wait
         self._cluster = cluster
         self._max_restarts = max_restarts
         self._back_off = back_off
@@ -75,7 +91,7 @@ class Supervisor:
 
     @property
     def size(self) -> int:
-        """Members of a gang."""
+        """Members of a gang that has all of them."""
         return self._cluster.size
 
     def gang(
@@ -94,32 +110,43 @@ class Supervisor:
             data: see there; it must be the same whenever it is computed.
             columns: see there.
             listener: see there; of the supervisor itself it gets a ``restart`` event with the ``cause``, and the
-                seconds until the next attempt.
+                seconds until the next attempt, and those of ``sparkdl.elastic.Elastic``.
             attempt: the number of the first attempt.
 
         Raises:
             SparkdlError: the failure that was not worth another attempt, or one too many, with those before it.
         """
-        self.failures = []
+        self.failures, self.sizes = [], []
+        elastic = Elastic(self._cluster, *self._elasticity, listener)
         while True:
+            size = elastic.choose(attempt)
+            self.sizes.append(size)
             with _Watch(attempt, *self._limits, listener) as watch:
                 try:
-                    return self._cluster.gang(work, data, columns, listener=watch, attempt=attempt, guard=watch.guard)
+                    with elastic.attempt(size, watch.guard, watch) as ear:
+                        return self._cluster.gang(
+                            work, data, columns, listener=ear, attempt=attempt, guard=watch.guard, size=size
+                        )
+                except Resized as error:
+                    cause, seconds = error.message.rstrip("."), 0.0
                 except SparkdlError as error:
-                    everywhere = watch.failed_early == set(range(self.size))
-                    again = worth_another(error, self.failures, everywhere=everywhere)
-                    self.failures.append(error)
-                    if not again or len(self.failures) > self._max_restarts:
-                        if len(self.failures) == 1:
-                            raise
-                        raise _told(self.failures) from error
-            self._pause(attempt, listener)
+                    self._weigh(error, everywhere=watch.failed_early == set(range(size)))
+                    cause = _line(error)
+                    seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
+            self._pause(attempt, cause, seconds, listener)
             attempt += 1
 
-    def _pause(self, attempt: int, listener: Listener | None) -> None:
-        seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
-        cause = _line(self.failures[-1])
-        logger.warning("attempt %d failed and another follows in %g s: %s", attempt, seconds, cause)
+    def _weigh(self, error: SparkdlError, *, everywhere: bool) -> None:
+        """Take a failure down, and raise it where no other attempt is to follow."""
+        again = worth_another(error, self.failures, everywhere=everywhere)
+        self.failures.append(error)
+        if not again or len(self.failures) > self._max_restarts:
+            if len(self.failures) == 1:
+                raise error
+            raise _told(self.failures) from error
+
+    def _pause(self, attempt: int, cause: str, seconds: float, listener: Listener | None) -> None:
+        logger.warning("attempt %d ended and another follows in %g s: %s", attempt, seconds, cause)
         if listener is not None:
             listener(Event("restart", -1, attempt, time.time(), None, {"cause": cause, "seconds": seconds}))
         time.sleep(seconds)

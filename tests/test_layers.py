@@ -23,7 +23,7 @@ LAYERS = (
     ("sparkdl.ml", "sparkdl.ensembles"),
     ("sparkdl.spark",),
     (
-        *("sparkdl.supervisor", "sparkdl.keeper", "sparkdl.train"),
+        *("sparkdl.supervisor", "sparkdl.elastic", "sparkdl.keeper", "sparkdl.train"),
         "sparkdl.course",
         "sparkdl.rows",
         "sparkdl.labels",

@@ -120,3 +120,13 @@ def test_a_restart_says_why_and_the_bar_begins_again() -> None:
     assert "fit: MemberLost: rank 1 was killed; again in 2 s\n" in drawn
     assert any("waiting for 2 task slots" in line for line in drawn)
     assert "6/10" in drawn[-2]
+
+
+def test_another_number_of_members_is_told() -> None:
+    restart = event("restart", cause="there is room for 2 members, and 1 ran", seconds=0.0)
+    drawn = shown(event("resized", size=1, of=2), progress(1, 7), restart, event("resized", size=2, of=2))
+    assert drawn[0] == "fit: 1 of 2 members begin\n"
+    assert drawn[-3:-1] == [
+        "fit: there is room for 2 members, and 1 ran; again at once\n",
+        "fit: 2 of 2 members begin\n",
+    ]

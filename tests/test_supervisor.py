@@ -64,7 +64,7 @@ class Scripted:
         self.endings = list(endings)
         self.attempts: list[int] = []
 
-    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None):
+    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None, size=None):
         self.attempts.append(attempt)
         ending = self.endings.pop(0)
         if isinstance(ending, Exception):

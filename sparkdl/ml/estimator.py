@@ -22,7 +22,7 @@ from sparkdl.labels import Classes
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
-from sparkdl.ml.recovery import make_keeper
+from sparkdl.ml.recovery import make_keeper, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import shown
@@ -33,7 +33,6 @@ from sparkdl.run import Run
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.strategies import Strategy
 from sparkdl.strategies.allreduce import AllReduce
-from sparkdl.supervisor import Supervisor
 from sparkdl.train import Trained, Training
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
@@ -71,13 +70,13 @@ _DEFAULTS: dict[str, Any] = {
     "slotWait": 120.0,
     "allowPlaintext": False,
     "checkpointEvery": None,
-    "maxRestarts": 0,
+    "maxRestarts": 3,
     "minWorkers": None,
     "elasticWait": 300.0,
     "maxRounds": None,
     "timeBudget": None,
 }
-_UNUSED = ("minWorkers", "elasticWait", "maxRounds", "timeBudget")
+_UNUSED = ("maxRounds", "timeBudget")
 
 
 class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstimator"], MLWritable):
@@ -124,11 +123,11 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
         checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; kept in ``runDir``, from
             which the next attempt, or the same fit again, goes on; default none.
-        maxRestarts: times that a gang which lost a member starts again; default 0.
-        minWorkers: members with which it starts again where slots are missing; default ``numWorkers``. This and all
-            below are ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
+        maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
+        minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.
-        maxRounds: largest number of rounds of a strategy that trains in rounds; default none.
+        maxRounds: largest number of rounds of a strategy that trains in rounds; default none. This and the next are
+            ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
         timeBudget: seconds after which such a strategy begins no other round; default none.
 
     Raises:
@@ -220,7 +219,6 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
         configuration = self._configuration()
         keeper = make_keeper(self.getRunDir(), self.getCheckpointEvery(), configuration)
-        run.save("config", configuration)
         cluster = SparkCluster(
             dataset.sparkSession,
             self.getNumWorkers(),
@@ -229,7 +227,8 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             allow_plaintext=self.getAllowPlaintext(),
             events=run.events,
         )
-        supervisor = Supervisor(cluster, max_restarts=self.getMaxRestarts())
+        supervisor = make_supervisor(cluster, self, kept=keeper is not None)
+        run.save("config", configuration)
         with Progress() as progress:
             members: list[Trained] = supervisor.gang(
                 replace(training, keeper=keeper),
@@ -238,7 +237,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
                 listener=progress,
                 attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
             )
-        report = make_report(members, time.monotonic() - start, restarts=len(supervisor.failures))
+        report = make_report(members, time.monotonic() - start, supervisor)
         run.save("history", members[0].history)
         run.save("report", report)
         model = TorchModel(

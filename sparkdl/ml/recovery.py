@@ -8,8 +8,12 @@ from typing import Any
 
 from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
+from sparkdl.cluster import Cluster
+from sparkdl.errors import InvalidInput
 from sparkdl.keeper import CheckpointKeeper, Every
+from sparkdl.ml.run_params import RunParams
 from sparkdl.run import identity
+from sparkdl.supervisor import Supervisor
 
 
 def make_keeper(
@@ -35,3 +39,29 @@ def make_keeper(
     checkpoints = Checkpoints(files.join(directory, "checkpoints"), run=identity(configuration))
     checkpoints.latest(verify=False)  # another run's are refused before anything is launched
     return CheckpointKeeper(checkpoints, Every.of(every))
+
+
+def make_supervisor(cluster: Cluster, params: RunParams, *, kept: bool) -> Supervisor:
+    """The supervisor of a run's attempts.
+
+    Args:
+        cluster: where they run.
+        params: ``maxRestarts``, ``minWorkers`` and ``elasticWait``.
+        kept: whether checkpoints are kept. Without them a warning says that fewer members begin anew, and do not
+            become more.
+
+    Raises:
+        InvalidInput: ``minWorkers`` is more than the cluster has.
+    """
+    least = params.getMinWorkers()
+    if least is not None and least > cluster.size:
+        raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
+    if least is not None and not kept:
+        warnings.warn(
+            f"minWorkers is {least}, but without checkpoints (runDir and checkpointEvery) each attempt begins anew, "
+            "and a gang with fewer members than numWorkers stays as small as it is.",
+            stacklevel=4,
+        )
+    return Supervisor(
+        cluster, max_restarts=params.getMaxRestarts(), min_size=least, elastic_wait=params.getElasticWait()
+    )

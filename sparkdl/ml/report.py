@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkdl.supervisor import Supervisor
 from sparkdl.train import Trained
 
 
@@ -13,13 +14,13 @@ def scalar_output(members: list[Trained]) -> bool:
     return all(shape in ([], [1]) for shape in shapes[:1])
 
 
-def make_report(members: list[Trained], seconds: float, *, restarts: int) -> dict[str, Any]:
-    """What a run took: seconds, rows, bytes, skew over members.
+def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
+    """What a run took: seconds, rows, bytes, attempts, skew over members.
 
     Args:
         members: what the members brought back, in rank order.
         seconds: wall time of the whole fit.
-        restarts: attempts that failed before.
+        supervisor: knows of the attempts: how many failed (``restarts``), and the members of each (``workers``).
     """
     rows = [member.report["rows"] for member in members]
     steps = members[0].history[-1]["step"]
@@ -32,7 +33,8 @@ def make_report(members: list[Trained], seconds: float, *, restarts: int) -> dic
         "rows": sum(rows),
         "rows_per_second": samples / max(trained, 1e-9),
         "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
-        "restarts": restarts,
+        "restarts": len(supervisor.failures),
+        "workers": list(supervisor.sizes),
         "best_epoch": members[0].report["best_epoch"],
         "rows_by_rank": rows,
         "skew": max(rows) * len(rows) / max(sum(rows), 1),

@@ -27,12 +27,12 @@ class RunParams(CheckedParams):
     )
     maxRestarts = param(
         "maxRestarts",
-        "times that a gang which lost a member starts again",
+        "times that a gang which failed starts again",
         at_least(0, TypeConverters.toInt, "maxRestarts"),
     )
     minWorkers = param(
         "minWorkers",
-        "members with which a gang starts again where there are no slots for all; None for numWorkers",
+        "members with which a gang starts where there are no slots for all; None for numWorkers",
         optional(at_least(1, TypeConverters.toInt, "minWorkers")),
     )
     elasticWait = param(

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import Listener, first_cause, settle
+from sparkdl.cluster import Listener, Slots, first_cause, gang_size, settle
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
@@ -24,7 +24,7 @@ from sparkdl.member import Failure, Task, Work
 from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
-from sparkdl.spark.resources import JobWatch, check, setting, wait_for_slots
+from sparkdl.spark.resources import JobWatch, check, check_setting, find_slots, setting, wait_for_slots
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
 
@@ -66,6 +66,11 @@ class SparkCluster:
         self._allow_plaintext = allow_plaintext
         self._events = events
 
+    def room(self) -> Slots:
+        """See ``Cluster.room``: the slots of the executors, also those in which tasks of this or another job run."""
+        check_setting(self._spark, allow_plaintext=self._allow_plaintext)
+        return find_slots(self._spark)
+
     def gang(
         self,
         work: Work,
@@ -75,21 +80,23 @@ class SparkCluster:
         listener: Listener | None = None,
         attempt: int = 0,
         guard: Guard | None = None,
+        size: int | None = None,
     ) -> list[Any]:
-        """See ``Cluster.gang``; ``data`` is a DataFrame, dealt out anew in ``size`` partitions.
+        """See ``Cluster.gang``; ``data`` is a DataFrame, dealt out anew in as many partitions as there are members.
 
         Raises:
             pyspark.errors.PySparkException: computing the data failed, before any member began.
         """
-        check(self._spark, self.size, allow_plaintext=self._allow_plaintext)
-        frame, wanted = self._frame(data, columns)
+        members = gang_size(size, self.size)
+        check(self._spark, members, allow_plaintext=self._allow_plaintext)
+        frame, wanted = self._frame(data, columns, members)
         ear, guard = _Ear(listener), guard or Guard()
-        wait_for_slots(self._spark, self.size, timeout=self._slot_wait, report=ear.waiting)
+        wait_for_slots(self._spark, members, timeout=self._slot_wait, report=ear.waiting)
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
             task = Task(
                 ship(work),
-                self.size,
+                members,
                 run,
                 attempt,
                 wanted,
@@ -103,7 +110,8 @@ class SparkCluster:
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), f"sparkdl-{run}", ear, guard)
+            watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
+            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     @contextmanager
     def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
@@ -120,22 +128,21 @@ class SparkCluster:
             yield channel.endpoint
 
     def _frame(
-        self, data: DataFrame | None, columns: Columns | Sequence[str] | None
+        self, data: DataFrame | None, columns: Columns | Sequence[str] | None, size: int
     ) -> tuple[DataFrame, Columns | None]:
         if data is None:
             if columns is not None:
                 raise InvalidInput("columns were given without data.")
-            return self._spark.range(0, self.size, 1, self.size).toDF("rank"), None
+            return self._spark.range(0, size, 1, size).toDF("rank"), None
         if not hasattr(data, "mapInArrow"):
             raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, wanted = prepare(data, columns)
         # The shuffle breaks chains of stages that a barrier stage may not end. By id, a row's part depends on nothing
         # else, and Spark need not sort the rows to make a retried task deal them out as before.
         assert wanted.row_id is not None
-        return frame.repartition(self.size, named(wanted.row_id.name)), wanted
+        return frame.repartition(size, named(wanted.row_id.name)), wanted
 
-    def _run(self, frame: DataFrame, tag: str, ear: _Ear, guard: Guard) -> list[Any]:
-        watch = JobWatch(self._spark, tag, self.size, timeout=self._slot_wait, report=ear.waiting)
+    def _run(self, frame: DataFrame, watch: JobWatch, ear: _Ear, guard: Guard) -> list[Any]:
         ear.cancel = watch.cancel
         try:
             with watch, guard.stopping(watch.cancel):

@@ -10,11 +10,11 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster import Slots
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 
 _POLL = 0.25  # seconds
@@ -29,19 +29,6 @@ Report = Callable[[str, float], None]
 """Called with what is being waited for and for how many seconds it has been."""
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Tasks that can run at a time.
-
-    Attributes:
-        now: on the executors that are there; None where the driver cannot tell.
-        ever: that the configuration allows for; None where it sets no bound.
-    """
-
-    now: int | None
-    ever: int | None
-
-
 def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
     """Refuse a gang that the configuration can never run.
 
@@ -49,6 +36,17 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
         InvalidInput: traffic is to be encrypted and plain text is not allowed.
         ClusterUnavailable: too few slots, or dynamic allocation.
     """
+    check_setting(spark, allow_plaintext=allow_plaintext)
+    slots = find_slots(spark)
+    if slots.ever is not None and slots.ever < size:
+        raise ClusterUnavailable(
+            f"{size} members need {size} task slots at a time, and the configuration allows for {slots.ever}: "
+            f"{_why(spark)}. Ask for fewer members (numWorkers) or more cores."
+        )
+
+
+def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
+    """Refuse a configuration in which no gang runs, whatever its size; see ``check``."""
     encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
     if encrypted and not allow_plaintext:
         raise InvalidInput(
@@ -60,12 +58,6 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
             "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
         )
-    slots = find_slots(spark)
-    if slots.ever is not None and slots.ever < size:
-        raise ClusterUnavailable(
-            f"{size} members need {size} task slots at a time, and the configuration allows for {slots.ever}: "
-            f"{_why(spark)}. Ask for fewer members (numWorkers) or more cores."
-        )
 
 
 def setting(spark: SparkSession, name: str) -> str:
@@ -74,7 +66,7 @@ def setting(spark: SparkSession, name: str) -> str:
 
 
 def find_slots(spark: SparkSession) -> Slots:
-    """How many tasks can run at a time."""
+    """How many tasks can run at a time, on the executors that have registered and that the configuration asks for."""
     java = spark.sparkContext._jsc.sc()
     now = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
     return Slots(now, _most(spark, now))

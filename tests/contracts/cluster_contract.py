@@ -64,6 +64,25 @@ class ClusterContract:
         for name in ("rank", "variables", "threads"):
             assert [member[name] for member in after] == [member[name] for member in before]
 
+    def test_a_gang_may_have_fewer_members(self, cluster):
+        for size in {1, cluster.size}:
+            found = cluster.gang(work.rows, self.make_data({"price": NUMBERS["price"]}), ["price"], size=size)
+            assert [(part["index"], part["count"]) for part in found] == [(rank, size) for rank in range(size)]
+            prices = np.concatenate([part["columns"]["price"] for part in found])
+            np.testing.assert_array_equal(np.sort(prices), np.sort(NUMBERS["price"].astype(np.float32)))
+            assert cluster.gang(work.total, size=size) == [(size * (size + 1) / 2,) * 2] * size
+        for size in (0, cluster.size + 1):
+            with pytest.raises(InvalidInput, match=rf"a gang of {size} members .* expected 1 to {cluster.size}"):
+                cluster.gang(work.who, size=size)
+
+    def test_there_is_room_while_a_gang_runs(self, cluster):
+        rooms = []
+        cluster.gang(work.noted, listener=lambda event: rooms.append(cluster.room()))
+        assert rooms
+        for room in rooms:
+            assert room.now is None or room.now >= cluster.size
+            assert room.ever is None or room.ever >= cluster.size
+
     # ---- data -----------------------------------------------------------------------------------------------
 
     def test_each_row_arrives_once_as_tensors(self, cluster):

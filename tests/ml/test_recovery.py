@@ -60,7 +60,7 @@ def test_a_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbe
     model = regressor(runDir=str(tmp_path / "run"), checkpointEvery=2, maxRestarts=1, hooks=[fault]).fit(data)
     assert (tmp_path / "mark").exists()
     assert_alike(model, undisturbed)
-    assert model.report["restarts"] == 1
+    assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
     assert json.loads((tmp_path / "run" / "report.json").read_text())["restarts"] == 1
 
 
@@ -70,7 +70,7 @@ def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, u
     run = str(tmp_path / "run")
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     with pytest.raises(MemberLost):
-        regressor(runDir=run, checkpointEvery="1 epoch", hooks=[fault]).fit(data)
+        regressor(runDir=run, checkpointEvery="1 epoch", hooks=[fault], maxRestarts=0).fit(data)
     assert_alike(regressor(runDir=run, checkpointEvery="1 epoch").fit(data), undisturbed)
     config = (tmp_path / "run" / "config.json").read_text()
     with pytest.raises(InvalidInput, match=r"belongs to the run .* Take another runDir"):
@@ -79,5 +79,29 @@ def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, u
 
 
 def test_without_a_directory_there_are_no_checkpoints(data):
-    with pytest.warns(UserWarning, match="checkpointEvery is 5, but there is no runDir"):
-        assert regressor(checkpointEvery=5, epochs=1).fit(data).report["restarts"] == 0
+    with (
+        pytest.warns(UserWarning, match="checkpointEvery is 5, but there is no runDir"),
+        pytest.warns(UserWarning, match=r"minWorkers is 1, but without checkpoints .* stays as small as it is"),
+    ):
+        assert regressor(checkpointEvery=5, minWorkers=1, epochs=1).fit(data).report["restarts"] == 0
+
+
+def test_an_error_of_one_member_is_tried_a_second_time(data, tmp_path):
+    fault = Fault("fail", 1, 2, str(tmp_path / "mark"))
+    report = regressor(epochs=1, hooks=[fault]).fit(data).report
+    assert (report["restarts"], report["workers"]) == (1, [2, 2])
+
+
+# ---- fewer members ---------------------------------------------------------------------------------------------------
+
+
+def test_more_workers_that_there_are_never_slots_for_are_not_waited_for(data, tmp_path):
+    elastic = regressor(numWorkers=3, minWorkers=1, runDir=str(tmp_path), checkpointEvery="1 epoch", epochs=1)
+    with pytest.warns(UserWarning, match="a gang of 3 members is wanted, and the configuration allows for 2"):
+        assert elastic.fit(data).report["workers"] == [2]
+
+
+def test_more_workers_at_least_than_at_all(data, tmp_path):
+    with pytest.raises(InvalidInput, match="minWorkers is 3; expected at most numWorkers, which is 2"):
+        regressor(minWorkers=3, runDir=str(tmp_path / "run")).fit(data)
+    assert not (tmp_path / "run").exists()

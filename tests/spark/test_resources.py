@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ def test_tasks_of_several_cores_are_fewer(spark, configured):
 
 def test_slots(spark):
     wait_for_slots(spark, 2, timeout=200, report=lambda what, seconds: None)
-    assert find_slots(spark) == Slots(now=2, ever=2)
+    assert find_slots(spark) == SparkCluster(spark, 1).room() == Slots(now=2, ever=2)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +113,9 @@ def test_slots_that_a_configuration_allows_for(spark, configured, monkeypatch, m
 
 def test_dynamic_allocation_is_refused(spark, configured):
     configured(dynamicAllocation__enabled="true")
-    with pytest.raises(ClusterUnavailable, match=r"spark\.dynamicAllocation\.enabled=false"):
-        SparkCluster(spark, 1).gang(work.who)
+    for ask in (partial(SparkCluster(spark, 1).gang, work.who), SparkCluster(spark, 1).room):
+        with pytest.raises(ClusterUnavailable, match=r"spark\.dynamicAllocation\.enabled=false"):
+            ask()
 
 
 @pytest.mark.parametrize("name", ["network__crypto__enabled", "ssl__enabled", "io__encryption__enabled"])
@@ -122,6 +124,8 @@ def test_plain_text_beside_encryption_has_to_be_allowed(spark, configured, name)
     with pytest.raises(InvalidInput, match="allowPlaintext=True") as caught:
         SparkCluster(spark, 1).gang(work.who)
     assert str(caught.value).startswith(f"spark.{name.replace('__', '.')} is on")
+    with pytest.raises(InvalidInput, match="allowPlaintext=True"):
+        SparkCluster(spark, 1).room()
     resources.check(spark, 1, allow_plaintext=True)
 
 
