@@ -19,6 +19,7 @@ __all__ = [
     "PeerLost",
     "Place",
     "SparkdlError",
+    "Stopped",
 ]
 
 
@@ -124,3 +125,7 @@ class MemberLost(SparkdlError):
 
 class PeerLost(SparkdlError):
     """A member could go no further because another member had gone; never the first cause."""
+
+
+class Stopped(SparkdlError):
+    """The run was asked to stop and has stopped; the message says at which step it was saved, if it was."""

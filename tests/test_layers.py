@@ -56,6 +56,8 @@ LAYERS = (
         "sparkdl.hooks",
         "sparkdl.network",
         "sparkdl.shipping",
+        "sparkdl.stopping",
+        "sparkdl.stop_watch",
     ),
 )
 

@@ -1,6 +1,7 @@
 """Which attempt of a run may commit.
 
     attempts/0002.json      attempt 2 has begun: the run, and who announced it
+    attempts/0002.stop      attempt 2 is asked to save and to stop
 
 Whoever starts an attempt announces it first: ``fence(n)``. Rank 0 of an older attempt (a zombie: a
 process that was stopped, or cut off, and wakes up) looks for newer announcements before it commits and before it
@@ -18,6 +19,9 @@ prunes, and raises ``Fenced``. No filesystem here can make "look, then write" on
   Shards of older attempts that were never committed are pruned under the zombie, and its manifest is then damaged.
 - Two drivers that announce the same attempt: the second is refused, or, if both were as quick, the one whose
   announcement was overwritten is ``Fenced`` at its first commit.
+
+A request to stop is of one attempt, whose number is not used again: later attempts do not heed it, and nobody need
+delete it.
 
 This asks of the filesystem that a finished write is seen by every later read and listing. Local disks, HDFS, S3 and
 GCS keep that; NFS with attribute caching shows news to other hosts late (typically within 60 s), which lengthens the
@@ -55,8 +59,19 @@ class Attempts:
 
     def announced(self) -> list[int]:
         """The attempts that have begun, in order."""
-        found = (re.fullmatch(r"(\d{4,})\.json", name) for name in self.folder.sizes(ATTEMPTS))
-        return sorted(int(match[1]) for match in found if match)
+        return self._numbers("json")
+
+    def known(self) -> list[int]:
+        """The attempts that have begun or were asked to stop, in order; the same number may be there twice."""
+        return self._numbers("json|stop")
+
+    def ask_to_stop(self, attempt: int) -> None:
+        """Ask an attempt to stop, as ``Checkpoints.ask_to_stop`` does."""
+        self.folder.write(_path(attempt, "stop"), b"")
+
+    def asked_to_stop(self, attempt: int) -> bool:
+        """Whether an attempt has been asked to stop."""
+        return self.folder.exists(_path(attempt, "stop"))
 
     def announce(self, attempt: int) -> None:
         """Begin an attempt, as ``Checkpoints.fence`` does."""
@@ -101,6 +116,10 @@ class Attempts:
                 "or its data differ. Take another runDir for this run, or delete that one."
             )
 
+    def _numbers(self, endings: str) -> list[int]:
+        found = (re.fullmatch(rf"(\d{{4,}})\.(?:{endings})", name) for name in self.folder.sizes(ATTEMPTS))
+        return sorted(int(match[1]) for match in found if match)
+
     def _read(self, attempt: int) -> dict[str, Any]:
         path = _path(attempt)
         try:
@@ -114,5 +133,5 @@ class Attempts:
         return values
 
 
-def _path(attempt: int) -> str:
-    return f"{ATTEMPTS}/{attempt:04d}.json"
+def _path(attempt: int, ending: str = "json") -> str:
+    return f"{ATTEMPTS}/{attempt:04d}.{ending}"

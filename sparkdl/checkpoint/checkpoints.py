@@ -68,8 +68,8 @@ class Checkpoints:
         return Attempts(self.folder, self.run, self.writer)
 
     def next_attempt(self) -> int:
-        """The number of the next attempt: greater than that of any attempt that began or left a checkpoint."""
-        begun = [*self.attempts.announced(), *(name.attempt for name in self.names())]
+        """The number of the next attempt: greater than of any that began, was asked to stop or left a checkpoint."""
+        begun = [*self.attempts.known(), *(name.attempt for name in self.names())]
         return max(begun, default=-1) + 1
 
     def fence(self, attempt: int) -> None:
@@ -82,6 +82,25 @@ class Checkpoints:
             InvalidInput: the directory belongs to another run.
         """
         self.attempts.announce(attempt)
+
+    def ask_to_stop(self, attempt: int) -> None:
+        """Ask the members of an attempt to save and to stop, from the driver.
+
+        A small file says so, for the directory is what driver and members all see, also where no member can reach the
+        driver or the driver a member. It is of this attempt alone; later ones go on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.attempts.ask_to_stop(attempt)
+
+    def asked_to_stop(self, attempt: int) -> bool:
+        """Whether ``ask_to_stop`` was called for this attempt, by whatever process.
+
+        Raises:
+            OSError: the filesystem cannot be reached.
+        """
+        return self.attempts.asked_to_stop(attempt)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
