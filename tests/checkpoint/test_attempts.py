@@ -168,7 +168,7 @@ def test_a_request_to_stop_is_of_one_attempt_and_its_number_is_not_used_again(di
     first.ask_to_stop(0)
     first.ask_to_stop(0)
     assert second.asked_to_stop(0)
-    save(second, 6)  # it may commit: that is what it is asked for
+    save(first, 6)  # it may commit: that is what it is asked for
     assert (first.attempts.announced(), first.next_attempt()) == ([0], 1)
     first.ask_to_stop(1)  # before a member of it has announced it
     assert (first.attempts.announced(), first.next_attempt()) == ([0], 2)
