@@ -34,30 +34,25 @@ class Holds:
 """
 
 
-@pytest.fixture
-def start(digits, tmp_path):  # noqa: F811 - the fixture
-    """Start two epochs on the digits, in which rank 0 waits at a step for the request to stop."""
-    (tmp_path / "holding.py").write_text(HOOKS)
-    hook = {"class_path": "holding.Holds", "init_args": {"folder": str(tmp_path), "step": STEP}}
-
-    def start(*more, hooks=(hook,)):
-        changes = {
-            "data.path": digits / "train",
-            "test.path": digits / "test",
-            "output": tmp_path / "model",
-            "estimator.runDir": tmp_path / "run",
-            "estimator.epochs": 2,
-            "estimator.hooks": json.dumps(hooks),
-        }
-        arguments = [word for key, value in changes.items() for word in (f"--{key}", value)]
-        return submit(
-            "train",
-            *("--config", "conf/train/digits.yaml", *arguments, *more),
-            local=tmp_path / "local",
-            modules=("examples/digits_net.py", tmp_path / "holding.py"),
-        )
-
-    return start
+def start(data: Path, folder: Path, *more, hold: bool = True):
+    """Start two epochs on the digits, in which rank 0 may wait at a step for the request to stop."""
+    (folder / "holding.py").write_text(HOOKS)
+    hook = {"class_path": "holding.Holds", "init_args": {"folder": str(folder), "step": STEP}}
+    changes = {
+        "data.path": data / "train",
+        "test.path": data / "test",
+        "output": folder / "model",
+        "estimator.runDir": folder / "run",
+        "estimator.epochs": 2,
+        "estimator.hooks": json.dumps([hook] if hold else []),
+    }
+    arguments = [word for key, value in changes.items() for word in (f"--{key}", value)]
+    return submit(
+        "train",
+        *("--config", "conf/train/digits.yaml", *arguments, *more),
+        local=folder / "local",
+        modules=("examples/digits_net.py", folder / "holding.py"),
+    )
 
 
 def driver(jvm: int) -> int:
@@ -92,9 +87,17 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, float]]]:
     return weights.read_bytes(), [{name: row[name] for name in ("epoch", "step", "samples", "loss")} for row in history]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(digits, tmp_path_factory):  # noqa: F811 - the fixture
+    folder = tmp_path_factory.mktemp("undisturbed")
+    said, code = finish(start(digits, folder, hold=False))
+    assert code == 0, said
+    return result(folder)
+
+
 @pytest.mark.parametrize("receiver", ["driver", "JVM", "both"])
-def test_a_job_that_is_sent_sigterm_saves_and_goes_on_later(start, tmp_path, receiver):
-    process = start("--estimator.checkpointEvery", "1000")
+def test_a_job_that_is_sent_sigterm_saves_and_goes_on_later(digits, tmp_path, undisturbed, receiver):  # noqa: F811
+    process = start(digits, tmp_path, "--estimator.checkpointEvery", "1000")
     wait_for(tmp_path / "mark", process)
     send(process, receiver)
     said, code = finish(process)
@@ -105,17 +108,13 @@ def test_a_job_that_is_sent_sigterm_saves_and_goes_on_later(start, tmp_path, rec
     assert STEP <= json.loads(saved.read_text())["manifest"]["clock"]["step"] < 24
     assert not (tmp_path / "model").exists()
 
-    said, code = finish(start("--estimator.checkpointEvery", "1000"))
+    said, code = finish(start(digits, tmp_path, "--estimator.checkpointEvery", "1000"))
     assert code == 0, said
-    resumed = result(tmp_path)
-    (tmp_path / "run").rename(tmp_path / "first run")
-    said, code = finish(start(hooks=()))
-    assert code == 0, said
-    assert result(tmp_path) == resumed
+    assert result(tmp_path) == undisturbed
 
 
-def test_a_job_without_checkpoints_is_ended_at_once(start, tmp_path):
-    process = start()
+def test_a_job_without_checkpoints_is_ended_at_once(digits, tmp_path):  # noqa: F811 - the fixture
+    process = start(digits, tmp_path)
     wait_for(tmp_path / "mark", process)
     send(process, "JVM")
     said, code = finish(process)
