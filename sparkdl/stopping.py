@@ -73,7 +73,7 @@ def pause(seconds: float) -> None:
         if left <= 0:
             return
         time.sleep(min(left, POLL))
-    raise stopped("was waiting to begin another attempt")
+    raise stopped("was waiting to begin an attempt")
 
 
 def take_sigterm(receiver: str) -> None:

@@ -130,7 +130,7 @@ def test_a_request_between_two_attempts():
         assert event.kind == "restart"
         request_stop("maintenance")
 
-    with pytest.raises(Stopped, match="waiting to begin another attempt"):
+    with pytest.raises(Stopped, match="waiting to begin an attempt"):
         Supervisor(cluster, back_off=3600).gang(print, listener=listener)
     assert cluster.attempts == [0]
 

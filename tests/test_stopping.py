@@ -36,7 +36,7 @@ def test_the_first_reason_counts_until_it_is_forgotten():
 def test_a_pause_ends_with_the_request(monkeypatch):
     pause(0)
     monkeypatch.setattr(stopping.time, "sleep", lambda seconds: request_stop("maintenance"))
-    with pytest.raises(Stopped, match=r"asked to stop \(maintenance\) and was waiting to begin another attempt"):
+    with pytest.raises(Stopped, match=r"asked to stop \(maintenance\) and was waiting to begin an attempt"):
         pause(3600)
     with pytest.raises(Stopped):
         pause(0)

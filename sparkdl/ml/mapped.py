@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
@@ -21,11 +21,12 @@ from pyspark.sql import DataFrame
 from sparkdl import files
 from sparkdl.feed import Columns
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.params import Self
 from sparkdl.ml.shown import shown
 from sparkdl.ml.training_params import TrainingParams
 from sparkdl.shipping import ship
 from sparkdl.spark.fingerprint import fingerprint
+
+Mapped = TypeVar("Mapped", bound="MappedEstimator")
 
 
 class MappedEstimator(TrainingParams, Estimator[TorchModel]):
@@ -33,7 +34,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
 
     _map: Mapping[str, Any] | None = None  # by name; None where there was no map
 
-    def copy(self: Self, extra: Mapping[Param[Any], Any] | None = None) -> Self:
+    def copy(self: Mapped, extra: dict[Param[Any], Any] | None = None) -> Mapped:
         """A copy with the same uid.
 
         Args:
@@ -47,7 +48,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
         return copied
 
     def fitMultiple(
-        self, dataset: DataFrame, paramMaps: Sequence[Mapping[Param[Any], Any]]
+        self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
     ) -> Iterator[tuple[int, TorchModel]]:
         """Fit a model for each map; an empty one of several is a map as well."""
         return super(MappedEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
