@@ -146,7 +146,7 @@ def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
     """
     try:
         signals = spark.sparkContext._jvm.sun.misc  # type: ignore[union-attr]
-        ensure_callback_server_started(spark.sparkContext._gateway)
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
         term = signals.Signal("TERM")
         before = signals.Signal.handle(term, _Forward())
     except (Py4JError, PySparkException) as error:
