@@ -3,7 +3,7 @@
 A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it that overrides the file. An unknown
 key, in the file or on the command line, is refused and the nearest known one named.
 
-Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import sys
 from abc import ABC
 from collections.abc import Callable, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pkgutil import resolve_name
@@ -29,9 +30,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput, SparkdlError, Stopped
 from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
+from sparkdl.stopping import TERMINATED, stop_requested, stoppable
 
 _SPEC = {"class_path", "init_args"}
 DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
@@ -96,28 +98,47 @@ class Data:
         return reader.format(self.format).load(self.path)
 
 
-def main(job: Callable[..., None], arguments: Sequence[str] | None = None) -> int:
+def main(job: Callable[..., None], arguments: Sequence[str] | None = None, *, stops: bool = False) -> int:
     """Run a job with arguments from the command line, ``sys.argv`` by default, and return the exit code.
 
     What is neither sparkdl's error nor Spark's is a bug: Python prints its traceback and exits with 1.
+
+    Args:
+        job: called with the objects that the configuration describes.
+        arguments: of the command line.
+        stops: whether SIGTERM asks the job to save and to stop, as one that fits heeds it; otherwise, and after 28 s,
+            it ends the process.
     """
     parser = Parser(description=inspect.getdoc(job), usage="%(prog)s [--config FILE] [--key value ...]")
     parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
     parser.add_function_arguments(job)
     parser.parse_args(arguments)  # with the defaults, for --print_config
     given = parser.parse_args(arguments, defaults=False)
+    with stoppable() if stops else nullcontext():
+        return _run(lambda: job(**parser.objects(given)))
+
+
+def _run(call: Callable[[], None]) -> int:
     try:
-        job(**parser.objects(given))
+        call()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Stopped as error:
+        print("stopped:", error, file=sys.stderr)
+        return TERMINATED
     except InvalidInput as error:
         return _complain(error, BAD_CONFIGURATION)
     except (SparkdlError, PySparkException) as error:
-        return _complain(error, FAILED)
+        return _complain(error, _failed())
     except Py4JJavaError as error:
-        return _complain(error.java_exception.toString(), FAILED)
+        return _complain(error.java_exception.toString(), _failed())
     return DONE
+
+
+def _failed() -> int:
+    """The exit code of a failure: once a stop is requested, whatever ends the job is how it stops."""
+    return FAILED if stop_requested() is None else TERMINATED
 
 
 def _complain(error: object, code: int) -> int:

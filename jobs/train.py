@@ -5,6 +5,9 @@
 The configuration holds the arguments of ``train``; conf/train/digits.yaml is an example. ``--print_config`` prints it
 resolved, ``--estimator.help sparkdl.TorchClassifier`` says what an estimator takes. A class or function is an import
 path, or a ``class_path`` with ``init_args``.
+
+On SIGTERM, to the driver or to Spark's JVM, the members save a checkpoint, if the estimator has a ``runDir`` and
+``checkpointEvery``, and the job exits with 143 within 30 s. The same command goes on from there.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor, files
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.spark.resources import qualified
+from sparkdl.spark.resources import forwarding_sigterm, qualified
 
 
 def train(
@@ -39,7 +42,7 @@ def train(
     """
     if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
         raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationCol.")
-    with SparkSession.builder.getOrCreate() as spark:
+    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         if output is not None:
             check_output(spark, output, estimator, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
@@ -76,4 +79,4 @@ def held_out(estimator: GangEstimator, predictions: DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(train))
+    sys.exit(main(train, stops=True))

@@ -28,6 +28,7 @@ from sparkdl.cluster import Cluster, Listener, Slots
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
 from sparkdl.events import Event
 from sparkdl.guard import Guard
+from sparkdl.stopping import pause
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class Elastic:
         """Members of the attempt that is to begin; waits for room.
 
         Raises:
+            Stopped: the process was asked to stop meanwhile.
             SparkdlError: no gang can run on the cluster, whatever its size.
         """
         if self._sizes is None:
@@ -133,7 +135,7 @@ class Elastic:
             if now - began > _SILENT:
                 what = f"room for {self._sizes.goal(room)} members, there is room for {room.now}"
                 self._tell("waiting", attempt, what=what, seconds=now - began)
-            threading.Event().wait(_POLL)
+            pause(_POLL)
         self._warn(self._sizes, room)
         if size != self._last:
             logger.warning("attempt %d has %d of %d members", attempt, size, self._sizes.most)

@@ -35,6 +35,11 @@ class Guard:
             if self._stop is not None:
                 self._stop()  # within the lock: the block does not end, and no other gang begins, meanwhile
 
+    def check(self) -> None:
+        """Raise the reason if the gang has been ended, for a launcher that is still preparing it."""
+        if self.error is not None:
+            raise self.error
+
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
         """The launcher's block in which ``stop()`` ends the gang; what the block then raises gives way to the reason.

@@ -24,7 +24,7 @@ import cloudpickle
 import torch
 
 from sparkdl import errors
-from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError
+from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
 from sparkdl.events import Endpoint, Event, Recorder, record, recording
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
@@ -112,7 +112,7 @@ class Failure:
         """The error to raise on the driver."""
         kind = getattr(errors, self.kind, None)
         if isinstance(kind, type) and issubclass(kind, SparkdlError):
-            trace = None if issubclass(kind, InvalidInput) else self.trace
+            trace = None if issubclass(kind, (InvalidInput, Stopped)) else self.trace
             return kind(self.message, place=self.place, trace=trace)
         return MemberFailed(f"{self.kind}: {self.message}", place=self.place, trace=self.trace)
 

@@ -10,6 +10,7 @@ What is worth another attempt: members that went away, peers that did not answer
 that went with a lost executor. What is not: what the user got wrong, which is
 
     an InvalidInput, or a newer attempt                          it says so itself
+    a request to stop (``sparkdl.stopping``)                     it is what was asked for
     an error that every member raised before its first step      it is in the code or in the data
     the same class of error at the same step as once before      it will be there again
 
@@ -23,18 +24,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from sparkdl.cluster import Cluster, Listener
 from sparkdl.elastic import Elastic
-from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError, Stopped
 from sparkdl.events import Event, pass_on
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
 from sparkdl.heartbeat import Pulse, interval
 from sparkdl.member import Failure, Work
+from sparkdl.stop_watch import StopWatch
+from sparkdl.stopping import pause, stop_requested
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +57,14 @@ class Supervisor:
         min_size: members with which an attempt begins where there is no room for all; None for none but all. The data
             must be such that the cluster can deal it out to fewer: not one table for each member.
         elastic_wait: seconds to wait for room for all before fewer begin.
+        on_stop: called with the number of the attempt, in a thread, when the process is asked to stop: it asks the
+            members to save and to raise ``Stopped``. None if they cannot: the gang is then ended at once.
 
     Attributes:
         failures: why the attempts of the last gang failed, the first one first; those that were only ended for the
             sake of another size are not among them.
         sizes: the members of each attempt of the last gang.
+        stop_limit: seconds that the members have for that, after which the gang is ended; 20.
 
     Raises:
         InvalidInput: a number is not one that can be.
@@ -73,6 +80,7 @@ class Supervisor:
         stall_timeout: float = 600.0,
         min_size: int | None = None,
         elastic_wait: float = 300.0,
+        on_stop: Callable[[int], None] | None = None,
     ) -> None:
         for name, value in (("max_restarts", max_restarts), ("back_off", back_off)):
             if value < 0:
@@ -84,6 +92,8 @@ class Supervisor:
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
         self._elasticity = min_size, elastic_wait
+        self.stop_limit = 20.0
+        self._on_stop = on_stop
         self._cluster = cluster
         self._max_restarts = max_restarts
         self._back_off = back_off
@@ -114,6 +124,7 @@ class Supervisor:
             attempt: the number of the first attempt.
 
         Raises:
+            Stopped: the process was asked to stop.
             SparkdlError: the failure that was not worth another attempt, or one too many, with those before it.
         """
         self.failures, self.sizes = [], []
@@ -121,7 +132,7 @@ class Supervisor:
         while True:
             size = elastic.choose(attempt)
             self.sizes.append(size)
-            with _Watch(attempt, *self._limits, listener) as watch:
+            with _Watch(attempt, *self._limits, listener) as watch, self._stop_watch(watch, attempt):
                 try:
                     with elastic.attempt(size, watch.guard, watch) as ear:
                         return self._cluster.gang(
@@ -138,18 +149,22 @@ class Supervisor:
 
     def _weigh(self, error: SparkdlError, *, everywhere: bool) -> None:
         """Take a failure down, and raise it where no other attempt is to follow."""
-        again = worth_another(error, self.failures, everywhere=everywhere)
+        again = worth_another(error, self.failures, everywhere=everywhere) and stop_requested() is None
         self.failures.append(error)
         if not again or len(self.failures) > self._max_restarts:
             if len(self.failures) == 1:
                 raise error
             raise _told(self.failures) from error
 
+    def _stop_watch(self, watch: _Watch, attempt: int) -> StopWatch:
+        ask = None if self._on_stop is None else partial(self._on_stop, attempt)
+        return StopWatch(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
+
     def _pause(self, attempt: int, cause: str, seconds: float, listener: Listener | None) -> None:
         logger.warning("attempt %d ended and another follows in %g s: %s", attempt, seconds, cause)
         if listener is not None:
             listener(Event("restart", -1, attempt, time.time(), None, {"cause": cause, "seconds": seconds}))
-        time.sleep(seconds)
+        pause(seconds)
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
@@ -160,7 +175,7 @@ def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, every
         earlier: those of the attempts before.
         everywhere: whether every member failed by itself before its first step.
     """
-    if isinstance(error, (InvalidInput, Fenced)):
+    if isinstance(error, (InvalidInput, Fenced, Stopped)):
         return False
     if isinstance(error, ClusterUnavailable):
         return bool(earlier)  # what was there once may come back
@@ -192,12 +207,14 @@ class _Watch:
     Attributes:
         guard: what the launcher is given.
         failed_early: ranks of the members that failed by themselves before their first step.
+        waiting: whether the gang waits for slots, and no member has started.
     """
 
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
         self._every = interval(timeout)
         self.guard = Guard(self._every)
         self.failed_early: set[int] = set()
+        self.waiting = False
         self._pulse = Pulse(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()
@@ -218,6 +235,8 @@ class _Watch:
         pass_on(event)
         with self._lock:
             self._pulse.note(event, time.monotonic())
+        if event.kind in ("waiting", "started"):
+            self.waiting = event.kind == "waiting"
         if event.kind == "failed":
             failure = Failure.from_json(event.payload)
             if not failure.peer and not failure.place.step:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -18,7 +19,8 @@ from pyspark.errors import PySparkValueError
 from torch import nn
 
 from sparkdl import AllReduce, TorchClassifier, TorchRegressor, factory
-from sparkdl.errors import InvalidInput, MemberFailed, Place
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, Stopped
+from sparkdl.stopping import stop_requested
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {
@@ -260,11 +262,26 @@ def ending(error):
         ),
         (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),
     ],
 )
 def test_exit_code_and_message(jobs, capsys, error, code, said):
     assert jobs.command.main(ending(error), []) == code
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("error", "code"), [(MemberLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
+def test_whatever_ends_a_job_after_sigterm_is_how_it_stops(jobs, error, code):
+    def job(*, data: str = ""):
+        """Be sent SIGTERM, and end."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop_requested() == "the driver got SIGTERM"
+        ending(error)()
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert jobs.command.main(job, [], stops=True) == code
+    assert stop_requested() is None
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_bug_keeps_its_traceback(jobs):

@@ -52,7 +52,7 @@ LAYERS = (
         "sparkdl.archive",
         "sparkdl.program",
         "sparkdl.factory",
-        "sparkdl.guard",
+        *("sparkdl.guard", "sparkdl.stopping", "sparkdl.stop_watch"),
         "sparkdl.hooks",
         "sparkdl.network",
         "sparkdl.shipping",

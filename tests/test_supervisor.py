@@ -6,7 +6,6 @@ import functools
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from sparkdl.cluster import InlineCluster, LocalCluster
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost, PeerLost, Place
+from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost, PeerLost, Place, Stopped
 from sparkdl.events import record
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.supervisor import Supervisor, worth_another
@@ -38,6 +37,7 @@ def failed(kind="ValueError", step=3):
         (PeerLost("gone"), [], True),
         (InvalidInput("batchSize is 0"), [], False),
         (ClusterUnavailable("no slots"), [], False),
+        (Stopped("saved at step 3"), [MemberLost("killed")], False),
         (ClusterUnavailable("no slots"), [MemberLost("killed")], True),
         (failed(), [], True),
         (failed(), [failed()], False),
@@ -86,7 +86,7 @@ def test_attempts_are_numbered_and_the_listener_hears_of_restarts():
 
 def test_pauses_double(monkeypatch):
     pauses = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr("sparkdl.supervisor.pause", pauses.append)
     Supervisor(Scripted(*[MemberLost("killed")] * 8, [1]), back_off=1.5, max_restarts=8).gang(print)
     assert pauses == [1.5, 3, 6, 12, 24, 48, 60, 60]
 

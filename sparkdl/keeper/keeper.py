@@ -83,7 +83,7 @@ class CheckpointKeeper:
         epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
         due, stop = (True, False) if over else self._ask(world)
         if due or stop or self._passed(world.clock, epoch_ended):
-            self._save(world, state(), pinned=epoch_ended)
+            self._save(world, state(), pinned=epoch_ended, last=over)
         if over or stop:
             self._saver.wait()
         if stop:
@@ -122,7 +122,7 @@ class CheckpointKeeper:
         ahead = min(2 * steps, int((_HORIZON if left <= 0 else min(left, _HORIZON)) / pace))
         return {"due": left <= 0, "stop": self._ear.asked.is_set(), "next": step + max(1, ahead)}
 
-    def _save(self, world: World, state: dict[str, Any], *, pinned: bool) -> None:
+    def _save(self, world: World, state: dict[str, Any], *, pinned: bool, last: bool) -> None:
         assert self._saver is not None
         phase, world.phase = world.phase, "checkpoint"
         self._saver.wait()
@@ -130,7 +130,7 @@ class CheckpointKeeper:
         if state["alike"]:
             shards[_alike(world.rank)] = copied(deal(state["alike"], world.rank, world.size))
         clock = Clock(**world.clock.state_dict())
-        self._saver.save(Checkpoint(clock, shards, pinned, self._extra))
+        self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
         self._epoch, self._step, self._saved = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
 

@@ -39,12 +39,14 @@ class Checkpoint:
         clock: the time.
         shards: name -> this member's state, which nobody changes any more.
         pinned: whether it is of an epoch's end.
+        last: whether the training is over with it.
         extra: for the manifest.
     """
 
     clock: Clock
     shards: Mapping[str, Any]
     pinned: bool = False
+    last: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -145,7 +147,8 @@ class Saver:
                 )
             except OSError as error:
                 trouble.append(str(error))
-        record("checkpoint", clock=checkpoint.clock, name=name, pinned=checkpoint.pinned, trouble=trouble[:1])
+        goes_on = checkpoint.pinned and not checkpoint.last  # another gang may take over now
+        record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
         if trouble:
             notify(f"there is no checkpoint {name}: {trouble[0]}")
 

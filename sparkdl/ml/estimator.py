@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from pyspark import keyword_only
-from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from torch import nn
@@ -19,6 +18,7 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
+from sparkdl.ml.mapped import MappedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
@@ -26,7 +26,6 @@ from sparkdl.ml.recovery import make_keeper, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import shown
-from sparkdl.ml.training_params import TrainingParams
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
 from sparkdl.run import Run
@@ -79,7 +78,7 @@ _DEFAULTS: dict[str, Any] = {
 _UNUSED = ("maxRounds", "timeBudget")
 
 
-class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstimator"], MLWritable):
+class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
     """What all three estimators do; they differ in what a label and an output mean.
 
     Args:
@@ -118,7 +117,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
         augment: ``augment(inputs, target, generator) -> (inputs, target)`` of training batches; default none.
         hooks: objects with any of ``on_start, on_step, on_epoch, on_end(run)``, called on rank 0, with an attribute
             ``every_rank`` that is true on every member; default none.
-        runDir: the run's directory, a path or URI; default none.
+        runDir: the run's directory, a path or URI; a fit with a param map takes one in it. Default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
         checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; kept in ``runDir``, from
@@ -216,9 +215,9 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
         self.warn_of_unused(_UNUSED)
-        training, columns, run = self.training(), self.read_columns(), Run(self.getRunDir())
-        configuration = self._configuration()
-        keeper = make_keeper(self.getRunDir(), self.getCheckpointEvery(), configuration)
+        training, columns = self.training(), self.read_columns()
+        run, configuration = Run(self.run_directory(dataset, columns)), self._configuration()
+        keeper = make_keeper(run.directory, self.getCheckpointEvery(), configuration)
         cluster = SparkCluster(
             dataset.sparkSession,
             self.getNumWorkers(),
@@ -227,7 +226,7 @@ class GangEstimator(TrainingParams, Estimator[TorchModel], MLReadable["GangEstim
             allow_plaintext=self.getAllowPlaintext(),
             events=run.events,
         )
-        supervisor = make_supervisor(cluster, self, kept=keeper is not None)
+        supervisor = make_supervisor(cluster, self, keeper)
         run.save("config", configuration)
         with Progress() as progress:
             members: list[Trained] = supervisor.gang(

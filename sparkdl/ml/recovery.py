@@ -38,17 +38,17 @@ def make_keeper(
         return None
     checkpoints = Checkpoints(files.join(directory, "checkpoints"), run=identity(configuration))
     checkpoints.latest(verify=False)  # another run's are refused before anything is launched
-    return CheckpointKeeper(checkpoints, Every.of(every))
+    return CheckpointKeeper(checkpoints, Every.of(every), elastic=configuration.get("minWorkers") is not None)
 
 
-def make_supervisor(cluster: Cluster, params: RunParams, *, kept: bool) -> Supervisor:
+def make_supervisor(cluster: Cluster, params: RunParams, keeper: CheckpointKeeper | None) -> Supervisor:
     """The supervisor of a run's attempts.
 
     Args:
         cluster: where they run.
         params: ``maxRestarts``, ``minWorkers`` and ``elasticWait``.
-        kept: whether checkpoints are kept. Without them a warning says that fewer members begin anew, and do not
-            become more.
+        keeper: who keeps checkpoints. Without one a warning says that fewer members begin anew, and do not become
+            more; and a run that is asked to stop is not saved.
 
     Raises:
         InvalidInput: ``minWorkers`` is more than the cluster has.
@@ -56,12 +56,16 @@ def make_supervisor(cluster: Cluster, params: RunParams, *, kept: bool) -> Super
     least = params.getMinWorkers()
     if least is not None and least > cluster.size:
         raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
-    if least is not None and not kept:
+    if least is not None and keeper is None:
         warnings.warn(
             f"minWorkers is {least}, but without checkpoints (runDir and checkpointEvery) each attempt begins anew, "
             "and a gang with fewer members than numWorkers stays as small as it is.",
             stacklevel=4,
         )
     return Supervisor(
-        cluster, max_restarts=params.getMaxRestarts(), min_size=least, elastic_wait=params.getElasticWait()
+        cluster,
+        max_restarts=params.getMaxRestarts(),
+        min_size=least,
+        elastic_wait=params.getElasticWait(),
+        on_stop=None if keeper is None else keeper.checkpoints.ask_to_stop,
     )

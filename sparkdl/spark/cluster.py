@@ -91,7 +91,12 @@ class SparkCluster:
         check(self._spark, members, allow_plaintext=self._allow_plaintext)
         frame, wanted = self._frame(data, columns, members)
         ear, guard = _Ear(listener), guard or Guard()
-        wait_for_slots(self._spark, members, timeout=self._slot_wait, report=ear.waiting)
+
+        def waiting(what: str, seconds: float) -> None:
+            guard.check()
+            ear.waiting(what, seconds)
+
+        wait_for_slots(self._spark, members, timeout=self._slot_wait, report=waiting)
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
             task = Task(

@@ -9,13 +9,19 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Slots
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.stopping import take_sigterm
 
 _POLL = 0.25  # seconds
 _ENCRYPTION = (
@@ -120,6 +126,44 @@ def qualified(spark: SparkSession, path: str) -> str:
     hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
     system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
     return str(system.makeQualified(hadoop).toString())
+
+
+@contextmanager
+def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
+    """A block in which SIGTERM to the JVM is a request to stop in this process, as in ``sparkdl.stopping.stoppable``.
+
+    Under spark-submit the JVM is the parent, and the process that a cluster manager or ``docker stop`` signals. By
+    itself it would stop the SparkContext, and with it the gang, at once. Where it cannot be told otherwise, a warning
+    says so.
+    """
+    try:
+        signals = spark.sparkContext._jvm.sun.misc  # type: ignore[union-attr]
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        term = signals.Signal("TERM")
+        before = signals.Signal.handle(term, _Forward())
+    except (Py4JError, PySparkException) as error:
+        reason = " ".join(str(error).split())[:200]
+        warnings.warn(f"SIGTERM to the JVM is not trapped, and ends a fit before it is saved: {reason}", stacklevel=3)
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(Py4JError):  # of a JVM that has ended
+            signals.Signal.handle(term, before)
+
+
+class _Forward:
+    """What the JVM calls, as py4j has it."""
+
+    def handle(self, _: Any) -> None:
+        """SIGTERM has arrived."""
+        take_sigterm("Spark's JVM")
+
+    class Java:
+        """Says which interface this is."""
+
+        implements = ["sun.misc.SignalHandler"]  # noqa: RUF012 - py4j reads it as it is
 
 
 class JobWatch:

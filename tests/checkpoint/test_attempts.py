@@ -155,3 +155,24 @@ def test_a_directory_that_members_do_not_share_is_seen(directory: str, tmp_path:
     with pytest.raises(CheckpointDamaged, match="its shard 00001 is missing"):
         checkpoints.commit(name, [digest], at(1), world_size=1)
     assert checkpoints.latest() is None
+
+
+# ---- requests to stop ------------------------------------------------------------------------------------------------
+
+
+def test_a_request_to_stop_is_of_one_attempt_and_its_number_is_not_used_again(directory: str) -> None:
+    first = fenced(directory)
+    save(first, 5)
+    second = Checkpoints(directory, run="digits")
+    assert not second.asked_to_stop(0)
+    first.ask_to_stop(0)
+    first.ask_to_stop(0)
+    assert second.asked_to_stop(0)
+    save(first, 6)  # it may commit: that is what it is asked for
+    assert (first.attempts.announced(), first.next_attempt()) == ([0], 1)
+    first.ask_to_stop(1)  # before a member of it has announced it
+    assert (first.attempts.announced(), first.next_attempt()) == ([0], 2)
+    third = fenced(directory, 2)
+    assert not third.asked_to_stop(2)
+    save(third, 7, attempt=2)
+    assert newest(third) == 7
