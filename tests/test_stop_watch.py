@@ -43,7 +43,7 @@ class Asked:
         if self.ending is not None:
             self._moved.set()
 
-    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None):
+    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None, size=None):
         self.attempts.append(attempt)
         with guard.stopping(self._moved.set):
             if self.waits:

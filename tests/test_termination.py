@@ -17,11 +17,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.slow, pytest.m
 
 STEP = 5
 HOOKS = """
+import threading
 import time
 from pathlib import Path
 
 class Holds:
-    '''Leaves a file at a step, and waits there until the members are asked to stop; once.'''
+    '''Leaves a file at a step, and waits there until this member has heard that it is asked to stop; once.'''
 
     def __init__(self, folder: str, step: int):
         self.folder, self.step = Path(folder), step
@@ -30,8 +31,12 @@ class Holds:
         mark = self.folder / "mark"
         if run.clock.step == self.step and not mark.exists():
             mark.touch()
-            while not list(self.folder.glob("run/checkpoints/attempts/*.stop")):
+            while not self.heard():
                 time.sleep(0.01)
+
+    def heard(self):
+        listens = any(thread.name == "sparkdl-stops" for thread in threading.enumerate())
+        return not listens and list(self.folder.glob("run/checkpoints/attempts/*.stop"))
 """
 
 
