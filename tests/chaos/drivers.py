@@ -1,4 +1,4 @@
-"""A driver that is a process of its own, in a session of its own, so that it can be killed, or stopped with all members.
+"""A driver that is a process, in a session of its own, so that it can be killed, or stopped with all members.
 
 ``python -m tests.chaos.drivers FOLDER [HOW RANK STEP [PHASE]]`` runs, or goes on with, the run in a folder. The
 weights and the history go to ``FOLDER/result``.

@@ -51,7 +51,7 @@ class Momentum(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     before = self.state[parameter].get("momentum", torch.zeros_like(parameter))
                     self.state[parameter]["momentum"] = momentum = 0.9 * before + parameter.grad
-                    parameter -= group["lr"] * momentum
+                    parameter.sub_(group["lr"] * momentum)
 
 
 class Restless(nn.Module):
