@@ -57,7 +57,7 @@ def test_a_zombie_that_wakes_up_commits_nothing_new(pair, whole, tmp_path, phase
     """Attempt 0 is stopped as a whole, attempt 1 begins, and in the middle of that attempt 0 goes on."""
     with driver(tmp_path, "freeze", 0, step, phase) as zombie:
         assert os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT).si_status == signal.SIGSTOP
-        found = fit(pair, tmp_path, hooks=[Wakes(zombie.pid, 3)])
+        found = fit(pair, tmp_path, hooks=[Wakes(zombie.pid, 7)])
         _, told = zombie.communicate()
     assert zombie.returncode == 1
     assert b"Fenced: attempt 0 may not commit" in told

@@ -71,10 +71,10 @@ def test_a_slow_member_is_waited_for(pair, whole, tmp_path, phase):
 
 def test_gradients_that_are_nan_end_the_run_and_spare_the_checkpoints_before(pair, tmp_path):
     supervisor = Supervisor(pair, back_off=0)
-    with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 3, .*clipNorm"):
-        fit(supervisor, tmp_path, Fault("nan", 1, 3, str(tmp_path / "mark"), "backward"))
+    with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 7, .*clipNorm"):
+        fit(supervisor, tmp_path, Fault("nan", 1, 7, str(tmp_path / "mark"), "backward"))
     assert len(supervisor.failures) == 1
-    check_checkpoints(tmp_path, step=2)
+    check_checkpoints(tmp_path, 4, 6)  # that of step 4 was whole before that of step 6 began
 
 
 def test_three_members_of_which_two_go(spool, tmp_path):

@@ -32,9 +32,9 @@ SPEECHES = {
     "an HTTP request": b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
     "an announcement of all there is": b"\xff" * 64,
     "zeros": bytes(64),
-    "half of the store's handshake": b"\x00\xce\x85",
+    "half of the store's handshake": b"\x00\xce\xf7",
     "the store's handshake with a wrong number": b"\x00" + bytes(4),
-    "the store's handshake and a key without end": b"\x00\xce\xf7\x85\x3c" + b"\x00" + b"\xff" * 8 + b"key",
+    "the store's handshake and a key without end": b"\x00\xce\xf7\x85\x3c" + b"\x01" + b"\xff" * 8 + b"key",
     "the store's handshake and a question that there is not": b"\x00\xce\xf7\x85\x3c" + b"\xee" * 32,
 }
 
