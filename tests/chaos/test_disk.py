@@ -102,7 +102,7 @@ def test_a_full_disk_costs_the_checkpoints_of_that_time(pair, whole, small_disk,
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(pair, whole, small_disk, tmp_path):
-    """The disk is full from step 5 on, and a member is lost at step 9: the run goes on from what was written by then."""
+    """The disk is full from step 5 on, and a member is lost at step 9: the run goes on from what was written."""
     fault = Fault("kill", 1, 9, str(tmp_path / "mark"))
     with pytest.raises(MemberLost):
         fit(pair, tmp_path, fault, hooks=[Fills(str(small_disk), empty=99)])

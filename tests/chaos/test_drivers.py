@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from sparkdl.cluster import LocalCluster
 from sparkdl.errors import MemberLost
+from sparkdl.process import MemberProcess
 from sparkdl.supervisor import Supervisor
 from tests.chaos.drivers import driver, ends, result
-from tests.chaos.leavings import listening
-from tests.chaos.runs import check_checkpoints, check_rows, columns, fit, table, training
+from tests.chaos.runs import SIZE, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
 from tests.test_resume import assert_alike
 
@@ -126,13 +127,11 @@ def test_a_port_that_is_taken_costs_an_attempt(pair, whole, tmp_path):
 
 def test_an_outer_launchers_port_is_not_asked_for(pair, whole, monkeypatch):
     """Somebody listens where ``MASTER_PORT`` says; nobody comes."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    monkeypatch.setattr("sparkdl.cluster.MemberProcess", MemberProcess)  # the spares were started before this
+    with socket.create_server(("127.0.0.1", 0)) as other, LocalCluster(SIZE, timeout=60) as cluster:
         other.setblocking(False)
-        pair.close()  # the next members have the environment of now
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(other.getsockname()[1]))
-        assert_alike(pair.gang(training(), table(), columns()), whole)
+        assert_alike(cluster.gang(training(), table(), columns()), whole)
         with pytest.raises(BlockingIOError):
             other.accept()
-        assert len(listening([os.getpid()])) == 1
-    pair.close()

@@ -80,7 +80,7 @@ def test_gradients_that_are_nan_end_the_run_and_spare_the_checkpoints_before(pai
 def test_three_members_of_which_two_go(spool, tmp_path):
     with nothing_left(), spares(), LocalCluster(3, timeout=60) as cluster:
         supervisor = Supervisor(cluster, back_off=0)
-        first = Fault("kill", 2, 4, str(tmp_path / "first"), "shard")
+        first = Fault("kill", 2, 4, str(tmp_path / "first"), "feed")
         second = Fault("kill", 1, 8, str(tmp_path / "second"), "reduce")
         found = fit(supervisor, tmp_path, first, second)
         assert [failure.rank for failure in supervisor.failures] == [2, 1]
