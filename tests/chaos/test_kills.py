@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sparkdl.cluster import LocalCluster
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
 from sparkdl.supervisor import Supervisor
 from tests.chaos.leavings import nothing_left
-from tests.chaos.runs import SIZE, STEPS, check_checkpoints, check_rows, fit, undisturbed
+from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
 from tests.chaos.spares import spares
 from tests.faults import Fault
 from tests.test_resume import assert_alike
@@ -51,18 +51,6 @@ def test_a_member_is_killed(pair, whole, tmp_path, phase, rank, step):
 )
 def test_a_member_is_stopped_for_longer_than_the_timeout(pair, whole, tmp_path, phase, rank, step):
     outlives(pair, tmp_path, whole, Fault("stop", rank, step, str(tmp_path / "mark"), phase), MemberLost)
-
-
-def test_a_member_is_stopped_perhaps_before_it_was_ever_heard(spool, whole, tmp_path):
-    """A member without any sign of life is not judged: its peers give it up when their own timeout is over."""
-    with nothing_left(), spares(), LocalCluster(SIZE, timeout=8) as cluster:
-        supervisor = Supervisor(cluster, back_off=0, heartbeat_timeout=3)
-        found = fit(supervisor, tmp_path, Fault("stop", 0, 0, str(tmp_path / "mark"), "decode"))
-        (failure,) = supervisor.failures
-        assert isinstance(failure, (MemberLost, PeerLost))
-    assert_alike(found, whole)
-    check_rows(tmp_path)
-    check_checkpoints(tmp_path)
 
 
 @pytest.mark.parametrize(("phase", "rank", "step"), [("joined", 1, 0), ("feed", 1, 3), ("backward", 0, 8)])
