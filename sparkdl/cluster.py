@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import cloudpickle
 import torch
 
-from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
@@ -146,7 +146,7 @@ class LocalCluster:
         size: members of a gang.
         device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
         threads: torch's threads in each member; None shares this machine's cores among those of the gang.
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
     """
 
     def __init__(self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0) -> None:
@@ -209,7 +209,7 @@ class LocalCluster:
             with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
                 for member, file in zip(chosen, files, strict=True):
                     member.start(task, file)
-                return settle(_collect(chosen, attempt))
+                return settle(_collect(chosen, attempt, self._timeout))
 
     @contextmanager
     def _first(self, count: int) -> Iterator[list[MemberProcess]]:
@@ -272,15 +272,23 @@ def first_cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
-def _collect(members: Sequence[MemberProcess], attempt: int) -> list[Outcome]:
-    """Pass the members' lines around, then wait for every outcome."""
+def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:
+    """Pass the members' lines around, then wait for every outcome.
+
+    Raises:
+        MemberLost: a member gave no line in time. While they meet nobody else would notice: the others wait here for
+            their answers, and of a member that was stopped at once there has been no heartbeat to miss.
+    """
     lines: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
-    deadline: float | None = None
+    deadline: float | None = time.monotonic() + timeout
+    ending = False
     while len(outcomes) < len(members):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         waiting = [member for member in members if member.rank not in outcomes]
         ready = wait([end for member in waiting for end in (member.connection, member.sentinel)], left)
+        if not ready and not ending:
+            raise _absent(next(each.rank for each in members if each.rank not in lines), attempt, timeout)
         if not ready:
             break  # the others cannot say more than the failure that is known
         for member in waiting:
@@ -292,9 +300,16 @@ def _collect(members: Sequence[MemberProcess], attempt: int) -> list[Outcome]:
                 # Where a member failed before it gave its line the others would wait for that for ever.
                 members[rank].send(None if failed else [lines[each] for each in range(len(members))])
             lines.clear()
-        if deadline is None and failed:
-            deadline = time.monotonic() + _GRACE
+            if not failed:
+                deadline = None
+            elif not ending:
+                ending, deadline = True, time.monotonic() + _GRACE
     return list(outcomes.values())
+
+
+def _absent(rank: int, attempt: int, timeout: float) -> MemberLost:
+    place = Place("launch", rank, socket.gethostname(), attempt)
+    return MemberLost(f"rank {rank} did not come to the rendezvous within {timeout:g} s.", place=place)
 
 
 def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:

@@ -26,7 +26,7 @@ def pack(module: nn.Module) -> bytes:
 
 
 def read_state(packed: bytes) -> dict[str, Tensor]:
-    """The ``state_dict`` in bytes that ``pack`` made.
+    """The ``state_dict`` in bytes that ``pack`` made, in the order of its names.
 
     Raises:
         InvalidInput: the bytes are damaged.
@@ -35,7 +35,8 @@ def read_state(packed: bytes) -> dict[str, Tensor]:
         state: dict[str, Tensor] = load(packed)
         (length,) = struct.unpack("<Q", packed[:8])
         aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
-        return state | {name: state[first] for name, first in aliases.items()}
+        state |= {name: state[first] for name, first in aliases.items()}
+        return {name: state[name] for name in sorted(state)}  # safetensors: in any order
     except Exception as error:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import os
@@ -10,9 +11,12 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -22,7 +26,7 @@ from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.cluster import InlineCluster, LocalCluster
 from sparkdl.course import average_buffers
-from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.evaluate import open_metrics, synchronised
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.part import Part
@@ -110,6 +114,37 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert pair.gang(lambda world, part: world.rank) == [0, rank]
+
+
+@dataclass(frozen=True)
+class StopsOnArrival:
+    """A column's ``decode`` that stops the first member that it comes to, before that has said anything."""
+
+    mark: str
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__dict__.update(state)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def __call__(self, value: bytes) -> np.ndarray:
+        return np.frombuffer(value, np.int64)
+
+
+@pytest.mark.chaos
+def test_a_member_that_was_stopped_before_its_first_word_held_up_its_gang_for_ever(tmp_path: Path) -> None:
+    # Whoever has never given a sign of life is not judged by the supervisor, and the timeout of collectives counts for
+    # members that have met. One that was stopped as the task came to it was waited for by all, without any limit.
+    columns = Columns((Column("x", decode=StopsOnArrival(str(tmp_path / "mark"))),))
+    rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
+    with LocalCluster(2) as cluster:
+        cluster.gang(lambda world, part: None)  # with a new process comes the import of torch
+        cluster._timeout = 5.0
+        with pytest.raises(MemberLost, match=r"rank \d did not come to the rendezvous within 5 s"):
+            cluster.gang(lambda world, part: None, rows, columns)
+        cluster._timeout = 60.0
+        assert cluster.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
 
 
 def test_a_part_that_could_not_be_read_was_reported_as_a_join() -> None:

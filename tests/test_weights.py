@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.weights import pack, unpack
+from sparkdl.weights import pack, read_state, unpack
 
 
 class Tied(nn.Module):
@@ -73,6 +73,12 @@ def test_every_bit_comes_back(make: Callable[[], nn.Module]) -> None:
             assert other.state_dict()[name].dtype == tensor.dtype
             assert torch.equal(other.state_dict()[name], tensor)
         assert pack(other) == packed
+
+
+def test_tensors_come_back_in_the_order_of_their_names() -> None:
+    module = nn.Sequential(*(nn.Linear(2, 2) for _ in range(9)))
+    for _ in range(5):
+        assert list(read_state(pack(module))) == sorted(module.state_dict())
 
 
 def test_tied_weights_are_written_once_and_stay_tied() -> None:

@@ -1,0 +1,87 @@
+"""A driver that is a process, in a session of its own, so that it can be killed, or stopped with all members.
+
+``python -m tests.chaos.drivers FOLDER [HOW RANK STEP [PHASE]]`` runs, or goes on with, the run in a folder. The
+weights and the history go to ``FOLDER/result``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkdl.cluster import LocalCluster
+from sparkdl.supervisor import Supervisor
+from tests.chaos.runs import SIZE, fit
+from tests.faults import Fault
+from tests.sessions import ROOT
+
+LONG = 60.0  # seconds after which something that should have happened has not
+
+
+@dataclass(frozen=True)
+class Pids:
+    """A hook with which members leave their process ids in a folder."""
+
+    folder: str
+    every_rank = True
+
+    def on_start(self, run: Any) -> None:
+        Path(self.folder, f"pid-{run.rank}").write_text(str(os.getpid()))
+
+
+@contextmanager
+def driver(folder: Path, *fault: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver that runs; whatever is left of it and its members is killed at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.drivers", str(folder), *map(str, fault)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def ends(pid: int) -> bool:
+    """Whether a process, which need not be a child of this one, ends soon."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], LONG)[0])
+    finally:
+        os.close(descriptor)
+
+
+def result(folder: Path) -> Any:
+    """What a driver that has ended left."""
+    return pickle.loads((folder / "result").read_bytes())  # noqa: S301 - our own
+
+
+def main(folder: str, how: str = "", rank: str = "0", step: str = "0", phase: str = "step") -> None:
+    """The driver's life."""
+    faults = [Fault(how, int(rank), int(step), f"{folder}/mark", phase)] if how else []
+    with LocalCluster(SIZE, timeout=60) as cluster:
+        supervisor = Supervisor(cluster, back_off=0, heartbeat_timeout=30)
+        found = fit(supervisor, Path(folder), *faults, hooks=[Pids(folder)])
+    Path(folder, "result").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

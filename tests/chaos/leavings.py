@@ -1,0 +1,74 @@
+"""What a gang may leave behind: processes, sockets, files. Read from /proc."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def children(pid: int | None = None) -> set[int]:
+    """The processes that a process, by default this one, has started and that have not been waited for."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        if parent == (pid or os.getpid()):
+            found.add(int(folder.name))
+    return found
+
+
+def descriptors(pid: int) -> list[str]:
+    """What a process has open."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+    return found
+
+
+def tcp(pids: Iterable[int], state: str = "") -> set[tuple[str, int]]:
+    """Address and port of the TCP sockets that some processes have, or of those in a state."""
+    owned = {name for pid in pids for name in descriptors(pid)}
+    found = set()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, now, _, _, _, _, _, inode, *_ = line.split()
+            if f"socket:[{inode}]" in owned and now.startswith(state):
+                host, _, port = local.partition(":")
+                words = b"".join(bytes.fromhex(host[place : place + 8])[::-1] for place in range(0, len(host), 8))
+                found.add((socket.inet_ntop(family, words), int(port, 16)))
+    return found
+
+
+def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
+    """Address and port of the TCP sockets on which some processes listen."""
+    return tcp(pids, "0A")
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """Temporary files of this process, and of those that it starts, lie in a folder, which is empty afterwards."""
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+    assert list(folder.iterdir()) == []
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """No child, no TCP socket, no temporary file and no descriptor is left of a cluster at the end of the block."""
+    before = children(), len(descriptors(os.getpid())), tcp([os.getpid()])
+    yield
+    assert (children(), len(descriptors(os.getpid())), tcp([os.getpid()])) == before

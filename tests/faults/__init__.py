@@ -1,0 +1,9 @@
+"""Faults on purpose, at a chosen rank, step and place in the program; each happens once and none by the clock."""
+
+from __future__ import annotations
+
+from tests.faults.damage import flip, newest, tear
+from tests.faults.fault import Fault
+from tests.faults.places import Decode, fed
+
+__all__ = ["Decode", "Fault", "fed", "flip", "newest", "tear"]

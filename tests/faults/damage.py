@@ -1,0 +1,25 @@
+"""Damage to what lies on a disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def flip(path: str | os.PathLike[str], place: int = -1) -> None:
+    """Change one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(place, os.SEEK_END if place < 0 else os.SEEK_SET)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def tear(path: str | os.PathLike[str]) -> None:
+    """Leave the first half of a file."""
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint below a folder that has a manifest, which is said to be whole."""
+    return max(folder.glob("**/attempt-*/manifest.json")).parent

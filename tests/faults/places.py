@@ -1,0 +1,126 @@
+"""Where faults happen: what a member's process calls is wrapped, and asks the faults of its rank whether it is time.
+
+A checkpoint's files are seen by ``os.fsync``, which each of them passes on its way, whoever writes it and in whatever
+thread: the file beside its place, and the folder once the file is in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.faults.fault import Fault
+
+
+class _Here:
+    """What this process knows of the gang it is in.
+
+    Attributes:
+        rank: its rank.
+        clock: the gang's clock.
+        faults: those of this rank.
+        fed: the step of the last batch that was made.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.clock, self.fed = -1, None, 0
+        self.faults: list[Fault] = []
+
+    def reached(self, phase: str, step: int) -> list[str]:
+        """Let faults happen, and say how those did that left the process alive."""
+        due = [fault for fault in self.faults if (fault.phase, fault.step) == (phase, step)]
+        return [fault.how for fault in due if fault.strike()]
+
+
+_here = _Here()
+
+
+def watch(fault: Fault, run: Any) -> None:
+    """Have a fault wait at its place; faults of an earlier gang in this process wait no longer."""
+    if _here.clock is not run.clock:
+        _here.rank, _here.clock, _here.fed, _here.faults = run.rank, run.clock, run.clock.step, []
+        _wrap_once()
+        _watch_module(run)
+    if fault.rank == run.rank:
+        _here.faults.append(fault)
+
+
+def fed(inputs: Any, target: Any) -> tuple[Any, Any]:
+    """A step of the feed, to be called by an ``augment`` or a ``collate`` that every batch of training passes once."""
+    _here.fed += 1
+    _here.reached("feed", _here.fed)
+    return inputs, target
+
+
+@dataclass(frozen=True)
+class Decode:
+    """A column's ``decode``: 8 bytes are an integer. The ones that each rank begins with are where its faults are."""
+
+    faults: Sequence[Fault] = ()
+    firsts: Sequence[int] = ()
+
+    def __call__(self, data: bytes) -> np.ndarray:
+        value = np.frombuffer(data, np.int64)
+        for fault in self.faults:
+            if fault.phase == "decode" and value[0] == self.firsts[fault.rank]:
+                fault.early()
+        return value
+
+
+def _watch_module(run: Any) -> None:
+    clock, module = run.clock, run.module
+    last = next(module.parameters())  # gradients come from the loss backwards
+
+    def backward(gradient: Tensor) -> Tensor | None:
+        return gradient * float("nan") if "nan" in _here.reached("backward", clock.step + 1) else None
+
+    def forward(module: Any, given: Any) -> None:
+        if not module.training:
+            _here.reached("validation", clock.step)
+
+    last.register_hook(backward)
+    module.register_forward_pre_hook(forward)
+
+
+@functools.cache
+def _wrap_once() -> None:
+    reduce, sync = dist.all_reduce, os.fsync
+
+    @functools.wraps(reduce)
+    def all_reduce(*given: Any, **named: Any) -> Any:
+        work = reduce(*given, **named)
+        if named.get("async_op"):  # as gradients are exchanged
+            _here.reached("reduce", _here.clock.step + 1)
+        return work
+
+    @functools.wraps(sync)
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        found = re.search(r"/attempt-\d+-epoch-\d+-step-(\d+)(/manifest\.json)?", path)
+        if found is not None:
+            _written(path, int(found[1]), manifest=found[2] is not None)
+        sync(descriptor)
+
+    dist.all_reduce, os.fsync = all_reduce, fsync
+
+
+def _written(path: str, step: int, *, manifest: bool) -> None:
+    """A file of a checkpoint is written, or the folder in which it now is."""
+    if os.path.isdir(path):
+        if os.path.exists(f"{path}/manifest.json"):
+            _here.reached("renamed", step)
+        return
+    for fault in [fault for fault in _here.faults if fault.step == step]:
+        if fault.phase == ("manifest" if manifest else "shard") and not os.path.exists(fault.mark):
+            if fault.how == "kill":
+                os.truncate(path, os.path.getsize(path) // 2)
+            fault.strike()
+    _here.reached("rename" if manifest else "written", step)
