@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.hosts import missing
+from tests.cluster.hosts import Hosts, missing
+from tests.cluster.standalone import Standalone
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,19 @@ def namespaces() -> None:
     reason = missing()
     if reason is not None:
         (pytest.fail if os.environ.get("SPARKDL_REQUIRE_CLUSTER") else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def two_hosts(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A standalone cluster: the driver's host, and two with a worker of two cores each."""
+    folder = tmp_path_factory.mktemp("cluster") / "hosts"
+    with Hosts(folder, ("head", "one", "two")) as hosts, Standalone(hosts) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(two_hosts: Standalone) -> Iterator[Standalone]:
+    """The same, as sound as in the beginning."""
+    two_hosts.heal()
+    yield two_hosts
+    two_hosts.end_drivers()
