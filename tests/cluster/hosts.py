@@ -53,7 +53,9 @@ def missing() -> str | None:
         return f"there is no {', '.join(lacking)}: install iproute2 and util-linux"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
+    )
     return f"no namespace can be made: {tried.stderr.strip()}" if tried.returncode else None
 
 
@@ -94,7 +96,11 @@ class Host:
     names: Path
 
     def start(
-        self, command: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str] | None = None, out: Path | None = None
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a process on this host, in a session of its own; it does not outlive this process.
 

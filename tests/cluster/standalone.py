@@ -1,8 +1,8 @@
 """A Spark standalone cluster on several hosts: the master and the drivers on the first, a worker on each other one.
 
-    with Hosts(folder, ("head", "one", "two")) as hosts, Standalone(hosts) as cluster:
-        driver = cluster.drive(drivers.fit, cluster.place, arguments)
-        driver.result()
+with Hosts(folder, ("head", "one", "two")) as hosts, Standalone(hosts) as cluster:
+    driver = cluster.drive(drivers.fit, cluster.place, arguments)
+    driver.result()
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyspark
 from tests.cluster.hosts import LONG, Host, Hosts, until
 from tests.sessions import ROOT, command, session
 
-LOST = 8
+LOST = 10
 """Seconds after which the master and the drivers give a silent host up; Spark's own values are one and two minutes."""
 
 _SPARK = Path(pyspark.__file__).parent
@@ -62,6 +62,8 @@ class Place:
             "network__timeout": f"{LOST}s",
             "network__timeoutInterval": "2s",
             "executor__heartbeatInterval": "2s",
+            # A silent driver is given up after so many: by default after sixty, ten minutes and more.
+            "executor__heartbeat__maxFailures": "5",
         }
         return session(self.folder, self.master, **settings | conf)
 
@@ -89,13 +91,17 @@ class Driver:
 
     def result(self, timeout: float = 120.0) -> Any:
         """What the function returned, once the driver has ended."""
+        code = self.wait(timeout)
+        assert code == 0, f"the driver ended with {code}\n{self.output}"
+        return json.loads(self.output.splitlines()[-1])
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has ended; one that has not ended in time fails the test."""
         try:
-            code = self._process.wait(timeout)
+            return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the driver hangs\n{self.output}") from None
-        assert code == 0, f"the driver ended with {code}\n{self.output}"
-        return json.loads(self.output.splitlines()[-1])
 
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM included; returns when it has ended."""
@@ -198,6 +204,14 @@ class Standalone:
         named = [str(path) for path in files if path.parent.name.startswith("blockmgr-") or path.name.startswith("tmp")]
         return [*processes, *sockets, *named]
 
+    def nothing_left(self) -> None:
+        """Wait until there is nothing on any host besides its daemon; what stays is named."""
+        for host in self.workers:
+            with contextlib.suppress(TimeoutError):
+                until(lambda host=host: not self.left(host), "nothing left", timeout=3 * LOST)
+        left = {host.name: found for host in self.workers if (found := self.left(host))}
+        assert not left, left
+
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
         return self._daemons[host.name].pid
@@ -236,7 +250,7 @@ class Standalone:
             "SPARK_LOCAL_IP": host.address,
             "SPARK_LOCAL_DIRS": str(self.hosts.local / "spark"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Dspark.worker.timeout={LOST}",
+            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Dspark.worker.timeout={LOST} -Dspark.master.rest.enabled=false",
         }
 
 

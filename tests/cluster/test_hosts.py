@@ -70,9 +70,16 @@ def test_a_cable_is_pulled_and_put_back(pair, tmp_path):
 @pytest.mark.chaos
 def test_nothing_is_left(tmp_path):
     before = module._names()
-    with pytest.raises(LookupError), Hosts(tmp_path / "hosts", ("one",)) as found:
-        process = found["one"].start(["sleep", "1000"])
-        raise LookupError
+
+    def fails():
+        with Hosts(tmp_path / "hosts", ("one",)) as found:
+            processes.append(found["one"].start(["sleep", "1000"]))
+            raise LookupError
+
+    processes = []
+    with pytest.raises(LookupError):
+        fails()
+    [process] = processes
     assert process.wait(LONG) == -9
     assert module._names() == before
 
