@@ -89,7 +89,7 @@ class Driver:
 
         return until(holds, f"{what}\n{self.output}")
 
-    def result(self, timeout: float = 120.0) -> Any:
+    def result(self, timeout: float = 180.0) -> Any:
         """What the function returned, once the driver has ended."""
         code = self.wait(timeout)
         assert code == 0, f"the driver ended with {code}\n{self.output}"
@@ -153,7 +153,7 @@ class Standalone:
         folder = self.hosts.local / f"driver-{next(self._serial)}"
         return Place(self.url, self.head.address, str(folder))
 
-    def drive(self, function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Driver:
+    def drive(self, function: Callable[..., Any], *arguments: Any, timeout: float = 200.0) -> Driver:
         """Call a top-level function with a ``Place`` and the arguments, as a driver that is a process of its own.
 
         Args:

@@ -15,7 +15,7 @@ from tests.cluster import drivers
 from tests.cluster.hosts import Host
 from tests.cluster.standalone import Driver, Standalone
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CASE = "SGD"
 STEPS = 10

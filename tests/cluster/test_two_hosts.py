@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import drivers
 from tests.sessions import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_members_meet_between_two_addresses(cluster):
@@ -48,7 +48,6 @@ def test_digits_from_parquet_to_a_model_that_is_loaded_elsewhere(cluster, tmp_pa
     cluster.nothing_left()
 
 
-@pytest.mark.timeout(120)
 def test_a_directory_that_is_another_one_on_each_host_is_refused_before_the_first_step(cluster):
     folder = cluster.hosts.local / "run"
     found = cluster.drive(drivers.refused, folder).result()
