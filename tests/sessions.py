@@ -58,7 +58,7 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
         "spark.executorEnv.PYTHONPATH": str(ROOT),
     } | {f"spark.{name.replace('__', '.')}": value for name, value in conf.items()}
     with pytest.MonkeyPatch.context() as patch:  # what Spark's processes have from this one, from then on
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
         patch.setenv("SPARK_LOCAL_DIRS", str(folder))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -88,14 +88,19 @@ class Finished:
         return json.loads(self.out.splitlines()[-1])
 
 
+def command(function: Callable[..., Any], *arguments: Any, timeout: float) -> list[str]:
+    """The command that calls a top-level function, and writes what it returns as the last line of its output."""
+    script = _DRIVER.format(warning=timeout - 10, module=function.__module__, name=function.__qualname__)
+    return [sys.executable, "-c", script, json.dumps(arguments, default=str)]
+
+
 def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
     """Call a top-level function in a Python of its own; arguments and result travel as JSON.
 
     Whatever is left of the process and its children after ``timeout`` seconds, or when it has ended, is killed.
     """
-    script = _DRIVER.format(warning=timeout - 10, module=function.__module__, name=function.__qualname__)
     process = subprocess.Popen(
-        [sys.executable, "-c", script, json.dumps(arguments, default=str)],
+        command(function, *arguments, timeout=timeout),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.damage import flip, newest, tear
 from tests.faults.fault import Fault
+from tests.faults.held import Held
 from tests.faults.places import Decode, fed
 
-__all__ = ["Decode", "Fault", "fed", "flip", "newest", "tear"]
+__all__ = ["Decode", "Fault", "Held", "fed", "flip", "newest", "tear"]

@@ -1,0 +1,261 @@
+"""Several hosts on one machine: each is a network namespace with a host name, an address and a local disk of its own.
+
+    with Hosts(folder, ("head", "one", "two")) as hosts:
+        process = hosts["one"].start(["ping", "-c", "1", hosts["two"].address])
+        hosts["two"].unplug()  # from now on nothing reaches it, and nobody is told
+
+The hosts are plugged into a bridge that has a namespace for itself, so that this machine's own network, its addresses,
+routes and firewall, is not touched: no address can be taken already, and none has to be chosen. Two blocks at a time,
+of one process or of several, do not see each other.
+
+A process of a host has its own mount namespace too: ``hosts.local`` is a path at which every host finds another folder,
+and in ``/etc/hosts`` a host's own name is loopback, as Debian sets it, while the others' names are their addresses.
+Everything else on the disk is shared.
+
+It needs root on Linux, iproute2 and util-linux. What a process that was killed has left behind is removed when the next
+block begins: names of namespaces tell whose they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+
+LONG = 60.0
+"""Seconds after which something that should have happened has not."""
+
+_NAMESPACES = Path("/run/netns")
+_NAME = re.compile(r"sparkdl-(\d+)-\d+-\w+")
+_TOOLS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname")
+_serial = count()
+
+# The process's name for itself, its local disk and who is who; then the command takes the shell's place.
+_ENTER = """
+hostname "$0" && mount --bind "$1" "$2" && mount --bind "$3" /etc/hosts && shift 3 && exec "$@"
+"""
+
+
+def missing() -> str | None:
+    """Why this machine cannot have such hosts; None where it can."""
+    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if lacking:
+        return f"there is no {', '.join(lacking)}: install iproute2 and util-linux"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
+    )
+    return f"no namespace can be made: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def until(condition: Callable[[], Any], what: str, *, timeout: float = LONG) -> Any:
+    """Wait until something holds, and return it.
+
+    Raises:
+        TimeoutError: it does not after ``timeout`` seconds.
+    """
+    ends = time.monotonic() + timeout
+    while not (found := condition()):
+        if time.monotonic() > ends:
+            raise TimeoutError(f"after {timeout:.0f} s still not: {what}")
+        time.sleep(0.05)
+    return found
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of the hosts.
+
+    Attributes:
+        name: the name that its processes see as that of their host.
+        address: IPv4, on the network that all hosts share.
+        namespace: of its network.
+        switch: the namespace of the bridge.
+        disk: the folder that its processes find at ``local``.
+        local: see ``disk``.
+        names: the file that its processes find at ``/etc/hosts``.
+    """
+
+    name: str
+    address: str
+    namespace: str
+    switch: str
+    disk: Path
+    local: Path
+    names: Path
+
+    def start(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process on this host, in a session of its own; it does not outlive this process.
+
+        Args:
+            command: what to run.
+            env: its whole environment; None for that of this process.
+            out: the file for its output; None for nowhere.
+        """
+        enter = ["nsenter", f"--net={_NAMESPACES / self.namespace}", "unshare", "--mount", "--uts"]
+        place = ["sh", "-c", _ENTER, self.name, self.disk, self.local, self.names]
+        with contextlib.ExitStack() as files:
+            output: IO[bytes] | int = subprocess.DEVNULL if out is None else files.enter_context(out.open("ab"))
+            return subprocess.Popen(
+                [*enter, "setpriv", "--pdeathsig", "KILL", *place, *command],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def unplug(self) -> None:
+        """Pull the cable: packets are lost and no connection is closed."""
+        _ip("-n", self.switch, "link", "set", self.name, "down")
+
+    def plug_in(self) -> None:
+        """Put the cable back."""
+        _ip("-n", self.switch, "link", "set", self.name, "up")
+
+    def processes(self) -> list[int]:
+        """The pids of this host's processes."""
+        return _processes(self.namespace)
+
+    def kill(self) -> None:
+        """SIGKILL for every process of this host; returns when all have ended."""
+        _kill(self.namespace)
+
+    def listening(self) -> set[tuple[str, int]]:
+        """Address, in hexadecimal, and port of every TCP socket of this host that listens."""
+        found = set()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            lines = _run("nsenter", f"--net={_NAMESPACES / self.namespace}", "cat", table).splitlines()[1:]
+            rows = (line.split() for line in lines)
+            found |= {(row[1].partition(":")[0], int(row[1].partition(":")[2], 16)) for row in rows if row[3] == "0A"}
+        return found
+
+
+class Hosts:
+    """Hosts from the beginning of the block to its end, when every process of theirs is killed.
+
+    Args:
+        folder: where the hosts' local disks lie; it need not be there.
+        names: the hosts'.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], names: Sequence[str]) -> None:
+        self.folder = Path(folder).resolve()
+        self.local = self.folder / "local"
+        self._prefix = f"sparkdl-{os.getpid()}-{next(_serial)}"
+        self._switch = f"{self._prefix}-switch"
+        self._hosts = {name: self._plan(number, name) for number, name in enumerate(names, start=1)}
+
+    def _plan(self, number: int, name: str) -> Host:
+        disk = self.folder / name
+        namespace = f"{self._prefix}-{name}"
+        return Host(name, f"10.77.0.{number}", namespace, self._switch, disk, self.local, self.folder / f"{name}.hosts")
+
+    def __getitem__(self, name: str) -> Host:
+        return self._hosts[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._hosts.values())
+
+    def __enter__(self) -> Hosts:
+        remove_stale()
+        try:
+            self._build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _build(self) -> None:
+        self.local.mkdir(parents=True)
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "bridge", "up")
+        for host in self:
+            host.disk.mkdir()
+            others = [f"{other.address} {other.name}" for other in self if other is not host]
+            host.names.write_text("\n".join(["127.0.0.1 localhost", f"127.0.1.1 {host.name}", *others, ""]))
+            _ip("netns", "add", host.namespace)
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+            pair = ("type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            _ip("-n", self._switch, "link", "add", host.name, *pair)
+            _ip("-n", self._switch, "link", "set", host.name, "master", "bridge", "up")
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
+            _ip("-n", host.namespace, "link", "set", "eth0", "up")
+
+    def remove(self) -> None:
+        """Kill the hosts' processes and remove the network; again it does nothing."""
+        for name in _names():
+            if name.startswith(f"{self._prefix}-"):
+                _remove(name)
+
+
+def remove_stale() -> list[str]:
+    """Remove what processes that are no longer there have left, and name it."""
+    found = [(name, _NAME.fullmatch(name)) for name in _names()]
+    stale = [name for name, match in found if match is not None and not Path("/proc", match[1]).exists()]
+    for name in stale:
+        _remove(name)
+    return stale
+
+
+def _names() -> list[str]:
+    return sorted(path.name for path in _NAMESPACES.glob("sparkdl-*"))
+
+
+def _remove(namespace: str) -> None:
+    _kill(namespace)
+    _ip("netns", "delete", namespace)  # and with it the ends of its cables, and so the cables
+
+
+def _kill(namespace: str) -> None:
+    while found := _processes(namespace):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                handle = os.pidfd_open(pid)
+                with contextlib.closing(os.fdopen(handle)):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    if not select.select([handle], [], [], LONG)[0]:
+                        raise TimeoutError(f"process {pid} in {namespace} does not end")
+
+
+def _processes(namespace: str) -> list[int]:
+    return [int(pid) for pid in _run("ip", "netns", "pids", namespace).split() if not _zombie(pid)]
+
+
+def _zombie(pid: str) -> bool:
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+def _run(*command: str | os.PathLike[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout

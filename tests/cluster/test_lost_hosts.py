@@ -1,0 +1,151 @@
+"""A run of which an executor, a host or the driver is lost ends as one that lost nothing, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import drivers
+from tests.cluster.hosts import Host
+from tests.cluster.standalone import Driver, Standalone
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
+
+CASE = "SGD"
+STEPS = 10
+HELD = 5  # the step after which harm is done; the newest checkpoint is that of step 4
+RESUMED = [*range(1, HELD + 1), *range(HELD, STEPS + 1)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(two_hosts: Standalone) -> Callable[[int], Any]:
+    """What the case comes to with so many members when nobody does any harm."""
+    found: dict[int, Any] = {}
+
+    def of(size: int) -> Any:
+        if size not in found:
+            two_hosts.heal()
+            found[size] = two_hosts.drive(drivers.fit, two_hosts.shared / f"undisturbed-{size}", CASE, size).result()
+            assert found[size]["failures"] == []
+        return found[size]
+
+    return of
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that waits at a step: where it is."""
+
+    cluster: Standalone
+    host: Host
+    pid: int
+
+
+def start(cluster: Standalone, folder: Path, *, size: int = 2, rank: int = 1) -> tuple[Driver, Member]:
+    """Begin a run, and return when one of its members waits at step ``HELD``."""
+    mark = folder.with_name(f"{folder.name}.mark")
+    driver = cluster.drive(drivers.fit, folder, CASE, size, {"rank": rank, "step": HELD, "mark": str(mark)})
+    driver.until(mark.exists, f"step {HELD}")
+    host, pid = mark.read_text().split()
+    return driver, Member(cluster, cluster.hosts[host], int(pid))
+
+
+def go_on(folder: Path) -> None:
+    """Let the member go on."""
+    folder.with_name(f"{folder.name}.mark.go").touch()
+
+
+def assert_as_if_nothing_had_happened(found: Any, expected: Any, folder: Path) -> None:
+    assert (found["weights"], found["history"]) == (expected["weights"], expected["history"])
+    assert [int(step) for step in (folder / "steps").read_text().split()] == RESUMED
+    assert [path for path in folder.rglob("*") if path.name.endswith(".tmp")] == []
+    checkpoints = list(folder.glob("checkpoints/attempt-*"))
+    assert len(checkpoints) >= 2
+    assert all((each / "manifest.json").exists() for each in checkpoints)
+
+
+# ---- what is done to a member, or to its host ------------------------------------------------------------------------
+
+
+def ancestor(pid: int, name: bytes) -> int:
+    """The nearest process above ``pid`` whose command has ``name`` in it."""
+    while name not in Path("/proc", str(pid), "cmdline").read_bytes():
+        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def kill_the_executor(member: Member) -> None:
+    os.kill(ancestor(member.pid, b"CoarseGrainedExecutorBackend"), signal.SIGKILL)
+
+
+def kill_the_worker(member: Member) -> None:
+    """Its executors end with it, and Spark puts them on the other host."""
+    os.kill(member.cluster.daemon(member.host), signal.SIGKILL)
+
+
+def stop_the_member(member: Member) -> None:
+    os.kill(member.pid, signal.SIGSTOP)
+
+
+def pull_the_cable(member: Member) -> None:
+    """All of it goes on, but nobody hears of it."""
+    member.cluster.unplug(member.host)
+
+
+def cut_the_power(member: Member) -> None:
+    member.cluster.unplug(member.host)
+    member.host.kill()
+
+
+@pytest.mark.parametrize(
+    ("harm", "rank", "said", "moved"),
+    [
+        (kill_the_executor, 1, "Spark lost a member of the gang", False),
+        (stop_the_member, 1, "has not been heard of", False),
+        (kill_the_worker, 0, "Spark lost a member of the gang", True),
+        (pull_the_cable, 1, "has not been heard of", True),
+        (cut_the_power, 0, "has not been heard of", True),
+    ],
+)
+def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm, rank, said, moved):
+    expected, folder = undisturbed(2), tmp_path / "run"
+    driver, member = start(cluster, folder, rank=rank)
+    harm(member)
+    go_on(folder)
+    found = driver.result()
+    assert_as_if_nothing_had_happened(found, expected, folder)
+    [(kind, lost, host, message)] = found["failures"]
+    assert (kind, lost) == ("MemberLost", rank)
+    assert host in (member.host.name, member.host.address)
+    assert said in message
+    others = {host.name for host in cluster.workers} - ({member.host.name} if moved else set())
+    assert set(found["hosts"]) == others
+    cluster.nothing_left()
+
+
+def test_three_members(cluster, tmp_path, undisturbed):
+    expected, folder = undisturbed(3), tmp_path / "run"
+    driver, member = start(cluster, folder, size=3, rank=2)
+    kill_the_executor(member)
+    go_on(folder)
+    assert_as_if_nothing_had_happened(driver.result(), expected, folder)
+    cluster.nothing_left()
+
+
+def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, undisturbed):
+    expected, folder = undisturbed(2), tmp_path / "run"
+    driver, member = start(cluster, folder)
+    driver.kill()
+    go_on(folder)
+    cluster.nothing_left()
+    assert not Path("/proc", str(member.pid)).exists()
+    found = cluster.drive(drivers.fit, folder, CASE).result()
+    assert found["failures"] == []
+    assert_as_if_nothing_had_happened(found, expected, folder)
+    cluster.nothing_left()
