@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +12,12 @@ from threading import Thread
 from typing import Any
 
 from sparkdl.checkpoint.attempts import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, Digest, Manifest, Name
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.pruning import prune
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.files import Buffer, Folder
-
-_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class Checkpoints:
             InvalidInput: such a name or shard cannot be. The future raises it where the checkpoint is committed.
         """
         _parse(name)
-        if not _SHARD.fullmatch(shard) or shard == MANIFEST or shard.endswith(".tmp"):
+        if not SHARD.fullmatch(shard) or shard == MANIFEST or shard.endswith(".tmp"):
             raise InvalidInput(
                 f"a shard cannot be named {shard!r}; expected letters, digits, '.', '_' and '-', and neither "
                 f"{MANIFEST} nor *.tmp."
@@ -270,7 +267,7 @@ class Checkpoints:
         """Whether this member sees the file that ``announce`` left, which says that both have one directory."""
         try:
             return self.folder.read(_visible(token)) == token.encode()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return False
 
     def withdraw(self, token: str) -> None:
@@ -279,7 +276,7 @@ class Checkpoints:
 
 
 def _visible(token: str) -> str:
-    if not _SHARD.fullmatch(token):
+    if not SHARD.fullmatch(token):
         raise InvalidInput(f"{token!r} cannot be a token; expected letters, digits, '.', '_' and '-', such as a UUID.")
     return f"visible-{token}"
 

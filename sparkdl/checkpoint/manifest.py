@@ -28,6 +28,8 @@ from sparkdl.files import Buffer
 FORMAT = 1
 MANIFEST = "manifest.json"
 
+SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+"""Names that are a file's in its own directory, on any file system."""
 _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
@@ -84,7 +86,13 @@ class Digest:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Digest:
-        """The digest whose fields are ``values``."""
+        """The digest whose fields are ``values``.
+
+        Raises:
+            ValueError: the shard's name is none, as a path that leads out of the directory is not.
+        """
+        if not SHARD.fullmatch(str(values["shard"])):
+            raise ValueError(f"{values['shard']!r} is not a shard's name")
         return Digest(str(values["shard"]), int(values["size"]), str(values["sha256"]))
 
     def to_json(self) -> dict[str, Any]:

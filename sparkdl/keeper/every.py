@@ -41,8 +41,8 @@ class Every:
         match = re.fullmatch(r"([1-9]\d*) (epoch|second)s?", given) if isinstance(given, str) else None
         if match is None:
             raise InvalidInput(
-                f"checkpointEvery is {given!r}; expected a number of steps, such as 500, or '2 epochs', '30 seconds' "
-                "or 'auto'."
+                f"checkpointEvery is {given!r}; expected a number of steps, such as 500, or '2 epochs', '30 seconds', "
+                "'auto' or 'never'."
             )
         return Every(int(match[1]), f"{match[2]}s")
 

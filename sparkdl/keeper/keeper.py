@@ -47,6 +47,11 @@ class CheckpointKeeper:
         self._look = self._looked = 0  # the step at which to look at the time, and that of the last look
         self._saved = self._seen = 0.0  # when the last checkpoint and the last look were
 
+    @property
+    def temporary(self) -> bool:
+        """Whether the directory is the driver's own, and goes when the fit is over."""
+        return self._token is not None
+
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
         """See ``Keeper.load``.
 
@@ -57,7 +62,7 @@ class CheckpointKeeper:
         if self._token is not None and not self._sees_own(world, self._token):
             return None
         _all(world, "fence", lambda: self.checkpoints.fence(world.attempt) if world.rank == 0 else None)
-        if self._token is None:
+        if not self.temporary:
             self._see(world)
         fitting = Fitting(self.checkpoints.folder.path, self.checkpoints.writer, world.size, parts)
         self._extra = fitting.extra()
@@ -81,7 +86,7 @@ class CheckpointKeeper:
             return
         self._saver.check()
         epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
-        due, stop = (True, False) if over else self._ask(world)
+        due, stop = (not self.temporary, False) if over else self._ask(world)
         if due or stop or self._passed(world.clock, epoch_ended):
             self._save(world, state(), pinned=epoch_ended, last=over)
         if over or stop:
@@ -140,7 +145,7 @@ class CheckpointKeeper:
         if blind and world.rank == 0:
             notify(
                 f"there are no checkpoints: without runDir they are in a temporary directory of the driver's host, "
-                f"which {', '.join(blind)} cannot see. A gang that is run again begins anew; set runDir to a "
+                f"which {', '.join(blind)} cannot read. A gang that is run again begins anew; set runDir to a "
                 "directory that all hosts share, such as hdfs:// or s3://."
             )
         return not blind

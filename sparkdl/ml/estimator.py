@@ -22,7 +22,7 @@ from sparkdl.ml.mapped import MappedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
-from sparkdl.ml.recovery import make_keeper, make_supervisor
+from sparkdl.ml.recovery import keeping, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import shown
@@ -68,7 +68,7 @@ _DEFAULTS: dict[str, Any] = {
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
-    "checkpointEvery": None,
+    "checkpointEvery": "auto",
     "maxRestarts": 3,
     "minWorkers": None,
     "elasticWait": 300.0,
@@ -120,8 +120,9 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         runDir: the run's directory, a path or URI; a fit with a param map takes one in it. Default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
-        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``; kept in ``runDir``, from
-            which the next attempt, or the same fit again, goes on; default none.
+        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"``, ``"auto"`` (default), which weighs their
+            cost against failures, or ``"never"``. The next attempt goes on from the newest, and so does the
+            same fit again in the same ``runDir``; without one they are in a temporary directory of the driver's host.
         maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
         minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.
@@ -217,7 +218,6 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         self.warn_of_unused(_UNUSED)
         training, columns = self.training(), self.read_columns()
         run, configuration = Run(self.run_directory(dataset, columns)), self._configuration()
-        keeper = make_keeper(run.directory, self.getCheckpointEvery(), configuration)
         cluster = SparkCluster(
             dataset.sparkSession,
             self.getNumWorkers(),
@@ -226,9 +226,9 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             allow_plaintext=self.getAllowPlaintext(),
             events=run.events,
         )
-        supervisor = make_supervisor(cluster, self, keeper)
-        run.save("config", configuration)
-        with Progress() as progress:
+        with keeping(run.directory, self.getCheckpointEvery(), configuration) as keeper, Progress() as progress:
+            supervisor = make_supervisor(cluster, self, keeper)
+            run.save("config", configuration)
             members: list[Trained] = supervisor.gang(
                 replace(training, keeper=keeper),
                 dataset,

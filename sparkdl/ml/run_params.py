@@ -12,7 +12,8 @@ from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
 
 
 def _every(value: Any) -> int | str:
-    Every.of(value)
+    if value != "never":
+        Every.of(value)
     checked: int | str = value
     return checked
 
@@ -22,8 +23,8 @@ class RunParams(CheckedParams):
 
     checkpointEvery = param(
         "checkpointEvery",
-        "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto'; None keeps none",
-        optional(_every),
+        "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto', 'never'",
+        _every,
     )
     maxRestarts = param(
         "maxRestarts",
@@ -61,12 +62,12 @@ class RunParams(CheckedParams):
                     stacklevel=4,
                 )
 
-    def getCheckpointEvery(self) -> int | str | None:
+    def getCheckpointEvery(self) -> int | str:
         """The distance between checkpoints."""
-        value: int | str | None = self.getOrDefault(self.checkpointEvery)
+        value: int | str = self.getOrDefault(self.checkpointEvery)
         return value
 
-    def setCheckpointEvery(self: Self, value: int | str | None) -> Self:
+    def setCheckpointEvery(self: Self, value: int | str) -> Self:
         """Set the distance between checkpoints."""
         return self._set(checkpointEvery=value)
 

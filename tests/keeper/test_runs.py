@@ -305,13 +305,14 @@ def test_rows_that_come_back_different_in_the_same_fit_begin_the_epoch_again(tmp
 def test_a_temporary_directory_that_a_member_does_not_see_costs_a_warning(tmp_path):
     training, columns = CASES["SGD"]()
     kept = keeper(tmp_path, 1, token="nobody-announced-it")
-    with pytest.warns(RuntimeWarning, match=r"there are no checkpoints: .*rank 0 on .* cannot see"):
+    with pytest.warns(RuntimeWarning, match=r"there are no checkpoints: .*rank 0 on .* cannot read"):
         InlineCluster().gang(replace(training, keeper=kept), data(), columns)
     assert list(tmp_path.iterdir()) == []
-    kept = keeper(tmp_path, 1, token="announced")
+    kept = keeper(tmp_path, 3, token="announced")
     kept.checkpoints.announce("announced")
     InlineCluster().gang(replace(training, keeper=kept), data(), columns)
-    assert kept.checkpoints.latest() is not None
+    _, newest = kept.checkpoints.latest()
+    assert newest.manifest.clock.step == 9  # of ten: nobody would read that of the end
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

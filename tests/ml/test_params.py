@@ -97,7 +97,7 @@ DEFAULTS = {
     "runDir": None,
     "slotWait": 120.0,
     "allowPlaintext": False,
-    "checkpointEvery": None,
+    "checkpointEvery": "auto",
     "maxRestarts": 3,
     "minWorkers": None,
     "elasticWait": 300.0,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -39,6 +41,17 @@ def regressor(**given):
         "idCol": "row",
     }
     return TorchRegressor(**defaults | given)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A hook that writes down the steps that are taken, of all attempts."""
+
+    path: str
+
+    def on_step(self, run):
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{run.clock.step}\n")
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +91,21 @@ def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, u
     assert (tmp_path / "run" / "config.json").read_text() == config
 
 
-def test_without_a_directory_there_are_no_checkpoints(data):
-    with (
-        pytest.warns(UserWarning, match="checkpointEvery is 5, but there is no runDir"),
-        pytest.warns(UserWarning, match=r"minWorkers is 1, but without checkpoints .* stays as small as it is"),
-    ):
-        assert regressor(checkpointEvery=5, minWorkers=1, epochs=1).fit(data).report["restarts"] == 0
+@pytest.mark.chaos
+def test_without_a_directory_the_next_attempt_goes_on_and_nothing_stays(data, tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    fault, steps = Fault("fail", 1, 7, str(tmp_path / "mark")), Steps(str(tmp_path / "steps"))
+    model = regressor(checkpointEvery=2, hooks=[fault, steps]).fit(data)
+    assert_alike(model, undisturbed)
+    assert model.report["restarts"] == 1
+    assert [int(step) for step in (tmp_path / "steps").read_text().split()] == [*range(1, 8), *range(7, 13)]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_without_checkpoints_fewer_members_begin_anew(data):
+    with pytest.warns(UserWarning, match=r"minWorkers is 1, but without checkpoints .* stays as small as it is"):
+        assert regressor(checkpointEvery="never", minWorkers=1, epochs=1).fit(data).report["restarts"] == 0
 
 
 def test_an_error_of_one_member_is_tried_a_second_time(data, tmp_path):
