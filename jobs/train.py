@@ -6,8 +6,8 @@ The configuration holds the arguments of ``train``; conf/train/digits.yaml is an
 resolved, ``--estimator.help sparkdl.TorchClassifier`` says what an estimator takes. A class or function is an import
 path, or a ``class_path`` with ``init_args``.
 
-On SIGTERM, to the driver or to Spark's JVM, the members save a checkpoint, if the estimator has a ``runDir``, and the job
-exits with 143 within 30 s. The same command goes on from there.
+On SIGTERM, to the driver or to Spark's JVM, the members save a checkpoint, if the estimator has a ``runDir``, and
+the job exits with 143 within 30 s. The same command goes on from there.
 """
 
 from __future__ import annotations
