@@ -1,0 +1,194 @@
+"""A part as blocks of bytes, which Spark can keep, and as files that every task of a host can map.
+
+A block is some rows of all columns, in row-id order:
+
+    8 bytes    length of the header, little-endian
+    header     JSON: rows, and of each column its name, dtype, shape of a row, and values where rows are ragged
+    bytes      of one column after the other; of a ragged one its values, then its bounds
+
+A store is a folder with a folder for each part, which has a file for each column, written from the blocks in their
+order. It comes into its place complete, by a rename, so two tasks that write the same part do not disturb each other,
+and a task that finds one knows that it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparkdl.feed.columns import Columns
+from sparkdl.feed.part import Part
+from sparkdl.tensors import DTYPES, Input, Ragged
+
+BYTES = 16 << 20
+"""Bytes of a block, about: more makes Spark's rows clumsy, fewer costs time for each."""
+
+_ABOUT = "part.json"
+_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class About:
+    """What a part is, without its rows.
+
+    Attributes:
+        rows: how many.
+        columns: column name -> dtype name and shape of a row, of a value where rows are ragged.
+    """
+
+    rows: int
+    columns: Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
+    """A part's rows as blocks of about ``size`` bytes; at least one, which has no rows where the part has none."""
+    row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
+    step = max(1, size // max(1, row))
+    for first in range(0, max(1, part.rows), step):
+        rows = torch.arange(first, min(first + step, part.rows))
+        chosen = rows if part.order is None else part.order[rows]
+        yield _block(len(rows), {name: tensor.index_select(0, chosen) for name, tensor in part.tensors.items()})
+
+
+def _block(rows: int, tensors: Mapping[str, Input]) -> bytes:
+    columns, pieces = [], []
+    for name, tensor in tensors.items():
+        values = tensor.values if isinstance(tensor, Ragged) else tensor
+        about: dict[str, Any] = {"name": name, "dtype": _DTYPES[values.dtype], "shape": list(values.shape[1:])}
+        pieces.append(_bytes(values))
+        if isinstance(tensor, Ragged):
+            about |= {"values": len(values), "padding": tensor.padding}
+            pieces.append(_bytes(tensor.bounds))
+        columns.append(about)
+    header = json.dumps({"rows": rows, "columns": columns}).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([struct.pack("<Q", len(header)), header, *pieces])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:
+    (length,) = struct.unpack("<Q", block[:8])
+    return json.loads(bytes(block[8 : 8 + length])), 8 + length
+
+
+class Store:
+    """Parts on this host's disk.
+
+    Args:
+        folder: where; it is made with the first part.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def has(self, index: int) -> bool:
+        """Whether a part is here."""
+        return (self._at(index) / _ABOUT).exists()
+
+    def write(self, index: int, blocks: Iterable[bytes]) -> None:
+        """Write a part's blocks, in their order; if another task was faster, its files stay."""
+        made = self.folder / f"{uuid.uuid4().hex}.tmp"
+        made.mkdir(parents=True)
+        try:
+            _write(made, blocks)
+            made.rename(self._at(index))
+        except OSError:
+            if not self.has(index):
+                raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def open(self, index: int, columns: Columns, parts: tuple[int, ...]) -> Part:
+        """Map a part.
+
+        Args:
+            index: which.
+            columns: what its tensors are for.
+            parts: rows of every part, by index.
+        """
+        folder = self._at(index)
+        about = json.loads((folder / _ABOUT).read_text())
+        tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
+        return Part(index, len(parts), about["rows"], parts, columns, tensors)
+
+    def remove(self) -> None:
+        """Delete all parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _at(self, index: int) -> Path:
+        return self.folder / f"part-{index:05d}"
+
+
+def _numbered(about: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    return enumerate(about["columns"])
+
+
+def _write(folder: Path, blocks: Iterable[bytes]) -> None:
+    about: dict[str, Any] = {"rows": 0, "columns": []}
+    for block in blocks:
+        view = memoryview(block)
+        header, first = _header(view)
+        if not about["columns"]:
+            about["columns"] = [
+                {**column, "values": 0} if "values" in column else column for column in header["columns"]
+            ]
+        for number, column in _numbered(header):
+            whole = about["columns"][number]
+            first = _append(folder / f"{number}.values", view, first, _size(column, header["rows"]))
+            if "values" in column:
+                first = _bounds(folder / f"{number}.bounds", view, first, header["rows"], whole["values"])
+                whole["values"] += column["values"]
+        about["rows"] += header["rows"]
+    (folder / _ABOUT).write_text(json.dumps(about))
+
+
+def _size(column: Mapping[str, Any], rows: int) -> int:
+    return int(column.get("values", rows)) * math.prod(column["shape"]) * DTYPES[column["dtype"]].itemsize
+
+
+def _append(path: Path, view: memoryview, first: int, size: int) -> int:
+    with path.open("ab") as file:
+        file.write(view[first : first + size])
+    return first + size
+
+
+def _bounds(path: Path, view: memoryview, first: int, rows: int, before: int) -> int:
+    size = 8 * (rows + 1)
+    bounds = np.frombuffer(view[first : first + size], np.int64) + before
+    with path.open("ab") as file:
+        file.write((bounds if not before and not path.stat().st_size else bounds[1:]).tobytes())
+    return first + size
+
+
+def _map(folder: Path, number: int, column: Mapping[str, Any], rows: int) -> Input:
+    values = column.get("values", rows)
+    tensor = _tensor(folder / f"{number}.values", DTYPES[column["dtype"]], (values, *column["shape"]))
+    if "values" not in column:
+        return tensor
+    return Ragged(tensor, _tensor(folder / f"{number}.bounds", torch.int64, (rows + 1,)), column["padding"])
+
+
+def _tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    with path.open("rb") as file:
+        # A private mapping: a model may write to a batch's memory without changing what the next round reads.
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(mapped, dtype=dtype).view(shape)

@@ -1,0 +1,179 @@
+"""What a cluster needs to map parts and reduce what comes of them, the same on every cluster.
+
+    with cluster.map_reduce(data, columns, parts=8) as jobs:      # the data are dealt out and packed, once
+        update, notes = jobs.run(work, state)                     # one round, again and again
+
+``work.map(state, part)`` returns tensors by name, which are reduced, and a note, plain data that comes back as it is.
+``work.reduce(one, other)`` takes two sets of tensors for one, elementwise. It is applied along a fixed tree over the
+parts' indices, ((0 1) (2 3)) ((4 5) 6) for seven, whatever the order in which they come: any order gives the same bits.
+"""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import cloudpickle
+from torch import Tensor
+
+from sparkdl import errors
+from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
+from sparkdl.feed.part import Part
+from sparkdl.shipping import unship
+
+Tensors = dict[str, Tensor]
+
+
+class RoundWork(Protocol):
+    """What a round does; it travels to the executors."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """What a part gives: tensors to be reduced, and a note. It must depend on nothing but its arguments."""
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """Two for one, elementwise: the tensors may be slices of what ``map`` returned."""
+
+
+class Jobs(Protocol):
+    """Data that are dealt out and packed, and rounds over them.
+
+    Attributes:
+        parts: rows of every part, by index.
+    """
+
+    parts: tuple[int, ...]
+
+    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+        """One round.
+
+        Args:
+            work: what it does.
+            state: plain data, as ``sparkdl.state`` packs it; it goes once to every executor.
+            number: of the round, for messages.
+
+        Returns:
+            The reduced tensors, and the notes in the parts' order.
+
+        Raises:
+            InvalidInput: the work refused its input; the message names the part.
+            MemberFailed: the work raised.
+            MemberLost: a part was lost more often than the cluster tries.
+        """
+
+
+class MapReducing(Protocol):
+    """A cluster of tasks that need not be alive together."""
+
+    def map_reduce(
+        self, data: Any, columns: Any = None, *, parts: int | None = None, shuffle: bool = True
+    ) -> AbstractContextManager[Jobs]:
+        """Deal out the data and pack them; at the end of the block they are dropped.
+
+        Args:
+            data: as for ``gang``.
+            columns: as for ``gang``.
+            parts: into how many parts; by default as many as there are slots.
+            shuffle: False leaves the rows in the partitions in which they lie, and takes no heed of ``parts``.
+
+        Raises:
+            InvalidInput: the data cannot be used, or have fewer rows than parts.
+        """
+
+
+@dataclass
+class Tree:
+    """Reduces what comes in the parts' order, and holds one for each level of the tree at most.
+
+    Attributes:
+        reduce: two for one.
+    """
+
+    reduce: Callable[[Tensors, Tensors], Tensors]
+    _stack: list[tuple[int, Tensors]] = field(default_factory=list)
+
+    def push(self, tensors: Tensors) -> None:
+        """Take the next part's."""
+        height = 0
+        while self._stack and self._stack[-1][0] == height:
+            tensors = self.reduce(self._stack.pop()[1], tensors)
+            height += 1
+        self._stack.append((height, tensors))
+
+    def result(self) -> Tensors:
+        """What all parts come to.
+
+        Raises:
+            InvalidInput: there was none.
+        """
+        if not self._stack:
+            raise InvalidInput("there are no parts to reduce.")
+        _, total = self._stack.pop()
+        while self._stack:
+            total = self.reduce(self._stack.pop()[1], total)
+        return total
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What came of one part: tensors and a note, or what went wrong.
+
+    Attributes:
+        index: the part's.
+        tensors: what is reduced.
+        note: what is not.
+        trouble: kind, message and traceback of an error; None where there is none.
+        host: where it happened.
+    """
+
+    index: int
+    tensors: Tensors = field(default_factory=dict)
+    note: Any = None
+    trouble: tuple[str, str, str] | None = None
+    host: str = ""
+
+
+def mapped(work: bytes, state: Any, part: Part) -> Mapped:
+    """Map a part. An error is returned: the cluster would try it again, and it would be raised again.
+
+    Raises:
+        OSError: a disk or a network failed, and may not the next time.
+    """
+    try:
+        tensors, note = unship(work).map(state, part)
+        return Mapped(part.index, tensors, note, host=socket.gethostname())
+    except OSError:
+        raise
+    except Exception as error:
+        message = error.message if isinstance(error, SparkdlError) else str(error)
+        trace = "".join(traceback.format_exception(error))
+        return Mapped(part.index, trouble=(type(error).__name__, message, trace), host=socket.gethostname())
+
+
+def settle(found: Sequence[Mapped], number: int) -> None:
+    """Raise what went wrong in a round, at the first of the parts where something did.
+
+    Raises:
+        SparkdlError: something did.
+    """
+    failed = [each for each in found if each.trouble is not None]
+    if not failed:
+        return
+    first = min(failed, key=lambda each: each.index)
+    assert first.trouble is not None
+    kind, message, trace = first.trouble
+    place = Place("map", first.index, first.host, step=number)
+    text = f"part {first.index} in round {number}: {message}"
+    error = getattr(errors, kind, None)
+    if isinstance(error, type) and issubclass(error, SparkdlError):
+        raise error(text, place=place, trace=None if issubclass(error, InvalidInput) else trace)
+    raise MemberFailed(f"part {first.index} in round {number}: {kind}: {message}", place=place, trace=trace)
+
+
+def dumps(found: Mapped) -> bytes:
+    """What came of a part, as bytes for the driver."""
+    packed: bytes = cloudpickle.dumps(found)
+    return packed

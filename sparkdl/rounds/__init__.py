@@ -1,0 +1,62 @@
+"""How rounds agree: the second plane, of MapReduce jobs whose tasks need not be alive together.
+
+A round maps every part with the same state, reduces what comes of it over the parts, and applies the result to the
+state on the driver:
+
+    U_k, memory_k' = map(S, part_k, memory_k)        on the executors, a task a part
+    U              = U_1 + U_2 + ... + U_K           by a fixed tree over the parts' indices
+    S'             = apply(S, U)                     on the driver
+
+An algorithm is configuration, a frozen dataclass whose fields are its hyperparameters, and all that changes is outside
+of it: in the state, which is saved after every round, and in the memory of each part, which counts once the round it
+was written in does. So a task may run twice, or somewhere else, and a driver that is killed goes on with the round
+after the last. Each algorithm is one file that reads alone; ``sparkdl.rounds.run`` is the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from sparkdl.feed.part import Part
+from sparkdl.objective import Objective
+
+State = dict[str, Any]
+"""Plain data, as ``sparkdl.state`` packs it; ``"weights"`` is the best ``state_dict`` of the model that is known."""
+
+Update = dict[str, Tensor]
+"""What a part gives to a round. Tensors of any shape; those of the same name have the same one for all parts."""
+
+Memory = Any
+"""What a part keeps for itself from round to round: plain data, or None for nothing."""
+
+
+class Algorithm(Protocol):
+    """How rounds agree: a frozen dataclass."""
+
+    def init(self, objective: Objective, seed: int) -> State:
+        """The state before the first round."""
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        """What a part has to say to the state, and what it will remember.
+
+        It depends on nothing but its arguments: a task that runs twice gives the same bits. It must not change them.
+        """
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        """Two updates as one, elementwise: a large update is reduced in pieces, and the tensors may be slices."""
+
+    def apply(self, state: State, update: Update) -> State:
+        """The state after the round, from the one before it and all parts' updates."""
+
+    def done(self, state: State) -> bool:
+        """Whether there is no need of another round."""
+
+    def row(self, state: State) -> dict[str, float | str]:
+        """What the history says of the round that the state comes from."""
+
+
+def add(one: Update, other: Update) -> Update:
+    """The sum of two updates, which is how most algorithms reduce."""
+    return {name: tensor + other[name] for name, tensor in one.items()}

@@ -1,0 +1,194 @@
+"""Consensus ADMM: every part has weights of its own, which are drawn together.
+
+    minimise  sum_i f_i(x_i) + g(z)   subject to   x_i = z,   i = 1 ... N
+
+    x_i = argmin  f_i(x) + rho_i/2 ||x - z + u_i||^2        on the executors
+    h_i = alpha x_i + (1 - alpha) z                          over-relaxation
+    z'  = prox_{g / (N rho_i)}( mean_i(h_i + u_i) )          on the driver
+    u_i = u_i + h_i - z'                                     scaled dual variables
+
+with ``f_i = F_i / M`` the part's share of the mean loss, so that ``sum_i f_i`` is the loss whatever the number of
+parts, and ``rho_i = rho / N``, so that ``rho`` means the same for any number of them. Primal and dual residuals are
+
+    ||r||^2 = sum_i ||x_i - z'||^2          ||s||^2 = N rho_i^2 ||z' - z||^2
+
+and it is over when, n being the number of parameters,
+
+    ||r|| <= sqrt(N n) absolute + relative max( sqrt(sum_i ||x_i||^2), sqrt(N) ||z'|| )
+    ||s|| <= sqrt(N n) absolute + relative rho_i sqrt(sum_i ||u_i||^2)
+
+S. Boyd et al., Distributed optimization and statistical learning via the alternating direction method of multipliers,
+Foundations and Trends in Machine Learning 3(1), 2011, sections 3 and 7. Where one of the two residuals, relative to
+what it is compared with, is ``balance`` times the other, ``rho`` is multiplied or divided by ``factor`` and every
+``u_i`` rescaled, for the first ``adapt`` rounds: B. Wohlberg, ADMM penalty parameter selection by residual balancing,
+2017. A part's memory is ``(x_i, h_i, u_i)``; sums over parts are taken of deviations from ``z``, which are small where
+it matters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.part import Part
+from sparkdl.objective import Objective
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.averaging import average, weighed
+from sparkdl.rounds.evaluation import alone, mass_of
+from sparkdl.rounds.flat import flatten, module_of, rest, start, unflatten, weights_of
+from sparkdl.rounds.prox import Prox, penalised
+from sparkdl.rounds.solvers import Problem, Smooth
+
+
+class Solver(Protocol):
+    """How a part solves its own problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.solvers``."""
+
+    def solve(self, problem: Problem) -> None:
+        """Set the problem's module to the solution."""
+
+
+@dataclass(frozen=True)
+class ConsensusADMM:
+    """Consensus ADMM.
+
+    Attributes:
+        rho: the penalty for leaving the consensus, above 0.
+        prox: a penalty on the weights, such as ``L1(1e-3)``; None for none.
+        solver: how a part solves its own problem; each begins where it was last.
+        alpha: over-relaxation, 1 (none) to 1.8.
+        absolute: absolute tolerance of the stopping rule.
+        relative: relative tolerance of the stopping rule.
+        balance: how many times the other a relative residual may be before ``rho`` is changed.
+        factor: what ``rho`` is multiplied or divided by.
+        adapt: rounds after which ``rho`` stays as it is; 0 never changes it.
+        shuffle: deal the rows out anew, so that every part represents the whole; False leaves them where they are.
+    """
+
+    rho: float = 1.0
+    prox: Prox | None = None
+    solver: Solver = field(default_factory=Smooth)
+    alpha: float = 1.6
+    absolute: float = 1e-6
+    relative: float = 1e-4
+    balance: float = 10.0
+    factor: float = 2.0
+    adapt: int = 50
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rho < math.inf:
+            raise InvalidInput(f"ConsensusADMM has rho={self.rho!r}; expected a number above 0.")
+        if not 0 < self.alpha < 2:
+            raise InvalidInput(f"ConsensusADMM has alpha={self.alpha!r}; expected 1 (no over-relaxation) to 1.8.")
+        for name, least in (("absolute", 0), ("relative", 0), ("balance", 1), ("factor", 1), ("adapt", 0)):
+            if not getattr(self, name) >= least:
+                raise InvalidInput(f"ConsensusADMM has {name}={getattr(self, name)!r}; expected at least {least}.")
+
+    def init(self, objective: Objective, seed: int) -> State:
+        """See ``Algorithm``; the first round weighs the rows, for ``M`` and ``N``."""
+        weights, names = start(objective, seed)
+        known = {"mass": None, "parts": 0, "round": 0, "rho": self.rho}
+        return {"weights": weights, "names": names, "seed": seed, **known, "row": {}, "over": False}
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        """See ``Algorithm``: the part's own problem, and what it says of the consensus."""
+        if state["mass"] is None:
+            mass = mass_of(alone(part, objective.criterion()))
+            return _scalars(mass=mass, parts=1.0), None
+        z, rho = flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
+        x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
+        module = module_of(objective, unflatten(x, state["weights"], state["names"]))
+        key = (state["seed"], part.index)
+        problem = Problem(objective, module, part, state["mass"], rho, z - u, state["round"], key)
+        self.solver.solve(problem)
+        x = problem.x
+        h = self.alpha * x + (1 - self.alpha) * z
+        apart, drawn = (x - z).double(), (h + u - z).double()
+        update = {"apart": x - z, "drawn": h + u - z}
+        squares = {"apart2": apart @ apart, "drawn2": drawn @ drawn, "x2": x.double() @ x.double()}
+        others = weighed(rest(weights_of(module), state["names"]), 1.0)
+        return {**update, **_scalars(**squares), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
+
+    def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
+        """``x`` and ``u`` of the round before, now that its ``z'`` is known; scaled to another ``rho``."""
+        u = memory["u"] + memory["h"] - z
+        return memory["x"], u * (memory["rho"] / rho)
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        """See ``Algorithm``: sums."""
+        return add(one, other)
+
+    def apply(self, state: State, update: Update) -> State:
+        """See ``Algorithm``: the consensus, the residuals, and the next ``rho``."""
+        if state["mass"] is None:
+            return self._weighed(state, update)
+        parts, names = state["parts"], state["names"]
+        z = flatten(state["weights"], names)
+        consensus = self._prox(state, z + update["drawn"] / parts)
+        moved = consensus - z
+        residuals = self._residuals(update, consensus, moved.double(), state["rho"] / parts, parts)
+        others = rest(state["weights"], names)
+        weights = {**unflatten(consensus, state["weights"], names), **average(update, others)}
+        row = {name: residuals[name] for name in ("primal", "dual")} | {"rho": state["rho"]}
+        over = residuals["primal"] <= residuals["primal_bound"] and residuals["dual"] <= residuals["dual_bound"]
+        rho = self._balanced(state, residuals)
+        return {**state, "weights": weights, "round": state["round"] + 1, "row": row, "rho": rho, "over": over}
+
+    def done(self, state: State) -> bool:
+        """See ``Algorithm``: Boyd's stopping rule."""
+        return bool(state["over"])
+
+    def row(self, state: State) -> dict[str, float | str]:
+        """See ``Algorithm``: ``||r||``, ``||s||`` and ``rho``."""
+        return dict(state["row"])
+
+    def _weighed(self, state: State, update: Update) -> State:
+        mass, parts = float(update["mass"]), round(float(update["parts"]))
+        if not mass:
+            raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+        return {**state, "mass": mass, "parts": parts}
+
+    def _prox(self, state: State, v: Tensor) -> Tensor:
+        """``prox_{g / (N rho_i)}(v)`` of what is penalised; the rest is ``v``."""
+        if self.prox is None:
+            return v
+        weights = unflatten(v, state["weights"], state["names"])
+        wanted = penalised({name: weights[name] for name in state["names"]}, self.prox.biases)
+        t = 1 / state["rho"]
+        found = {name: self.prox.prox(weights[name], t) if on else weights[name] for name, on in wanted.items()}
+        return flatten(found, state["names"])
+
+    def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, parts: int) -> dict[str, float]:
+        """Both residuals, and what each has to come below."""
+        step = float(moved @ moved)
+        primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + parts * step
+        duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + parts * step
+        root = math.sqrt(parts * len(z)) * self.absolute
+        size = max(math.sqrt(float(update["x2"])), math.sqrt(parts) * float(z.double().norm()))
+        dual_size = rho * math.sqrt(max(duals, 0.0))
+        return {
+            "primal": math.sqrt(max(primal, 0.0)),
+            "dual": math.sqrt(parts) * rho * math.sqrt(step),
+            "primal_bound": root + self.relative * size,
+            "dual_bound": root + self.relative * dual_size,
+            "size": size,
+            "dual_size": dual_size,
+        }
+
+    def _balanced(self, state: State, residuals: dict[str, float]) -> float:
+        rho: float = state["rho"]
+        if state["round"] >= self.adapt or not (residuals["size"] and residuals["dual_size"]):
+            return rho
+        primal, dual = residuals["primal"] / residuals["size"], residuals["dual"] / residuals["dual_size"]
+        if primal > self.balance * dual:
+            return rho * self.factor
+        return rho / self.factor if dual > self.balance * primal else rho
+
+
+def _scalars(**values: Tensor | float) -> Update:
+    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

@@ -1,0 +1,112 @@
+"""Parallel SGD: every part trains alone from the same weights, and the weights are averaged.
+
+    w_k  = SGD(w; part k)          ``epochs`` passes over the part's own rows, k = 1 ... K
+    w'   = sum_k p_k w_k           p_k = M_k / sum M, what the part's rows weigh; 1 / K with ``weighted=False``
+
+With one round it is SimuParallelSGD: M. Zinkevich, M. Weimer, A. Smola and L. Li, Parallelized stochastic gradient
+descent, NIPS 2010, for convex losses. With more, iterated averaging: R. McDonald, K. Hall and G. Mann, Distributed
+training strategies for the structured perceptron, NAACL 2010; with deep networks all parts must begin with the same
+weights in each round, as they do here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.part import Part
+from sparkdl.objective import Objective
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.evaluation import alone, mass_of
+from sparkdl.rounds.flat import Weights, module_of, start, weights_of
+from sparkdl.rounds.local import Local
+
+
+@dataclass(frozen=True)
+class ParallelSGD:
+    """Parallel SGD.
+
+    Attributes:
+        rounds: how often weights are averaged; 1 is Zinkevich's form.
+        epochs: passes over a part's rows in a round.
+        batch_size: rows of a step of one part.
+        weighted: a part counts as much as its rows weigh; False for all parts the same.
+        shuffle: deal the rows out anew, so that every part represents the whole; False for data that are mixed already.
+    """
+
+    rounds: int = 10
+    epochs: int = 1
+    batch_size: int = 32
+    weighted: bool = True
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"ParallelSGD has {name}={getattr(self, name)!r}; expected at least 1.")
+
+    def init(self, objective: Objective, seed: int) -> State:
+        """See ``Algorithm``."""
+        weights, _ = start(objective, seed)
+        return {"weights": weights, "round": 0, "seed": seed, "loss": None}
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        """See ``Algorithm``: the part's own training, from the common weights."""
+        module = module_of(objective, state["weights"])
+        local = Local(self.epochs, self.batch_size, state["round"], (state["seed"], part.index))
+        loss, _ = local.train(objective, module, part)
+        mass = mass_of(alone(part, objective.criterion()))
+        share = mass if self.weighted else float(mass > 0)
+        return {**weighed(weights_of(module), share), **_scalars(loss=loss, mass=mass)}, None
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        """See ``Algorithm``: sums."""
+        return add(one, other)
+
+    def apply(self, state: State, update: Update) -> State:
+        """See ``Algorithm``: the average."""
+        loss, mass = float(update["loss"]), float(update["mass"])
+        weights = average(update, state["weights"])
+        return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / mass}
+
+    def done(self, state: State) -> bool:
+        """See ``Algorithm``."""
+        return bool(state["round"] >= self.rounds)
+
+    def row(self, state: State) -> dict[str, float | str]:
+        """See ``Algorithm``: the mean loss of the parts' last passes, each before its step."""
+        return {"loss": state["loss"]}
+
+
+def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
+    """Weights times a part's share, and the share: what ``average`` divides when all are added."""
+    found = {f"weights/{name}": tensor.to(_summed(tensor)) * share for name, tensor in weights.items()}
+    return {**found, **_scalars(share=share)}
+
+
+def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
+    """The weighted mean of weights, in the dtypes of ``like``; whole numbers are rounded.
+
+    Raises:
+        InvalidInput: nobody has a share in it.
+    """
+    share = float(update["share"])
+    if not share:
+        raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+    means = {name: update[f"weights/{name}"] / share for name in like}
+    return {
+        name: (mean if like[name].is_floating_point() else mean.round()).to(like[name].dtype)
+        for name, mean in means.items()
+    }
+
+
+def _summed(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.is_floating_point() else torch.float64
+
+
+def _scalars(**values: Tensor | float) -> Update:
+    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

@@ -1,0 +1,65 @@
+"""What is trained of a model's weights, as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.objective import Objective
+
+Weights = dict[str, Tensor]
+
+
+def start(objective: Objective, seed: int) -> tuple[Weights, list[str]]:
+    """A new model's ``state_dict``, and the names of what is trained in it, tied parameters once."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = objective.build()
+    return weights_of(module), list(trainable(module))
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """A copy of the module's ``state_dict``."""
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def module_of(objective: Objective, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A module with these weights, a copy of them."""
+    with torch.random.fork_rng(devices=[]):
+        module = objective.build()
+    module.load_state_dict(dict(weights))
+    return module
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Name -> parameter that is trained, in the order of the module."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """The named tensors one behind the other."""
+    return torch.cat([weights[name].detach().flatten() for name in names])
+
+
+def unflatten(flat: Tensor, weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
+    """The weights with the values of ``flat`` under the names, and the others as they are."""
+    found, first = dict(weights), 0
+    for name in names:
+        shape, size = weights[name].shape, weights[name].numel()
+        found[name] = flat[first : first + size].view(shape).clone()
+        first += size
+    return found
+
+
+def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
+    """The gradients one behind the other; of what the loss does not depend on, zeros."""
+    return torch.cat(
+        [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters.values()]
+    )
+
+
+def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
+    """What is not trained and can be averaged: floating-point buffers, and parameters that are frozen."""
+    return {name: tensor for name, tensor in weights.items() if name not in names and tensor.is_floating_point()}

@@ -1,0 +1,86 @@
+"""Training on one part alone, which the averaging algorithms and inexact ADMM have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.part import Part
+from sparkdl.feed.sampling import generator
+from sparkdl.objective import Objective
+from sparkdl.rounds.evaluation import alone, batches
+from sparkdl.rounds.flat import trainable
+from sparkdl.tensors import arguments
+
+Pull = Callable[[Sequence[nn.Parameter]], None]
+"""Adds to the gradients, after the backward pass and before they are clipped."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a part is trained on.
+
+    Attributes:
+        epochs: passes over its rows.
+        batch_size: rows of a step, of this part alone.
+        round: which round; optimizers are new in each, and a scheduler is stepped as often as there were rounds.
+        key: numbers that the order of the rows and the model's random numbers depend on, and on nothing else.
+        pull: see ``Pull``; None for nothing.
+    """
+
+    epochs: int
+    batch_size: int
+    round: int
+    key: tuple[int, ...]
+    pull: Pull | None = None
+
+    def train(self, objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
+        """Train the module in place.
+
+        Returns:
+            The sum of the losses of the last pass, as they were before each step, and their mass; float64 scalars.
+
+        Raises:
+            InvalidInput: a loss is not finite.
+        """
+        criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
+        own, parameters = alone(part, criterion), list(trainable(module).values())
+        optimizer = self._optimizer(objective, parameters)
+        total = mass = torch.zeros((), dtype=torch.float64)
+        module.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for epoch in range(self.epochs):
+                total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+                for batch in batches(own, self.batch_size, seed=seed, epoch=epoch):
+                    loss = criterion(module(*arguments(batch.inputs)), batch)
+                    optimizer.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    self._step(objective, parameters, optimizer)
+                    total += loss.detach().double() * batch.weight
+                    mass += batch.weight
+        if not bool(torch.isfinite(total)):
+            raise InvalidInput("the loss is not finite; lower the learning rate, or set clipNorm.")
+        return total, mass
+
+    def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = objective.optimizer(parameters)
+        if objective.scheduler is not None:
+            scheduler = objective.scheduler(optimizer)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+                for _ in range(self.round):
+                    scheduler.step()
+        return optimizer
+
+    def _step(self, objective: Objective, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        if self.pull is not None:
+            self.pull(parameters)
+        if objective.clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, objective.clip_norm)
+        optimizer.step()
