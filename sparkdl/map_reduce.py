@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import cloudpickle
 from torch import Tensor
 
 from sparkdl import errors
@@ -35,7 +34,7 @@ class RoundWork(Protocol):
         """What a part gives: tensors to be reduced, and a note. It must depend on nothing but its arguments."""
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """Two for one, elementwise: the tensors may be slices of what ``map`` returned."""
+        """Two for one, tensor by tensor and elementwise: it may be given a few of the names, and slices of them."""
 
 
 class Jobs(Protocol):
@@ -171,9 +170,3 @@ def settle(found: Sequence[Mapped], number: int) -> None:
     if isinstance(error, type) and issubclass(error, SparkdlError):
         raise error(text, place=place, trace=None if issubclass(error, InvalidInput) else trace)
     raise MemberFailed(f"part {first.index} in round {number}: {kind}: {message}", place=place, trace=trace)
-
-
-def dumps(found: Mapped) -> bytes:
-    """What came of a part, as bytes for the driver."""
-    packed: bytes = cloudpickle.dumps(found)
-    return packed

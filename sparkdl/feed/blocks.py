@@ -21,7 +21,6 @@ import shutil
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part
+from sparkdl.feed.spool import Spool
 from sparkdl.tensors import DTYPES, Input, Ragged
 
 BYTES = 16 << 20
@@ -38,19 +39,6 @@ BYTES = 16 << 20
 
 _ABOUT = "part.json"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class About:
-    """What a part is, without its rows.
-
-    Attributes:
-        rows: how many.
-        columns: column name -> dtype name and shape of a row, of a value where rows are ragged.
-    """
-
-    rows: int
-    columns: Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
@@ -114,16 +102,19 @@ class Store:
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    def open(self, index: int, columns: Columns, parts: tuple[int, ...]) -> Part:
+    def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
         """Map a part.
 
         Args:
             index: which.
             columns: what its tensors are for.
             parts: rows of every part, by index.
+            layout: what an empty part's columns are like: as those of the others.
         """
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
+        if not about["rows"]:
+            return Part(index, len(parts), 0, parts, columns, Spool(columns).seal(dict(layout)))
         tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
         return Part(index, len(parts), about["rows"], parts, columns, tensors)
 

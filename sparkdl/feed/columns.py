@@ -80,6 +80,7 @@ class Columns:
         row_id: an integer per row, unique in the data set, that fixes the order of rows; None: the order in which
             they arrive.
         floating: the dtype of floating-point columns without a dtype of their own.
+        client: an integer per row, whose rows it is, for what is trained client by client.
     """
 
     inputs: tuple[Column, ...]
@@ -88,6 +89,7 @@ class Columns:
     validation: Column | None = None
     row_id: Column | None = None
     floating: str = "float32"
+    client: Column | None = None
 
     @staticmethod
     def of(columns: Columns | Sequence[str] | None, names: Sequence[str]) -> Columns:
@@ -111,7 +113,7 @@ class Columns:
         Raises:
             InvalidInput: two uses of a column ask for different dtypes or shapes.
         """
-        single = (self.weight, self.validation, self.row_id)
+        single = (self.weight, self.validation, self.row_id, self.client)
         others = (*self.targets, *(column for column in single if column is not None))
         merged: dict[str, Column] = {}
         for column in (*self.inputs, *others):

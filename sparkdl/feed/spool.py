@@ -41,7 +41,7 @@ class Spool:
 
     def __init__(self, columns: Columns, *, directory: str | None = None, part: int | None = None) -> None:
         self.rows = 0
-        numbers = (columns.weight, columns.validation, columns.row_id)
+        numbers = (columns.weight, columns.validation, columns.row_id, columns.client)
         single = {column.name for column in numbers if column is not None}  # one number a row, never an array
         self._files = {column.name: _open(column, single, directory) for column in columns}
         self._columns = columns

@@ -45,7 +45,7 @@ class Algorithm(Protocol):
         """
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """Two updates as one, elementwise: a large update is reduced in pieces, and the tensors may be slices."""
+        """Two updates as one, tensor by tensor and elementwise: a large update is reduced in pieces of its tensors."""
 
     def apply(self, state: State, update: Update) -> State:
         """The state after the round, from the one before it and all parts' updates."""

@@ -38,7 +38,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.averaging import average, weighed
+from sparkdl.rounds.averaging import average, scalars, weighed
 from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.flat import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
@@ -99,7 +99,7 @@ class ConsensusADMM:
         """See ``Algorithm``: the part's own problem, and what it says of the consensus."""
         if state["mass"] is None:
             mass = mass_of(alone(part, objective.criterion()))
-            return _scalars(mass=mass, parts=1.0), None
+            return scalars(mass=mass, parts=1.0), None
         z, rho = flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
         x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
         module = module_of(objective, unflatten(x, state["weights"], state["names"]))
@@ -112,7 +112,7 @@ class ConsensusADMM:
         update = {"apart": x - z, "drawn": h + u - z}
         squares = {"apart2": apart @ apart, "drawn2": drawn @ drawn, "x2": x.double() @ x.double()}
         others = weighed(rest(weights_of(module), state["names"]), 1.0)
-        return {**update, **_scalars(**squares), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
+        return {**update, **scalars(**squares), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
         """``x`` and ``u`` of the round before, now that its ``z'`` is known; scaled to another ``rho``."""
@@ -188,7 +188,3 @@ class ConsensusADMM:
         if primal > self.balance * dual:
             return rho * self.factor
         return rho / self.factor if dual > self.balance * primal else rho
-
-
-def _scalars(**values: Tensor | float) -> Update:
-    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

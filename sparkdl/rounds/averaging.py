@@ -58,10 +58,11 @@ class ParallelSGD:
         """See ``Algorithm``: the part's own training, from the common weights."""
         module = module_of(objective, state["weights"])
         local = Local(self.epochs, self.batch_size, state["round"], (state["seed"], part.index))
-        loss, _ = local.train(objective, module, part)
-        mass = mass_of(alone(part, objective.criterion()))
+        own = alone(part, objective.criterion())
+        loss, _ = local.train(objective, module, own)
+        mass = mass_of(own)
         share = mass if self.weighted else float(mass > 0)
-        return {**weighed(weights_of(module), share), **_scalars(loss=loss, mass=mass)}, None
+        return {**weighed(weights_of(module), share), **scalars(loss=loss, mass=mass)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
         """See ``Algorithm``: sums."""
@@ -85,7 +86,7 @@ class ParallelSGD:
 def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
     """Weights times a part's share, and the share: what ``average`` divides when all are added."""
     found = {f"weights/{name}": tensor.to(_summed(tensor)) * share for name, tensor in weights.items()}
-    return {**found, **_scalars(share=share)}
+    return {**found, **scalars(share=share)}
 
 
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
@@ -108,5 +109,6 @@ def _summed(tensor: Tensor) -> torch.dtype:
     return tensor.dtype if tensor.is_floating_point() else torch.float64
 
 
-def _scalars(**values: Tensor | float) -> Update:
+def scalars(**values: Tensor | float) -> Update:
+    """Numbers as an update has them, float64 scalars."""
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

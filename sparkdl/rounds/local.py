@@ -13,7 +13,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
 from sparkdl.objective import Objective
-from sparkdl.rounds.evaluation import alone, batches
+from sparkdl.rounds.evaluation import batches
 from sparkdl.rounds.flat import trainable
 from sparkdl.tensors import arguments
 
@@ -40,7 +40,7 @@ class Local:
     pull: Pull | None = None
 
     def train(self, objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
-        """Train the module in place.
+        """Train the module in place, on a part that is ``alone``.
 
         Returns:
             The sum of the losses of the last pass, as they were before each step, and their mass; float64 scalars.
@@ -49,7 +49,7 @@ class Local:
             InvalidInput: a loss is not finite.
         """
         criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
-        own, parameters = alone(part, criterion), list(trainable(module).values())
+        parameters = list(trainable(module).values())
         optimizer = self._optimizer(objective, parameters)
         total = mass = torch.zeros((), dtype=torch.float64)
         module.train()
@@ -57,7 +57,7 @@ class Local:
             torch.manual_seed(seed)
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-                for batch in batches(own, self.batch_size, seed=seed, epoch=epoch):
+                for batch in batches(part, self.batch_size, seed=seed, epoch=epoch):
                     loss = criterion(module(*arguments(batch.inputs)), batch)
                     optimizer.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -84,3 +84,15 @@ class Local:
         if objective.clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, objective.clip_norm)
         optimizer.step()
+
+
+def toward(v: Tensor, strength: float) -> Pull:
+    """Adds the gradient of ``strength/2 ||x - v||^2``, ``v`` being flat."""
+
+    def pull(parameters: Sequence[nn.Parameter]) -> None:
+        pieces = v.split([each.numel() for each in parameters])
+        for each, piece in zip(parameters, pieces, strict=True):
+            drawn = strength * (each.detach() - piece.view_as(each))
+            each.grad = drawn if each.grad is None else each.grad + drawn
+
+    return pull

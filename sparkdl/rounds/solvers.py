@@ -7,7 +7,6 @@ with ``F`` the sum of the part's losses, ``M`` the mass of all parts' rows and `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +17,7 @@ from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
 from sparkdl.rounds.evaluation import ROWS, alone, batches, evaluate, mass_of
 from sparkdl.rounds.flat import gradient_of, trainable
-from sparkdl.rounds.local import Local
+from sparkdl.rounds.local import Local, toward
 from sparkdl.tensors import arguments
 
 
@@ -160,25 +159,15 @@ class Steps:
 
     def solve(self, problem: Problem) -> None:
         """Set the module to what it comes to."""
-        mass = mass_of(alone(problem.part, problem.objective.criterion()))
+        own = alone(problem.part, problem.objective.criterion())
+        mass = mass_of(own)
         if not mass:
             problem.set(problem.v)  # the minimum of what is left
             return
-        local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull=_toward(problem, mass))
-        local.train(problem.objective, problem.module, problem.part)
-
-
-def _toward(problem: Problem, mass: float) -> Callable[[Sequence[nn.Parameter]], None]:
-    """Adds the gradient of the quadratic, on the scale on which the part's mean loss is minimised."""
-    strength = problem.rho * problem.mass / mass
-    pieces = problem.v.split([each.numel() for each in problem.parameters.values()])
-
-    def pull(parameters: Sequence[nn.Parameter]) -> None:
-        for each, piece in zip(parameters, pieces, strict=True):
-            toward = strength * (each.detach() - piece.view_as(each))
-            each.grad = toward if each.grad is None else each.grad + toward
-
-    return pull
+        # The part's mean loss is what is minimised, and the quadratic is on its scale.
+        pull = toward(problem.v, problem.rho * problem.mass / mass)
+        local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
+        local.train(problem.objective, problem.module, own)
 
 
 def _curvature(problem: Problem, d: Tensor) -> Tensor:
