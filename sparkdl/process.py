@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,7 +19,20 @@ from sparkdl.errors import PeerLost
 from sparkdl.feed.tables import read
 from sparkdl.member import Task, run_member
 from sparkdl.network import Address
+from sparkdl.shipping import unship
 from sparkdl.world import Meeting
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something for a process to do by itself, without a gang.
+
+    Attributes:
+        function: the pickled function, without arguments. What it returns is sent back; it must not raise.
+    """
+
+    function: bytes
+
 
 _CHILD = "import sys; from sparkdl.process import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
 
@@ -66,6 +80,11 @@ class MemberProcess:
         """Begin a task on the part in ``file``."""
         self.busy = True
         self.send((task, self.rank, file))
+
+    def call(self, function: bytes) -> None:
+        """Begin to call a pickled function."""
+        self.busy = True
+        self.send(Call(function))
 
     def send(self, message: object) -> None:
         """Send a message; whether the process still lives is for those to find out who wait for its answer."""
@@ -117,9 +136,13 @@ def serve(connection: int, lifeline: int) -> None:
 
     while True:
         try:
-            task, rank, file = parent.recv()
+            message = parent.recv()
         except EOFError:
             return
+        if isinstance(message, Call):
+            parent.send(unship(message.function)())
+            continue
+        task, rank, file = message
         meeting = Meeting(
             rank, task.size, task.run, task.attempt, Address("127.0.0.1"), timeout=task.timeout, device=task.device
         )
