@@ -1,0 +1,66 @@
+"""Proximal operators against their definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds.prox import L1, L2, Box, ElasticNet, Prox, penalised
+
+V = torch.tensor([-3.0, -0.4, 0.0, 0.2, 1.0, 5.0], dtype=torch.float64)
+PENALTIES = [L1(0.7), L2(0.7), ElasticNet(0.7, 0.3), ElasticNet(0.7, 1.0), Box(-1.0, 0.5), L1(0.0)]
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+@pytest.mark.parametrize("t", [0.1, 1.0, 3.0])
+def test_it_is_the_minimum_of_its_definition(penalty: Prox, t: float) -> None:
+    """No point near it is better, entry by entry."""
+    z = penalty.prox(V, t)
+
+    def cost(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([penalty.value(each) for each in x]) + (x - V).square() / (2 * t)
+
+    best = cost(z)
+    for step in (1e-1, 1e-3, 1e-5):
+        for way in (-step, step):
+            assert bool((cost(z + way) >= best - 1e-15).all())
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+def test_it_is_firmly_non_expansive(penalty: Prox) -> None:
+    other = V.flip(0) * 0.7
+    apart = penalty.prox(V, 0.5) - penalty.prox(other, 0.5)
+    assert float(apart.square().sum()) <= float(apart @ (V - other)) + 1e-12
+
+
+def test_l1_sets_small_entries_to_zero() -> None:
+    assert L1(1.0).prox(V, 0.5).tolist() == [-2.5, 0.0, 0.0, 0.0, 0.5, 4.5]
+
+
+def test_values() -> None:
+    assert float(L1(2.0).value(V)) == pytest.approx(2 * 9.6)
+    assert float(L2(2.0).value(V)) == pytest.approx(float(V.square().sum()))
+    assert float(ElasticNet(2.0, 0.5).value(V)) == pytest.approx(9.6 + float(V.square().sum()) / 2)
+    assert float(Box(-3, 5).value(V)) == 0.0
+    assert float(Box(-3, 4).value(V)) == float("inf")
+
+
+def test_biases_are_left_alone_unless_asked() -> None:
+    weights = {"0.weight": torch.zeros(3, 2), "0.bias": torch.zeros(3), "norm.weight": torch.zeros(3)}
+    assert penalised(weights, biases=False) == {"0.weight": True, "0.bias": False, "norm.weight": False}
+    assert all(penalised(weights, biases=True).values())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L1(-1), "L1 has strength=-1; expected a number of at least 0"),
+        (lambda: L2(float("nan")), "L2 has strength=nan"),
+        (lambda: ElasticNet(1.0, 1.5), "ratio=1.5; expected 0"),
+        (lambda: Box(1.0, 0.0), "low=1.0 and high=0.0"),
+    ],
+)
+def test_what_is_no_penalty(make, message) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()
