@@ -1,0 +1,190 @@
+"""What every algorithm of the rounds plane promises.
+
+class TestThatAlgorithm(AlgorithmContract):
+    algorithm = ThatAlgorithm(...)
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.checkpoint import Checkpoints
+from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.local_rounds import InlineJobs, dealt
+from sparkdl.map_reduce import Tensors
+from sparkdl.objective import Objective
+from sparkdl.rounds.run import Round, Rounds
+from sparkdl.state import pack_state, unpack_state
+
+ROWS = 90
+COLUMNS = Columns((Column("x"),), Column("y"), weight=Column("w"), client=Column("client", "int64"), floating="float64")
+ROUNDS = 5
+
+
+def data() -> dict[str, np.ndarray]:
+    """A regression with weights, of nine clients."""
+    random = np.random.default_rng(7)
+    x = random.normal(size=(ROWS, 4))
+    y = x @ [1.0, -2.0, 0.5, 0.0] + 0.3 + 0.1 * random.normal(size=ROWS)
+    return {"x": x, "y": y, "w": random.uniform(0.5, 2.0, ROWS), "client": np.arange(ROWS) % 9}
+
+
+def objective() -> Objective:
+    """Squared errors of a linear model, in fp64."""
+    optimizer = partial(torch.optim.SGD, lr=0.05)
+    return Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), optimizer, precision="fp64")
+
+
+def jobs(parts: int) -> InlineJobs:
+    """The data in so many parts."""
+    return InlineJobs(dealt(data(), COLUMNS, parts))
+
+
+@dataclass(frozen=True)
+class Fails:
+    """A round's work that fails on one part."""
+
+    work: Round
+    part: int
+
+    def map(self, state: Any, part: Any) -> tuple[Tensors, Any]:
+        """Fail, or map."""
+        if part.index == self.part:
+            raise LookupError("a fault on purpose")
+        return self.work.map(state, part)
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """As without the fault."""
+        return self.work.reduce(one, other)
+
+
+class Failing:
+    """Jobs of which one fails, in one round."""
+
+    def __init__(self, inner: InlineJobs, number: int, part: int) -> None:
+        self.parts = inner.parts
+        self._inner, self._number, self._part = inner, number, part
+
+    def run(self, work: Any, state: Any, *, number: int = 0) -> Any:
+        """The round, or the failure."""
+        return self._inner.run(Fails(work, self._part) if number == self._number else work, state, number=number)
+
+
+class AlgorithmContract:
+    """A concrete class says which algorithm."""
+
+    algorithm: Any
+
+    def rounds(self, folder: Path, *, kept: bool = False, rounds: int = ROUNDS, **options: Any) -> Rounds:
+        """A run in a folder."""
+        checkpoints = Checkpoints(str(folder / "checkpoints"), run="a run") if kept else None
+        memories = str(folder / "memories")
+        return Rounds(
+            self.algorithm,
+            objective(),
+            seed=3,
+            checkpoints=checkpoints,
+            memories=memories,
+            max_rounds=rounds,
+            **options,
+        )
+
+    def test_it_learns(self, tmp_path):
+        state, history = self.rounds(tmp_path, rounds=40).run(jobs(3))
+        assert [row["round"] for row in history] == list(range(len(history)))
+        weight = state["weights"]["weight"].flatten()
+        assert torch.allclose(weight, torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), atol=0.15)
+
+    def test_the_same_run_gives_the_same_bits(self, tmp_path):
+        one, _ = self.rounds(tmp_path / "one").run(jobs(3))
+        other, _ = self.rounds(tmp_path / "other").run(jobs(3))
+        assert pack_state(one) == pack_state(other)
+
+    def test_its_state_is_plain_data(self, tmp_path):
+        state, _ = self.rounds(tmp_path).run(jobs(3))
+        assert pack_state(unpack_state(pack_state(state))) == pack_state(state)
+        fresh = objective().build()
+        fresh.load_state_dict(state["weights"])
+
+    def test_it_changes_nothing_it_is_given(self, tmp_path):
+        before, _ = self.rounds(tmp_path, rounds=2).run(jobs(2))
+        kept = pack_state(before)
+        for part in dealt(data(), COLUMNS, 2):
+            update, memory = self.algorithm.map(objective(), before, part, None)
+            remembered = None if memory is None else pack_state(memory)
+            self.algorithm.map(objective(), before, part, copy.deepcopy(memory))
+            assert pack_state(before) == kept
+            assert remembered is None or pack_state(memory) == remembered
+            self.algorithm.apply(before, self.algorithm.reduce(update, update))
+            assert pack_state(before) == kept
+
+    def test_random_numbers_of_this_process_are_left_alone(self, tmp_path):
+        torch.manual_seed(11)
+        expected = torch.rand(3)
+        torch.manual_seed(11)
+        self.rounds(tmp_path, rounds=2).run(jobs(2))
+        assert torch.equal(torch.rand(3), expected)
+
+    def test_reducing_is_associative_and_piecewise(self, tmp_path):
+        state, _ = self.rounds(tmp_path, rounds=2).run(jobs(3))
+        found = [self.algorithm.map(objective(), state, part, None)[0] for part in dealt(data(), COLUMNS, 3)]
+        left = self.algorithm.reduce(self.algorithm.reduce(found[0], found[1]), found[2])
+        right = self.algorithm.reduce(found[0], self.algorithm.reduce(found[1], found[2]))
+        for name, tensor in left.items():
+            assert torch.allclose(tensor, right[name], rtol=1e-6, atol=1e-12)
+            flat = [each[name].reshape(-1)[:1] for each in found[:2]]
+            piece = self.algorithm.reduce({name: flat[0]}, {name: flat[1]})
+            whole = self.algorithm.reduce(found[0], found[1])[name].reshape(-1)[:1]
+            assert torch.equal(piece[name], whole)
+
+    def test_an_empty_part_makes_no_difference(self, tmp_path):
+        tables = dealt(data(), COLUMNS, 2)
+        whole, _ = self.rounds(tmp_path / "whole", rounds=3).run(InlineJobs(tables))
+        assert all(bool(torch.isfinite(each).all()) for each in whole["weights"].values())
+        import pyarrow as pa
+
+        arrays = data()
+        table = pa.table({name: list(array) for name, array in arrays.items()})
+        empty = InlineJobs(dealt([table.slice(0, 45), table.slice(45), table.slice(0, 0)], COLUMNS, 3))
+        state, _ = self.rounds(tmp_path / "empty", rounds=3).run(empty)
+        assert all(bool(torch.isfinite(each).all()) for each in state["weights"].values())
+
+    @pytest.mark.parametrize("number", range(ROUNDS))
+    def test_a_run_that_failed_goes_on_bit_equal(self, tmp_path, number):
+        whole, expected = self.rounds(tmp_path / "whole", kept=True).run(jobs(3))
+        part = number % 3
+        with pytest.raises(MemberFailed, match=f"part {part} in round {number}: LookupError"):
+            self.rounds(tmp_path / "run", kept=True).run(Failing(jobs(3), number, part))
+        state, history = self.rounds(tmp_path / "run", kept=True).run(jobs(3))
+        assert pack_state(state) == pack_state(whole)
+        timeless = [[{**row, "seconds": 0} for row in rows] for rows in (history, expected)]
+        assert timeless[0] == timeless[1]
+
+    def test_a_run_that_is_over_does_no_round_again(self, tmp_path):
+        state, history = self.rounds(tmp_path, kept=True).run(jobs(3))
+        again, same = self.rounds(tmp_path, kept=True).run(Failing(jobs(3), ROUNDS, 0))
+        assert pack_state(again) == pack_state(state)
+        assert same == history
+        more, longer = self.rounds(tmp_path, kept=True, rounds=ROUNDS + 1).run(jobs(3))
+        assert len(longer) >= len(history)
+        assert set(more) == set(state)
+
+    def test_other_parts_are_refused(self, tmp_path):
+        self.rounds(tmp_path, kept=True, rounds=1).run(jobs(3))
+        with pytest.raises(InvalidInput, match=r"were run on 3 parts of 90 rows, and now there are 2"):
+            self.rounds(tmp_path, kept=True, rounds=2).run(jobs(2))
+
+    def test_no_budget_is_no_round(self, tmp_path):
+        state, history = self.rounds(tmp_path, time_budget=0.0).run(jobs(3))
+        assert history == []
+        assert "weights" in state
