@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -29,6 +29,8 @@ from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
 from sparkdl.guard import Guard
+from sparkdl.local_rounds import inline_jobs, process_jobs
+from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
 from sparkdl.process import MemberProcess
@@ -102,6 +104,29 @@ class Cluster(Protocol):
             SparkdlError: the guard ended the gang, with its reason.
         """
 
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+    ) -> AbstractContextManager[Jobs]:
+        """Deal out the data and pack them, for rounds of tasks that need not be alive together.
+
+        Args:
+            data: as for ``gang``.
+            columns: as for ``gang``; with a client column all rows of a client come into one part.
+            parts: into how many parts; the cluster's ``size`` by default.
+            shuffle: False leaves the rows of a DataFrame in their partitions, and takes no heed of ``parts``.
+
+        Returns:
+            A block in which rounds run; see ``sparkdl.map_reduce``.
+
+        Raises:
+            InvalidInput: the data cannot be used.
+        """
+
 
 class InlineCluster:
     """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
@@ -134,6 +159,17 @@ class InlineCluster:
         if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
             raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
         return settle([outcome])
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; parts are mapped one after the other."""
+        return inline_jobs(data, columns, parts or self.size)
 
 
 class LocalCluster:
@@ -210,6 +246,22 @@ class LocalCluster:
                 for member, file in zip(chosen, files, strict=True):
                     member.start(task, file)
                 return settle(_collect(chosen, attempt, self._timeout))
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; the processes take one part after the other."""
+        return process_jobs(self._all, data, columns, parts or self.size)
+
+    @contextmanager
+    def _all(self) -> Iterator[list[MemberProcess]]:
+        with self._turn, self._first(self.size) as members:
+            yield members
 
     @contextmanager
     def _first(self, count: int) -> Iterator[list[MemberProcess]]:

@@ -11,6 +11,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.feed.blocks import Store, pack
 from sparkdl.feed.column_file import Layout
@@ -110,10 +112,12 @@ class _Task:
     layout: dict[str, Layout]
     work: bytes
 
-    def map(self, index: int) -> Mapped:
-        """Map a part, in a process."""
+    def map(self, index: int) -> bytes:
+        """Map a part, in a process; pickled, since a connection of multiprocessing would share tensors' memory."""
         part = Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
-        return mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part)
+        found = mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part)
+        packed: bytes = cloudpickle.dumps(found)
+        return packed
 
 
 def _work_off(
@@ -133,7 +137,7 @@ def _work_off(
         for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
             part = busy.pop(process)
             try:
-                found[part] = process.receive()
+                found[part] = cloudpickle.loads(process.receive())
             except (EOFError, ConnectionError):
                 lost[part] = process.obituary()
                 continue
@@ -162,6 +166,8 @@ def _sealed(spools: Sequence[Spool], columns: Columns) -> list[Part]:
     """The spools' parts, of one layout; an empty one takes that of the others."""
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
+    if not sum(rows):
+        raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
     found = []
     for index, spool in enumerate(spools):
         tensors = spool.seal(layout)

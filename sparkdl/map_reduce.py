@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,25 +60,6 @@ class Jobs(Protocol):
             InvalidInput: the work refused its input; the message names the part.
             MemberFailed: the work raised.
             MemberLost: a part was lost more often than the cluster tries.
-        """
-
-
-class MapReducing(Protocol):
-    """A cluster of tasks that need not be alive together."""
-
-    def map_reduce(
-        self, data: Any, columns: Any = None, *, parts: int | None = None, shuffle: bool = True
-    ) -> AbstractContextManager[Jobs]:
-        """Deal out the data and pack them; at the end of the block they are dropped.
-
-        Args:
-            data: as for ``gang``.
-            columns: as for ``gang``.
-            parts: into how many parts; by default as many as there are slots.
-            shuffle: False leaves the rows in the partitions in which they lie, and takes no heed of ``parts``.
-
-        Raises:
-            InvalidInput: the data cannot be used, or have fewer rows than parts.
         """
 
 

@@ -8,7 +8,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -20,11 +20,21 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, 
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
+from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Task, Work
 from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
-from sparkdl.spark.resources import JobWatch, check, check_setting, find_slots, setting, wait_for_slots
+from sparkdl.spark.map_reduce import spark_jobs
+from sparkdl.spark.resources import (
+    JobWatch,
+    check,
+    check_encryption,
+    check_setting,
+    find_slots,
+    setting,
+    wait_for_slots,
+)
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
 
@@ -117,6 +127,18 @@ class SparkCluster:
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
             watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
             return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
+
+    def map_reduce(
+        self,
+        data: DataFrame,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; ``data`` is a DataFrame. Its tasks run under dynamic allocation as well."""
+        check_encryption(self._spark, allow_plaintext=self._allow_plaintext)
+        return spark_jobs(self._spark, data, columns, parts=(parts or self.size) if shuffle else None, size=self.size)
 
     @contextmanager
     def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:

@@ -53,16 +53,25 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
 
 def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
     """Refuse a configuration in which no gang runs, whatever its size; see ``check``."""
+    check_encryption(spark, allow_plaintext=allow_plaintext)
+    if setting(spark, "spark.dynamicAllocation.enabled") == "true":
+        raise ClusterUnavailable(
+            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
+            "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
+        )
+
+
+def check_encryption(spark: SparkSession, *, allow_plaintext: bool) -> None:
+    """Refuse a configuration that asks for encryption, which gradients and rows on local disks do not have.
+
+    Raises:
+        InvalidInput: it does, and plain text is not allowed.
+    """
     encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
     if encrypted and not allow_plaintext:
         raise InvalidInput(
             f"{encrypted[0]} is on, but gradients travel between members, and rows lie on local disks, in plain "
             "text. Set allowPlaintext=True if the network and the disks may see them."
-        )
-    if setting(spark, "spark.dynamicAllocation.enabled") == "true":
-        raise ClusterUnavailable(
-            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
-            "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
         )
 
 

@@ -1,0 +1,162 @@
+"""What every cluster promises of rounds. A concrete test class has a fixture ``cluster``, and ``make_data``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.part import Part, numbers
+from sparkdl.map_reduce import Tensors
+
+ROWS = 101
+ARRAYS = {
+    "id": np.random.default_rng(0).permutation(ROWS).astype(np.int64),
+    "x": np.random.default_rng(1).normal(size=(ROWS, 3)),
+    "client": np.arange(ROWS, dtype=np.int64) % 7,
+}
+COLUMNS = Columns((Column("x"),), row_id=Column("id", "int64"), floating="float64")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums the rows of a part, times a factor in the state; the note tells of the part."""
+
+    large: int = 0
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """The part's sums."""
+        x, ids = numbers(part.tensors, "x"), numbers(part.tensors, "id")
+        order = torch.arange(part.rows) if part.order is None else part.order.long()
+        note = {"index": part.index, "count": part.count, "parts": list(part.parts), "ids": ids[order].tolist()}
+        found = {"sum": x[order].sum(0) * state["factor"], "rows": torch.tensor(part.rows)}
+        if self.large:
+            found["large"] = torch.full((self.large, 3), float(part.index + 1))
+        return found, note
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """Sums."""
+        return {name: tensor + other[name] for name, tensor in one.items()}
+
+
+@dataclass(frozen=True)
+class Raises(Sums):
+    """Raises on part 1."""
+
+    kind: type[Exception] = LookupError
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """Raise, or map."""
+        if part.index == 1:
+            raise self.kind("no such thing")
+        return super().map(state, part)
+
+
+@dataclass(frozen=True)
+class Dies(Sums):
+    """Kills its process on part 1, as long as there are marks to be made.
+
+    Attributes:
+        marks: a folder.
+        times: how often.
+    """
+
+    marks: str = ""
+    times: int = 1
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """Die, or map."""
+        if part.index == 1 and len(os.listdir(self.marks)) < self.times:
+            Path(self.marks, str(len(os.listdir(self.marks)))).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().map(state, part)
+
+
+class MapReduceContract:
+    """Every test packs the data once."""
+
+    def make_data(self, arrays: dict[str, np.ndarray]) -> Any:
+        """Arrays ``[rows, ...]`` as the cluster takes them."""
+        return arrays
+
+    @pytest.fixture
+    def jobs(self, cluster):
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=3) as found:
+            yield found
+
+    def test_every_row_is_in_one_part_in_the_order_of_its_id(self, jobs):
+        _, notes = jobs.run(Sums(), {"factor": 1.0})
+        assert [note["index"] for note in notes] == [0, 1, 2]
+        assert {tuple(note["parts"]) for note in notes} == {jobs.parts}
+        assert [len(note["ids"]) for note in notes] == list(jobs.parts)
+        assert sorted(row for note in notes for row in note["ids"]) == list(range(ROWS))
+        if len(jobs.parts) == 3:
+            assert all(note["ids"] == sorted(note["ids"]) for note in notes)
+
+    def test_rounds_give_sums_and_the_same_bits_again(self, jobs):
+        one, _ = jobs.run(Sums(), {"factor": 2.0}, number=1)
+        other, _ = jobs.run(Sums(), {"factor": 2.0}, number=2)
+        assert torch.equal(one["sum"], other["sum"])
+        assert np.allclose(one["sum"].numpy(), 2 * ARRAYS["x"].sum(0), rtol=1e-12)
+        assert int(one["rows"]) == ROWS
+
+    def test_large_states_and_results(self, jobs):
+        state = {"factor": 1.0, "padding": torch.zeros(300_000)}
+        found, _ = jobs.run(Sums(large=400_000), state)
+        assert found["large"].shape == (400_000, 3)
+        assert bool((found["large"] == 6).all())
+        plain, _ = jobs.run(Sums(), {"factor": 1.0})
+        assert torch.equal(found["sum"], plain["sum"])
+
+    @pytest.mark.parametrize(("kind", "raised"), [(LookupError, MemberFailed), (InvalidInput, InvalidInput)])
+    def test_an_error_is_named_with_its_part(self, jobs, kind, raised):
+        with pytest.raises(raised, match=r"part 1 in round 4: .*no such thing") as caught:
+            jobs.run(Raises(kind=kind), {"factor": 1.0}, number=4)
+        assert (caught.value.rank, caught.value.stage, caught.value.step) == (1, "map", 4)
+        jobs.run(Sums(), {"factor": 1.0})
+
+    def test_rows_that_cannot_be_used_are_refused(self, cluster):
+        arrays = {**ARRAYS, "x": np.where(ARRAYS["id"][:, None] == 50, np.nan, ARRAYS["x"])}
+        with pytest.raises(InvalidInput, match="NaN"), cluster.map_reduce(self.make_data(arrays), COLUMNS, parts=2):
+            pass
+
+    def test_a_clients_rows_come_together(self, cluster):
+        columns = Columns((Column("x"),), row_id=Column("id", "int64"), client=Column("client", "int64"))
+        with cluster.map_reduce(self.make_data(ARRAYS), columns, parts=3) as jobs:
+            assert sum(jobs.parts) == ROWS
+
+    def test_no_rows(self, cluster):
+        arrays = {name: array[:0] for name, array in ARRAYS.items()}
+        with pytest.raises(InvalidInput, match="no rows"), cluster.map_reduce(self.make_data(arrays), COLUMNS, parts=2):
+            pass
+
+
+class LossContract:
+    """What clusters of several processes promise besides."""
+
+    make_data = MapReduceContract.make_data
+
+    @pytest.mark.chaos
+    def test_a_part_whose_process_died_is_mapped_again(self, cluster, tmp_path):
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=4) as jobs:
+            quiet, _ = jobs.run(Sums(), {"factor": 1.0})
+            found, _ = jobs.run(Dies(marks=str(tmp_path)), {"factor": 1.0})
+            assert torch.equal(found["sum"], quiet["sum"])
+            assert len(list(tmp_path.iterdir())) == 1
+
+    @pytest.mark.chaos
+    def test_a_part_that_kills_whoever_maps_it_is_given_up(self, cluster, tmp_path):
+        with (
+            cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=2) as jobs,
+            pytest.raises(MemberLost, match="round 7"),
+        ):
+            jobs.run(Dies(marks=str(tmp_path), times=100), {"factor": 1.0}, number=7)
+        assert len(list(tmp_path.iterdir())) == 4
