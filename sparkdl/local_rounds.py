@@ -83,7 +83,7 @@ class ProcessJobs:
         """See ``Jobs``."""
         (Path(self._folder) / "state").write_bytes(pack_state(state))
         task = _Task(self._folder, self._columns, self.parts, self._layout, ship(work))
-        left, tries, found = [*range(len(self.parts))], dict.fromkeys(range(len(self.parts)), 0), {}
+        left, tries, found = [*range(len(self.parts))], dict.fromkeys(range(len(self.parts)), 0), dict[int, Mapped]()
         while left:
             # A process that has gone is replaced when the next ones are asked for.
             with self._processes() as processes:

@@ -150,7 +150,8 @@ def _write(folder: Path, blocks: Iterable[bytes]) -> None:
 
 
 def _size(column: Mapping[str, Any], rows: int) -> int:
-    return int(column.get("values", rows)) * math.prod(column["shape"]) * DTYPES[column["dtype"]].itemsize
+    values: int = column.get("values", rows)
+    return values * int(math.prod(column["shape"])) * DTYPES[column["dtype"]].itemsize
 
 
 def _append(path: Path, view: memoryview, first: int, size: int) -> int:

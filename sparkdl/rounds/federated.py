@@ -182,4 +182,6 @@ def _owners(part: Part) -> tuple[Tensor, Tensor]:
     if column is None:
         raise InvalidInput("there is no client column; expected one in columns.")
     found = numbers(part.tensors, column.name)
-    return torch.unique(found if part.order is None else found[part.order.long()], return_inverse=True)
+    found = found if part.order is None else found[part.order.long()]
+    ids, owners = torch.unique(found, return_inverse=True)
+    return ids, owners

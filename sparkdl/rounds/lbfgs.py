@@ -176,7 +176,8 @@ class LBFGS:
 
     @staticmethod
     def _at(state: State, t: float) -> Tensor:
-        return flatten(state["weights"], state["names"]) + t * state["direction"]
+        direction: Tensor = state["direction"]
+        return flatten(state["weights"], state["names"]) + t * direction
 
 
 def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:

@@ -90,7 +90,7 @@ def toward(v: Tensor, strength: float) -> Pull:
     """Adds the gradient of ``strength/2 ||x - v||^2``, ``v`` being flat."""
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
-        pieces = v.split([each.numel() for each in parameters])
+        pieces = torch.split(v, [each.numel() for each in parameters])
         for each, piece in zip(parameters, pieces, strict=True):
             drawn = strength * (each.detach() - piece.view_as(each))
             each.grad = drawn if each.grad is None else each.grad + drawn

@@ -142,7 +142,7 @@ class Smooth:
                 first += each.numel()
             return value
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _curvature(problem: Problem, d: Tensor) -> Tensor:
     parameters = list(problem.parameters.values())
     pieces = [
         piece.view_as(each)
-        for piece, each in zip(d.split([each.numel() for each in parameters]), parameters, strict=True)
+        for piece, each in zip(torch.split(d, [each.numel() for each in parameters]), parameters, strict=True)
     ]
     criterion, found = problem.objective.criterion(), torch.zeros_like(d)
     for batch in batches(alone(problem.part, criterion), ROWS):
