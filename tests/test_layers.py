@@ -34,7 +34,7 @@ LAYERS = (
     ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
     (
         "sparkdl.world",
-        *("sparkdl.cluster", "sparkdl.process", "sparkdl.member"),
+        *("sparkdl.cluster", "sparkdl.process", "sparkdl.member", "sparkdl.map_reduce", "sparkdl.local_rounds"),
         "sparkdl.feed",
         "sparkdl.checkpoint",
         "sparkdl.run",
