@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -187,10 +188,9 @@ class _Member:
     @property
     def place(self) -> Place:
         """Where this member is now."""
-        host, step = self.meeting.address.host, None
-        if self.world is not None:
-            host, step = self.world.host, self.world.clock.step
-        return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+        working = self.world is not None and self.stage == "work"
+        step = self.world.clock.step if self.world is not None and working else None
+        return Place(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
     def beat(self) -> None:
         """Give a sign of life."""

@@ -1,4 +1,4 @@
-"""Spark drivers on the head of several hosts. The first argument is the fields of a ``Place``; all is JSON."""
+"""What drivers on the first of several hosts are told to call, in the session that they have; all is JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.sql import SparkSession
 
 from examples import digits_net
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor
@@ -23,7 +25,6 @@ from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.supervisor import Supervisor
 from sparkdl.world import World
-from tests.cluster.standalone import Place
 from tests.faults import Held
 from tests.ml import nets
 from tests.sessions import frame
@@ -49,10 +50,9 @@ def _connected() -> set[str]:
     return found
 
 
-def meet(place: dict[str, str], size: int) -> list[dict[str, Any]]:
+def meet(size: int) -> list[dict[str, Any]]:
     """A gang whose members only meet."""
-    with Place(**place).session(size) as spark:
-        return SparkCluster(spark, size).gang(peers)
+    return SparkCluster(SparkSession.active(), size).gang(peers)
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,10 @@ class Steps:
             file.write(f"{run.clock.step}\n")
 
 
-def fit(place: dict[str, str], folder: str, case: str, size: int = 2, hold: dict[str, Any] | None = None) -> Any:
+def fit(folder: str, case: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[str, Any]:
     """One of the cases of ``tests.test_resume`` with a checkpoint every two steps, in spite of what happens.
 
     Args:
-        place: where the driver runs.
         folder: of the run.
         case: which case.
         size: members.
@@ -87,24 +86,23 @@ def fit(place: dict[str, str], folder: str, case: str, size: int = 2, hold: dict
     keeper = CheckpointKeeper(Checkpoints(f"{folder}/checkpoints", run="a run"), Every(2, "steps"))
     hooks = [*training.hooks, Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
     Path(folder).mkdir(exist_ok=True)
-    with Place(**place).session(size) as spark:
-        supervisor = Supervisor(SparkCluster(spark, size), back_off=0.1, heartbeat_timeout=SILENCE)
-        trained = supervisor.gang(
-            replace(training, keeper=keeper, hooks=hooks),
-            frame(rows),
-            replace(columns, row_id=Column("row", "int64")),
-            attempt=keeper.checkpoints.next_attempt(),
-        )
-        hosts = {member["host"] for member in SparkCluster(spark, size).gang(peers)}
+    cluster = SparkCluster(SparkSession.active(), size)
+    supervisor = Supervisor(cluster, back_off=0.1, heartbeat_timeout=SILENCE)
+    trained = supervisor.gang(
+        replace(training, keeper=keeper, hooks=hooks),
+        frame(rows),
+        replace(columns, row_id=Column("row", "int64")),
+        attempt=keeper.checkpoints.next_attempt(),
+    )
     return {
         "weights": hashlib.sha256(trained[0].weights).hexdigest(),
         "history": [[row["step"], row["samples"], row["loss"]] for row in trained[0].history],
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
-        "hosts": sorted(hosts),
+        "hosts": sorted({member["host"] for member in cluster.gang(peers)}),
     }
 
 
-def refused(place: dict[str, str], folder: str) -> str:
+def refused(folder: str) -> str:
     """Why a fit whose directory is not the same for all members is refused."""
     rows = {"row": np.arange(40), "x": np.zeros((40, 3)), "y": np.zeros(40)}
     regressor = TorchRegressor(
@@ -117,15 +115,14 @@ def refused(place: dict[str, str], folder: str) -> str:
         checkpointEvery=2,
         hooks=[Steps(f"{folder}/steps")],
     )
-    with Place(**place).session(2):
-        try:
-            regressor.fit(frame(rows))
-        except InvalidInput as error:
-            return str(error)
+    try:
+        regressor.fit(frame(rows))
+    except InvalidInput as error:
+        return str(error)
     return "it was not"
 
 
-def learn(place: dict[str, str], data: str, model: str) -> float:
+def learn(data: str, model: str) -> float:
     """Train on the digits in ``<data>/train``, save the model, and give the accuracy on those in ``<data>/test``."""
     classifier = TorchClassifier(
         model=partial(digits_net.Net, channels=24),
@@ -134,18 +131,38 @@ def learn(place: dict[str, str], data: str, model: str) -> float:
         batchSize=128,
         epochs=12,
     )
-    with Place(**place).session(2) as spark:
-        fitted = classifier.fit(spark.read.parquet(f"{data}/train"))
-        fitted.save(model)
-        return accuracy(fitted, spark.read.parquet(f"{data}/test"))
+    spark = SparkSession.active()
+    fitted = classifier.fit(spark.read.parquet(f"{data}/train"))
+    fitted.save(model)
+    return accuracy(fitted, spark.read.parquet(f"{data}/test"))
 
 
-def score(place: dict[str, str], data: str, model: str) -> float:
+def score(data: str, model: str) -> float:
     """The accuracy of a saved model on the digits in ``<data>/test``."""
-    with Place(**place).session(2) as spark:
-        return accuracy(TorchModel.load(model), spark.read.parquet(f"{data}/test"))
+    return accuracy(TorchModel.load(model), SparkSession.active().read.parquet(f"{data}/test"))
 
 
 def accuracy(model: TorchModel, held_out: Any) -> float:
     """The part of the rows that the model gets right."""
     return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(model.transform(held_out))
+
+
+class _Counts:
+    """What became of the tests of a suite."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.others: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed += 1
+        elif not report.passed:
+            self.others.append(f"{report.nodeid} {report.outcome}\n{report.longreprtext}")
+
+
+def suite(path: str, folder: str) -> dict[str, Any]:
+    """The tests of a file: how many passed, and what became of the others."""
+    counts = _Counts()
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "--basetemp", folder, "--durations=5", path], [counts])
+    return {"code": int(code), "passed": counts.passed, "others": counts.others}

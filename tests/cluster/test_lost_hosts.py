@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.cluster import drivers
+from tests.cluster.driving import Driver
 from tests.cluster.hosts import Host
-from tests.cluster.standalone import Driver, Standalone
+from tests.cluster.standalone import Standalone
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
 CASE = "SGD"
 STEPS = 10
@@ -31,7 +32,7 @@ def undisturbed(two_hosts: Standalone) -> Callable[[int], Any]:
     def of(size: int) -> Any:
         if size not in found:
             two_hosts.heal()
-            found[size] = two_hosts.drive(drivers.fit, two_hosts.shared / f"undisturbed-{size}", CASE, size).result()
+            found[size] = _fit(two_hosts, two_hosts.shared / f"undisturbed-{size}", size).result()
             assert found[size]["failures"] == []
         return found[size]
 
@@ -47,10 +48,14 @@ class Member:
     pid: int
 
 
+def _fit(cluster: Standalone, folder: Path, *more: Any) -> Driver:
+    return cluster.driver().call(drivers.fit, folder, CASE, *more)
+
+
 def start(cluster: Standalone, folder: Path, *, size: int = 2, rank: int = 1) -> tuple[Driver, Member]:
     """Begin a run, and return when one of its members waits at step ``HELD``."""
     mark = folder.with_name(f"{folder.name}.mark")
-    driver = cluster.drive(drivers.fit, folder, CASE, size, {"rank": rank, "step": HELD, "mark": str(mark)})
+    driver = _fit(cluster, folder, size, {"rank": rank, "step": HELD, "mark": str(mark)})
     driver.until(mark.exists, f"step {HELD}")
     host, pid = mark.read_text().split()
     return driver, Member(cluster, cluster.hosts[host], int(pid))
@@ -120,13 +125,16 @@ def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm
     go_on(folder)
     found = driver.result()
     assert_as_if_nothing_had_happened(found, expected, folder)
-    [(kind, lost, host, message)] = found["failures"]
-    assert (kind, lost) == ("MemberLost", rank)
-    assert host in (member.host.name, member.host.address)
+    (kind, lost, host, message), *more = found["failures"]
+    assert (kind, lost, host) == ("MemberLost", rank, member.host.name)
     assert said in message
-    others = {host.name for host in cluster.workers} - ({member.host.name} if moved else set())
-    assert set(found["hosts"]) == others
-    cluster.nothing_left()
+    # Until Spark has given a silent host up it may send the next attempt there.
+    assert [(kind, lost) for kind, lost, *_ in more] in ([], [("MemberLost", rank)])
+    assert moved or not more
+    assert moved == (member.host.name not in found["hosts"])
+    if moved:
+        cluster.nothing_left(member.host)
+    cluster.gang_gone()
 
 
 def test_three_members(cluster, tmp_path, undisturbed):
@@ -135,7 +143,7 @@ def test_three_members(cluster, tmp_path, undisturbed):
     kill_the_executor(member)
     go_on(folder)
     assert_as_if_nothing_had_happened(driver.result(), expected, folder)
-    cluster.nothing_left()
+    cluster.gang_gone()
 
 
 def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, undisturbed):
@@ -145,7 +153,7 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
     go_on(folder)
     cluster.nothing_left()
     assert not Path("/proc", str(member.pid)).exists()
-    found = cluster.drive(drivers.fit, folder, CASE).result()
+    found = _fit(cluster, folder).result()
     assert found["failures"] == []
     assert_as_if_nothing_had_happened(found, expected, folder)
-    cluster.nothing_left()
+    cluster.gang_gone()
