@@ -104,6 +104,15 @@ def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
     ear.close()
 
 
+def test_a_member_whose_host_was_gone_before_it_began_was_lost_without_a_rank() -> None:
+    # Spark counts the slots of a host that lost its power until it gives it up, and sent the next attempt there. The
+    # error said which task it was, but of a member that had said nothing nobody looked.
+    error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
+    explained = _explained(error, Watch(), _Ear(None, 2, 3))
+    assert isinstance(explained, MemberLost)
+    assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
+
+
 @pytest.mark.chaos
 def test_a_member_that_was_stopped_before_its_first_word_held_up_a_barrier_stage_for_a_year(spark, tmp_path) -> None:
     # As on a LocalCluster before: of such a member there is no heartbeat to miss, and the others waited for its line

@@ -226,7 +226,10 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
 def _lost(error: Exception, ear: _Ear) -> Place | None:
     """Where the member was that did not come back, as far as Spark's message tells."""
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
-    return None if task is None else ear.started.get(rank := int(task[1]), Place("launch", rank, None, ear.attempt))
+    if task is None:
+        return None
+    rank = int(task[1])
+    return ear.started.get(rank, Place("launch", rank, None, ear.attempt))
 
 
 def _first_lines(error: Exception) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,86 +17,45 @@ from examples import digits_net
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column
-from sparkdl.feed.part import Part
 from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.supervisor import Supervisor
-from sparkdl.world import World
+from tests.cluster import members
 from tests.faults import Held
 from tests.ml import nets
 from tests.sessions import frame
-from tests.test_resume import CASES, data
 
 SILENCE = 5.0
 """Seconds without a sign of life after which a member is given up."""
 
 
-def peers(world: World, part: Part | None) -> dict[str, Any]:
-    """A member's host, and the addresses that it has connections with after an all-reduce."""
-    world.group().sum_(torch.ones(1 << 20))
-    return {"host": world.host, "connected": sorted(_connected())}
-
-
-def _connected() -> set[str]:
-    own = {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    found = set()
-    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if f"socket:[{fields[9]}]" in own and fields[3] == "01":  # established
-            found.add(socket.inet_ntoa(int(fields[2].partition(":")[0], 16).to_bytes(4, "little")))
-    return found
-
-
 def meet(size: int) -> list[dict[str, Any]]:
     """A gang whose members only meet."""
-    return SparkCluster(SparkSession.active(), size).gang(peers)
+    return SparkCluster(SparkSession.active(), size).gang(members.peers)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A hook that writes down the steps that are taken, of all attempts.
-
-    Attributes:
-        path: a file that all hosts share.
-    """
-
-    path: str
-
-    def on_step(self, run: Any) -> None:
-        """Write a line."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{run.clock.step}\n")
-
-
-def fit(folder: str, case: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One of the cases of ``tests.test_resume`` with a checkpoint every two steps, in spite of what happens.
+def fit(folder: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[str, Any]:
+    """``members.training()`` with a checkpoint every two steps, in spite of what happens.
 
     Args:
         folder: of the run.
-        case: which case.
         size: members.
         hold: the fields of a ``Held``, a hook that waits at a step for somebody to do harm.
     """
-    training, columns = CASES[case]()
-    rows = data()
-    rows["row"] = np.arange(len(rows["x"]))
     keeper = CheckpointKeeper(Checkpoints(f"{folder}/checkpoints", run="a run"), Every(2, "steps"))
-    hooks = [*training.hooks, Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
+    hooks = [members.Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
     Path(folder).mkdir(exist_ok=True)
-    cluster = SparkCluster(SparkSession.active(), size)
-    supervisor = Supervisor(cluster, back_off=0.1, heartbeat_timeout=SILENCE)
+    supervisor = Supervisor(SparkCluster(SparkSession.active(), size), back_off=0.1, heartbeat_timeout=SILENCE)
     trained = supervisor.gang(
-        replace(training, keeper=keeper, hooks=hooks),
-        frame(rows),
-        replace(columns, row_id=Column("row", "int64")),
+        members.training(keeper=keeper, hooks=hooks),
+        frame(members.rows()),
+        members.COLUMNS,
         attempt=keeper.checkpoints.next_attempt(),
     )
     return {
         "weights": hashlib.sha256(trained[0].weights).hexdigest(),
         "history": [[row["step"], row["samples"], row["loss"]] for row in trained[0].history],
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
-        "hosts": sorted({member["host"] for member in cluster.gang(peers)}),
     }
 
 
@@ -113,7 +70,7 @@ def refused(folder: str) -> str:
         batchSize=10,
         runDir=folder,
         checkpointEvery=2,
-        hooks=[Steps(f"{folder}/steps")],
+        hooks=[members.Steps(f"{folder}/steps")],
     )
     try:
         regressor.fit(frame(rows))

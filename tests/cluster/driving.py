@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ def serve(place: dict[str, str], executors: int, cores: int) -> None:
     with Place(**place).session(executors, cores):
         for line in sys.stdin:
             module, name, arguments, path = json.loads(line)
+            print(f"{time.strftime('%X')} {name}", flush=True)
             faulthandler.dump_traceback_later(PATIENCE - 10)
             answer: dict[str, Any] = {}
             try:
@@ -78,6 +80,7 @@ def serve(place: dict[str, str], executors: int, cores: int) -> None:
             except Exception:
                 answer["error"] = traceback.format_exc()
             faulthandler.cancel_dump_traceback_later()
+            print(f"{time.strftime('%X')} done", flush=True)
             Path(f"{path}.tmp").write_text(json.dumps(answer))
             os.replace(f"{path}.tmp", path)
 

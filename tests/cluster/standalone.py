@@ -77,7 +77,7 @@ class Standalone:
         if self._driver is None or not self._driver.idle:
             self._give_up_driver()
             self._driver = self._start_driver()
-            self._settle(self._driver)
+            self._settle()
         return self._driver
 
     def end_driver(self) -> None:
@@ -101,13 +101,14 @@ class Standalone:
         if driver is not None:
             driver.kill()
 
-    def _settle(self, driver: Driver) -> None:
+    def _settle(self) -> None:
         """Wait until there is an executor on each host. Spark moves none, but a new one goes where most room is."""
         until(lambda: len(self._executors()) == len(self.workers), f"as many executors as hosts in {self._log}")
         for host in self.workers:
             for pid in self._executors(host)[1:]:
                 os.kill(pid, signal.SIGKILL)
-        driver.call(settle, [host.address for host in self.workers]).result()
+        assert self._driver is not None
+        self._driver.call(settle, [host.address for host in self.workers]).result()
 
     def _executors(self, *hosts: Host) -> list[int]:
         pids = [pid for host in hosts or self.workers for pid in host.processes()]
@@ -123,18 +124,19 @@ class Standalone:
     def heal(self) -> None:
         """Make good what was done to the cluster: cables, workers, executors that had to move, a driver that hangs."""
         broken = [host for host in self.workers if host.name in self._unplugged or not self._works(host)]
+        before = {host.name: self._registered(host) for host in broken}
         for host in broken:
             host.plug_in()
             host.kill()  # with the cable in place, so that the master is told
             self._unplugged.discard(host.name)
-            before = self._registered(host)
             self._start_worker(host)
-            until(lambda host=host, before=before: self._new(host, before), f"a worker of {host.name}'s in {self._log}")
+        for host in broken:
+            until(lambda host=host: self._renewed(host, before[host.name]), f"{host.name}'s worker in {self._log}")
             self._before[host.name] = host.listening()
         if self._driver is not None and not self._driver.idle:
             self._give_up_driver()
         if self._driver is not None:
-            self._settle(self._driver)
+            self._settle()
 
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
@@ -191,7 +193,7 @@ class Standalone:
             (known.add if what == "Registering" else known.discard)(port)
         return known
 
-    def _new(self, host: Host, before: set[str]) -> bool:
+    def _renewed(self, host: Host, before: set[str]) -> bool:
         """Whether a worker has come, and those that there were are forgotten."""
         known = self._registered(host)
         return len(known) == 1 and not known & before

@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import drivers
+from tests.cluster import drivers, members
 from tests.cluster.driving import Driver
 from tests.cluster.hosts import Host
 from tests.cluster.standalone import Standalone
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
-CASE = "SGD"
-STEPS = 10
 HELD = 5  # the step after which harm is done; the newest checkpoint is that of step 4
-RESUMED = [*range(1, HELD + 1), *range(HELD, STEPS + 1)]
+RESUMED = [*range(1, HELD + 1), *range(HELD, members.STEPS + 1)]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ class Member:
 
 
 def _fit(cluster: Standalone, folder: Path, *more: Any) -> Driver:
-    return cluster.driver().call(drivers.fit, folder, CASE, *more)
+    return cluster.driver().call(drivers.fit, folder, *more)
 
 
 def start(cluster: Standalone, folder: Path, *, size: int = 2, rank: int = 1) -> tuple[Driver, Member]:
@@ -61,14 +59,19 @@ def start(cluster: Standalone, folder: Path, *, size: int = 2, rank: int = 1) ->
     return driver, Member(cluster, cluster.hosts[host], int(pid))
 
 
+def steps(folder: Path) -> list[list[str]]:
+    """Rank, number and host of each step that a member has taken."""
+    return [line.split() for line in (folder / "steps").read_text().splitlines()]
+
+
 def go_on(folder: Path) -> None:
     """Let the member go on."""
     folder.with_name(f"{folder.name}.mark.go").touch()
 
 
-def assert_as_if_nothing_had_happened(found: Any, expected: Any, folder: Path) -> None:
+def assert_as_if_nothing_had_happened(found: Any, expected: Any, folder: Path, taken: list[int] = RESUMED) -> None:
     assert (found["weights"], found["history"]) == (expected["weights"], expected["history"])
-    assert [int(step) for step in (folder / "steps").read_text().split()] == RESUMED
+    assert [int(step) for rank, step, _ in steps(folder) if rank == "0"] == taken
     assert [path for path in folder.rglob("*") if path.name.endswith(".tmp")] == []
     checkpoints = list(folder.glob("checkpoints/attempt-*"))
     assert len(checkpoints) >= 2
@@ -131,9 +134,23 @@ def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm
     # Until Spark has given a silent host up it may send the next attempt there.
     assert [(kind, lost) for kind, lost, *_ in more] in ([], [("MemberLost", rank)])
     assert moved or not more
-    assert moved == (member.host.name not in found["hosts"])
+    hosts = {host for _, step, host in steps(folder) if int(step) == members.STEPS}
+    assert hosts == {host.name for host in cluster.workers if not (moved and host is member.host)}
     if moved:
         cluster.nothing_left(member.host)
+    cluster.gang_gone()
+
+
+def test_a_host_that_is_lost_before_anything_is_sent_to_it(cluster, tmp_path, undisturbed):
+    expected, folder, host = undisturbed(2), tmp_path / "run", cluster.workers[0]
+    cluster.driver()
+    cluster.unplug(host)
+    found = _fit(cluster, folder).result()
+    assert_as_if_nothing_had_happened(found, expected, folder, [*range(1, members.STEPS + 1)])
+    # The tasks that Spark sends there end when it gives the host up; those of a gang end it.
+    assert [kind for kind, *_ in found["failures"]] in ([], ["MemberLost"])
+    assert host.name not in {name for *_, name in steps(folder)}
+    cluster.nothing_left(host)
     cluster.gang_gone()
 
 
