@@ -49,7 +49,7 @@ class Task:
         run: an id that no other gang has.
         attempt: which attempt of the run this is.
         columns: what to keep of the data; None where there is none.
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
         device: ``"cpu"`` or ``"cuda"``.
         threads: torch's threads; None leaves them as they are.
         endpoint: where events go; None for nowhere.

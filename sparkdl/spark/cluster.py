@@ -36,7 +36,7 @@ class SparkCluster:
         spark: the session.
         size: members of a gang.
         device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
         slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
         allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
         events: a folder that members see, for events that they cannot send to the driver; None to drop those.
