@@ -158,7 +158,9 @@ def test_three_members(cluster, tmp_path, undisturbed):
     expected, folder = undisturbed(3), tmp_path / "run"
     driver, member = start(cluster, folder, size=3, rank=2)
     kill_the_executor(member)
-    assert_as_if_nothing_had_happened(driver.result(), expected, folder)
+    found = driver.result()
+    assert_as_if_nothing_had_happened(found, expected, folder)
+    assert [kind for kind, *_ in found["failures"]] == ["MemberLost"]
     cluster.gang_gone()
 
 
