@@ -197,9 +197,7 @@ def test_gangs_of_several_threads_take_turns(pair):
 
 def test_a_collective_has_a_time_limit():
     with LocalCluster(2) as cluster:
-        cluster.gang(
-            work.total
-        )  # with new processes comes the import of torch, and who is late for 2 s is given up too
+        cluster.gang(work.total)  # a member that comes late is given up too, and new ones import torch
         cluster._timeout = 2.0
         with pytest.raises(PeerLost):
             cluster.gang(lambda world, part: world.agree(f"alone {world.rank}", {}))
