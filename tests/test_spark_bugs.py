@@ -28,9 +28,9 @@ from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, numbers
+from tests.faults.held import StopsOnArrival
 from tests.ml import nets
 from tests.sessions import frame
-from tests.test_gang_bugs import StopsOnArrival
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
