@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,7 @@ class Task:
         run: an id that no other gang has.
         attempt: which attempt of the run this is.
         columns: what to keep of the data; None where there is none.
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
         device: ``"cpu"`` or ``"cuda"``.
         threads: torch's threads; None leaves them as they are.
         endpoint: where events go; None for nowhere.
@@ -187,10 +188,9 @@ class _Member:
     @property
     def place(self) -> Place:
         """Where this member is now."""
-        host, step = self.meeting.address.host, None
-        if self.world is not None:
-            host, step = self.world.host, self.world.clock.step
-        return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+        working = self.world is not None and self.stage == "work"
+        step = self.world.clock.step if self.world is not None and working else None
+        return Place(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
     def beat(self) -> None:
         """Give a sign of life."""

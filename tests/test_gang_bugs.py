@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import gc
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +35,7 @@ from sparkdl.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.strategies.buckets import make_buckets
 from sparkdl.train import Training
 from sparkdl.world import Group, World
+from tests.faults.held import StopsOnArrival
 
 # ---- gangs -----------------------------------------------------------------------------------------------------------
 
@@ -114,22 +113,6 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert pair.gang(lambda world, part: world.rank) == [0, rank]
-
-
-@dataclass(frozen=True)
-class StopsOnArrival:
-    """A column's ``decode`` that stops the first member that it comes to, before that has said anything."""
-
-    mark: str
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__dict__.update(state)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    def __call__(self, value: bytes) -> np.ndarray:
-        return np.frombuffer(value, np.int64)
 
 
 @pytest.mark.chaos
