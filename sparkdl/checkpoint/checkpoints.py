@@ -17,7 +17,7 @@ from sparkdl.checkpoint.pruning import prune
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Buffer, Folder
+from sparkdl.files import Buffer, Folder, absolute
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Checkpoints:
             raise InvalidInput(f"keep is {self.keep}; expected at least 1 checkpoint to keep.")
         if not self.run:
             raise InvalidInput("run is empty; expected the run's identity, so that no other run reads its checkpoints.")
+        object.__setattr__(self, "directory", absolute(self.directory))
 
     @cached_property
     def folder(self) -> Folder:
