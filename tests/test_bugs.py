@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -306,7 +306,7 @@ def test_a_relative_run_directory_was_another_one_in_every_process(tmp_path, mon
     (tmp_path / "driver").mkdir()
     monkeypatch.chdir(tmp_path / "driver")
     checkpoints = Checkpoints("run/checkpoints", run="a run")
-    travelled = pickle.dumps(checkpoints)
+    travelled = cloudpickle.dumps(checkpoints)
     monkeypatch.chdir(tmp_path)
-    assert pickle.loads(travelled).folder.path == str(tmp_path / "driver" / "run" / "checkpoints")
-    assert checkpoints.folder.path == pickle.loads(travelled).folder.path
+    assert cloudpickle.loads(travelled).folder.path == str(tmp_path / "driver" / "run" / "checkpoints")
+    assert checkpoints.folder.path == cloudpickle.loads(travelled).folder.path
