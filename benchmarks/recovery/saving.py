@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -145,7 +146,7 @@ def throughput(cluster: LocalCluster, *, rounds: int, seconds: int = 30) -> list
     course = train(cluster, int((rounds + 1.5) * seconds / pace), f"{seconds} seconds")
     begun = sorted(course.saved)[:-1]  # the last one is that of the end
     found = []
-    for step, after in zip(begun[:rounds], begun[1 : rounds + 1], strict=False):
+    for step, after in pairwise(begun[: rounds + 1]):
         whole = course.seconds(step, after - step)
         half = next(each for each in range(step, after) if course.ends[each - 1] - course.ends[step - 1] > whole / 2)
         plain = fmean(course.steps(half, after))

@@ -1,0 +1,157 @@
+"""An executor that is killed in the midst of a fit: from SIGKILL to the first step after the restored checkpoint.
+
+Every round is a new application on a standalone cluster. Its first fit is cold: no Python worker has been started and
+torch has been imported nowhere but in the driver. The time from its call to its first step is one side. Then the fit's
+first checkpoint is kept, an executor is killed at once, and the time to the first step of the next attempt, by the
+same call of fit, is the other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.mlp import adam, small
+from benchmarks.session import materialised, samples, session
+from sparkdl import SparkCluster, TorchRegressor
+from sparkdl.checkpoint import Checkpoints
+from sparkdl.events import Event, record
+from sparkdl.keeper import CheckpointKeeper, Every
+from sparkdl.supervisor import Supervisor
+from sparkdl.world import World
+
+MEMBERS = 2
+ROWS = 200_000
+BATCH = 2048  # rows of the global batch
+EPOCHS = 15  # a few seconds: the executor is killed after the first one
+PARTS = ("detect", "resubmit", "launch", "feed", "restore", "step")
+
+
+class MarkedKeeper(CheckpointKeeper):
+    """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
+
+    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
+        """See ``Keeper.load``."""
+        record("joined")
+        state = super().load(world, parts)
+        record("restored", clock=None, found=state is not None)
+        return state
+
+
+class FirstStep:
+    """A hook that tells the driver when the first step of an attempt is over."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def on_step(self, run: Any) -> None:
+        """After each step."""
+        if not self._told:
+            record("first step", clock=run.clock)
+        self._told = True
+
+
+@dataclass
+class Watch:
+    """Listens to a fit, and kills the executor of one rank after the first checkpoint.
+
+    Attributes:
+        rank: the rank.
+        killed: when, in seconds since the epoch; 0 as long as it has not happened.
+        times: (attempt, kind of event) -> when the last member recorded it, and of a restart when it was known.
+    """
+
+    rank: int
+    killed: float = 0.0
+    times: dict[tuple[int, str], float] = field(default_factory=dict)
+    _pids: dict[int, int] = field(default_factory=dict)
+    resumed: int | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Called with one event at a time."""
+        self.times[event.attempt, event.kind] = event.time
+        if event.kind == "started":
+            self._pids[event.rank] = event.payload["pid"]
+        if event.kind == "checkpoint" and not self.killed:
+            executor = executor_of(self._pids[self.rank])
+            self.killed = time.time()
+            os.kill(executor, signal.SIGKILL)
+        if event.kind == "first step" and event.attempt == 1:
+            assert event.clock is not None
+            self.resumed = event.clock["step"]
+
+
+def executor_of(worker: int) -> int:
+    """The pid of the executor's JVM, from that of its Python worker: the daemon that forks workers is between them."""
+    found = _parent(_parent(worker))
+    if b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{found}/cmdline").read_bytes():
+        raise RuntimeError(f"process {found} is no executor")
+    return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One round.
+
+    Attributes:
+        cold: seconds from the call of fit to its first step.
+        recovery: seconds from SIGKILL to the first step after it.
+        parts: seconds of each of ``PARTS``, which add up to ``recovery``.
+    """
+
+    cold: float
+    recovery: float
+    parts: Mapping[str, float]
+
+    @property
+    def allowed(self) -> float:
+        """Seconds that the recovery may take."""
+        return 1.5 * self.cold + 3.0
+
+
+def recover(url: str, rank: int) -> Recovery:
+    """One application.
+
+    Args:
+        url: the master's.
+        rank: of the member whose executor is killed.
+    """
+    watch = Watch(rank)
+    with session("recovery", master=url, mebibytes=1024) as spark, tempfile.TemporaryDirectory() as folder:
+        frame = materialised(samples(spark, ROWS, partitions=MEMBERS))
+        # What TorchRegressor.fit does with runDir and checkpointEvery="1 second", with this listener and this keeper.
+        began = time.time()
+        estimator = TorchRegressor(
+            model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, hooks=[FirstStep()]
+        )
+        keeper = MarkedKeeper(Checkpoints(folder, run="benchmark"), Every.of("1 second"))
+        supervisor = Supervisor(SparkCluster(spark, MEMBERS))
+        training = replace(estimator.training(), keeper=keeper)
+        supervisor.gang(training, frame, estimator.read_columns(), listener=watch)
+        submitted = _submitted(spark, after=watch.times[0, "restart"])
+    if watch.resumed is None or watch.resumed < 2:
+        raise RuntimeError(f"the second attempt began with step {watch.resumed}, and not after a checkpoint")
+    moments = [watch.killed, watch.times[0, "restart"], submitted]
+    moments += [watch.times[1, kind] for kind in ("started", "joined", "restored", "first step")]
+    parts = {name: end - begin for name, begin, end in zip(PARTS, moments, moments[1:], strict=True)}
+    return Recovery(watch.times[0, "first step"] - began, moments[-1] - moments[0], parts)
+
+
+def _submitted(spark: SparkSession, after: float) -> float:
+    """When Spark got the first job after this time, seconds since the epoch."""
+    store: Any = spark.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    times = [jobs.apply(index).submissionTime().get().getTime() / 1000 for index in range(jobs.size())]
+    return min(each for each in times if each >= after)

@@ -1,0 +1,128 @@
+"""What recovery costs: a killed executor, the detection of a failure, and checkpoints beside the training.
+
+Each part measures both of its sides in one run, and has a bar of its own. The result is how much of its bar the worst
+part takes.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from benchmarks.pairs import environment, options, verdict
+from benchmarks.recovery.detection import detect
+from benchmarks.recovery.executor import PARTS, recover
+from benchmarks.recovery.saving import Lost, stall, throughput
+from benchmarks.recovery.standalone import standalone
+from sparkdl import LocalCluster
+
+BAR = "at most 1"
+
+MEMBERS = 2
+LIMIT = 5.0  # seconds without a sign of life after which a member is given up, where one is stopped
+KILLED, STOPPED = 2.0, LIMIT + 5.0  # seconds until that is known
+STALL = 1.5  # steps
+THROUGHPUT = 0.97  # of that without checkpoints
+
+
+def measure_stall(rounds: int) -> float:
+    """Steps that an asynchronous checkpoint costs."""
+    with LocalCluster(MEMBERS, threads=1) as cluster:
+        found = stall(cluster, rounds=2 * rounds)
+    _print("stall", found, "steps lost", [each.lost / each.step for each in found])
+    figure = median(each.lost / each.step for each in found)
+    print(f"stall: {figure:.3g} steps (bar: at most {STALL})")
+    return figure / STALL
+
+
+def measure_throughput(rounds: int) -> float:
+    """Throughput with a checkpoint every 30 s, divided by that without."""
+    with LocalCluster(MEMBERS, threads=1) as cluster:
+        found = throughput(cluster, rounds=rounds)
+    _print("throughput", found, "throughput", [each.share for each in found])
+    figure = median(each.share for each in found)
+    print(f"throughput with a checkpoint every 30 s: {figure:.3f} of that without (bar: at least {THROUGHPUT})")
+    return THROUGHPUT / figure
+
+
+def measure_detection(rounds: int) -> float:
+    """Seconds until the supervisor knows that a member was killed, and that one was stopped."""
+    found: dict[int, list[float]] = {signal.SIGKILL: [], signal.SIGSTOP: []}
+    with LocalCluster(MEMBERS, threads=1) as cluster:
+        for number in range(rounds):
+            for kind in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+                found[kind].append(detect(cluster, kind, (number + len(found[kind])) % MEMBERS, LIMIT))
+                print(f"{kind.name}: {found[kind][-1]:.3g} s", file=sys.stderr, flush=True)
+    killed, stopped = (median(found[kind]) for kind in (signal.SIGKILL, signal.SIGSTOP))
+    print(f"a killed member: {_spread(found[signal.SIGKILL])} s (bar: at most {KILLED:g})")
+    print(
+        f"a stopped member, heartbeat limit {LIMIT:g} s: {_spread(found[signal.SIGSTOP])} s (bar: at most {STOPPED:g})"
+    )
+    return max(killed / KILLED, stopped / STOPPED)
+
+
+def measure_executor(rounds: int) -> float:
+    """Seconds from the SIGKILL of an executor to the first step after it, divided by what it may take."""
+    found = []
+    print(f"{'seconds':<10}{'cold fit':>10}{'recovery':>10}{'allowed':>10}", *(f"{name:>10}" for name in PARTS), sep="")
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, standalone(folder) as url:
+        for number in range(rounds + 1):
+            each = recover(url, number % MEMBERS)
+            figures = [each.cold, each.recovery, each.allowed, *each.parts.values()]
+            name = f"round {number}" if number else "warm-up"
+            print(f"{name:<10}", *(f"{figure:>10.3g}" for figure in figures), sep="", flush=True)
+            found.append(each)
+    counted = found[1:]
+    medians = [median(each.parts[name] for each in counted) for name in PARTS]
+    whole = [median(figures) for figures in zip(*((e.cold, e.recovery, e.allowed) for e in counted), strict=True)]
+    print(f"{'median':<10}", *(f"{figure:>10.3g}" for figure in [*whole, *medians]), sep="")
+    figure = median(each.recovery / each.allowed for each in counted)
+    print(f"a killed executor: {whole[1]:.3g} s, {figure:.3g} of 1.5 cold fits + 3 s (bar: at most 1)")
+    return figure
+
+
+MEASURES: dict[str, Callable[[int], float]] = {
+    "executor": measure_executor,
+    "detection": measure_detection,
+    "stall": measure_stall,
+    "throughput": measure_throughput,
+}
+
+
+def _print(title: str, found: Sequence[Lost], name: str, figures: Sequence[float]) -> None:
+    print(f"{title:<12}{'s a step':>10}{'pause, s':>10}{'lost, s':>10}{'saved, s':>10}{name:>12}")
+    for number, (each, figure) in enumerate(zip(found, figures, strict=True), start=1):
+        row = f"{each.step:>10.3g}{each.pause:>10.3g}{each.lost:>10.3g}{each.saved:>10.3g}{figure:>12.3f}"
+        print(f"{f'round {number}':<12}{row}")
+
+
+def _spread(figures: Sequence[float]) -> str:
+    return f"{median(figures):.3g} ({min(figures):.3g} to {max(figures):.3g})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the parts that are asked for."""
+    parser = options(__doc__, rounds=3)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
+    )
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.parts if part not in MEASURES]
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
+    print(environment())
+    figures = {}
+    for part in given.parts or MEASURES:
+        print()
+        figures[part] = MEASURES[part](given.rounds)
+    print(
+        "\nof each bar:", ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items()), "- the largest counts"
+    )
+    print(verdict(max(figures.values()), BAR))
+
+
+if __name__ == "__main__":
+    main()
