@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def recover(url: str, rank: int) -> Recovery:
         raise RuntimeError(f"the second attempt began with step {watch.resumed}, and not after a checkpoint")
     moments = [watch.killed, watch.times[0, "restart"], submitted]
     moments += [watch.times[1, kind] for kind in ("started", "joined", "restored", "first step")]
-    parts = {name: end - begin for name, begin, end in zip(PARTS, moments, moments[1:], strict=True)}
+    parts = {name: end - begin for name, (begin, end) in zip(PARTS, pairwise(moments), strict=True)}
     return Recovery(watch.times[0, "first step"] - began, moments[-1] - moments[0], parts)
 
 

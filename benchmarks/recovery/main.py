@@ -6,6 +6,7 @@ part takes.
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import tempfile
@@ -22,54 +23,52 @@ from sparkdl import LocalCluster
 BAR = "at most 1"
 
 MEMBERS = 2
-LIMIT = 5.0  # seconds without a sign of life after which a member is given up, where one is stopped
-KILLED, STOPPED = 2.0, LIMIT + 5.0  # seconds until that is known
+KILLED, STOPPED = 2.0, 5.0  # seconds until that is known, of a stopped one beyond the heartbeat limit
 STALL = 1.5  # steps
 THROUGHPUT = 0.97  # of that without checkpoints
 
 
-def measure_stall(rounds: int) -> float:
+def measure_stall(given: argparse.Namespace) -> float:
     """Steps that an asynchronous checkpoint costs."""
     with LocalCluster(MEMBERS, threads=1) as cluster:
-        found = stall(cluster, rounds=2 * rounds)
+        found = stall(cluster, rounds=2 * given.rounds)
     _print("stall", found, "steps lost", [each.lost / each.step for each in found])
     figure = median(each.lost / each.step for each in found)
     print(f"stall: {figure:.3g} steps (bar: at most {STALL})")
     return figure / STALL
 
 
-def measure_throughput(rounds: int) -> float:
+def measure_throughput(given: argparse.Namespace) -> float:
     """Throughput with a checkpoint every 30 s, divided by that without."""
     with LocalCluster(MEMBERS, threads=1) as cluster:
-        found = throughput(cluster, rounds=rounds)
+        found = throughput(cluster, rounds=given.rounds)
     _print("throughput", found, "throughput", [each.share for each in found])
     figure = median(each.share for each in found)
     print(f"throughput with a checkpoint every 30 s: {figure:.3f} of that without (bar: at least {THROUGHPUT})")
     return THROUGHPUT / figure
 
 
-def measure_detection(rounds: int) -> float:
+def measure_detection(given: argparse.Namespace) -> float:
     """Seconds until the supervisor knows that a member was killed, and that one was stopped."""
     found: dict[int, list[float]] = {signal.SIGKILL: [], signal.SIGSTOP: []}
     with LocalCluster(MEMBERS, threads=1) as cluster:
-        for number in range(rounds):
+        for number in range(given.rounds):
             for kind in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
-                found[kind].append(detect(cluster, kind, (number + len(found[kind])) % MEMBERS, LIMIT))
+                found[kind].append(detect(cluster, kind, (number + len(found[kind])) % MEMBERS, given.limit))
                 print(f"{kind.name}: {found[kind][-1]:.3g} s", file=sys.stderr, flush=True)
     killed, stopped = (median(found[kind]) for kind in (signal.SIGKILL, signal.SIGSTOP))
     print(f"a killed member: {_spread(found[signal.SIGKILL])} s (bar: at most {KILLED:g})")
-    print(
-        f"a stopped member, heartbeat limit {LIMIT:g} s: {_spread(found[signal.SIGSTOP])} s (bar: at most {STOPPED:g})"
-    )
-    return max(killed / KILLED, stopped / STOPPED)
+    bar = f"at most {given.limit:g}, the limit, + {STOPPED:g}"
+    print(f"a stopped member: {_spread(found[signal.SIGSTOP])} s (bar: {bar})")
+    return max(killed / KILLED, stopped / (given.limit + STOPPED))
 
 
-def measure_executor(rounds: int) -> float:
+def measure_executor(given: argparse.Namespace) -> float:
     """Seconds from the SIGKILL of an executor to the first step after it, divided by what it may take."""
     found = []
     print(f"{'seconds':<10}{'cold fit':>10}{'recovery':>10}{'allowed':>10}", *(f"{name:>10}" for name in PARTS), sep="")
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, standalone(folder) as url:
-        for number in range(rounds + 1):
+        for number in range(given.rounds + 1):
             each = recover(url, number % MEMBERS)
             figures = [each.cold, each.recovery, each.allowed, *each.parts.values()]
             name = f"round {number}" if number else "warm-up"
@@ -84,7 +83,7 @@ def measure_executor(rounds: int) -> float:
     return figure
 
 
-MEASURES: dict[str, Callable[[int], float]] = {
+MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
     "executor": measure_executor,
     "detection": measure_detection,
     "stall": measure_stall,
@@ -109,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
     )
+    parser.add_argument(
+        "--limit", type=float, default=5.0, help="the supervisor's heartbeat_timeout, in seconds (default %(default)s)"
+    )
     given = parser.parse_args(arguments)
     unknown = [part for part in given.parts if part not in MEASURES]
     if unknown:
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = {}
     for part in given.parts or MEASURES:
         print()
-        figures[part] = MEASURES[part](given.rounds)
+        figures[part] = MEASURES[part](given)
     print(
         "\nof each bar:", ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items()), "- the largest counts"
     )
