@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,9 @@ ROWS = 200_000
 BATCH = 2048  # rows of the global batch
 EPOCHS = 15  # a few seconds: the executor is killed after the first one
 PARTS = ("detect", "resubmit", "launch", "feed", "restore", "step")
+"""Of a recovery: until the supervisor knows; until Spark has the next job; until the last member runs; until all have
+read and sorted their rows and met; until they have the checkpoint's state; until a step is over. A cold fit has all but
+the first, and nothing to restore."""
 
 
 class MarkedKeeper(CheckpointKeeper):
@@ -68,13 +71,14 @@ class Watch:
         rank: the rank.
         killed: when, in seconds since the epoch; 0 as long as it has not happened.
         times: (attempt, kind of event) -> when the last member recorded it, and of a restart when it was known.
+        resumed: the first step of the second attempt.
     """
 
     rank: int
     killed: float = 0.0
     times: dict[tuple[int, str], float] = field(default_factory=dict)
-    _pids: dict[int, int] = field(default_factory=dict)
     resumed: int | None = None
+    _pids: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         """Called with one event at a time."""
@@ -88,6 +92,10 @@ class Watch:
         if event.kind == "first step" and event.attempt == 1:
             assert event.clock is not None
             self.resumed = event.clock["step"]
+
+    def members(self, attempt: int) -> list[float]:
+        """When the last member of an attempt ran, had met the others and had its state, and when the first step was."""
+        return [self.times[attempt, kind] for kind in ("started", "joined", "restored", "first step")]
 
 
 def executor_of(worker: int) -> int:
@@ -110,11 +118,13 @@ class Recovery:
         cold: seconds from the call of fit to its first step.
         recovery: seconds from SIGKILL to the first step after it.
         parts: seconds of each of ``PARTS``, which add up to ``recovery``.
+        cold_parts: those of ``cold``.
     """
 
     cold: float
     recovery: float
     parts: Mapping[str, float]
+    cold_parts: Mapping[str, float]
 
     @property
     def allowed(self) -> float:
@@ -141,13 +151,16 @@ def recover(url: str, rank: int) -> Recovery:
         supervisor = Supervisor(SparkCluster(spark, MEMBERS))
         training = replace(estimator.training(), keeper=keeper)
         supervisor.gang(training, frame, estimator.read_columns(), listener=watch)
-        submitted = _submitted(spark, after=watch.times[0, "restart"])
+        submitted = [_submitted(spark, after=begin) for begin in (began, watch.times[0, "restart"])]
     if watch.resumed is None or watch.resumed < 2:
         raise RuntimeError(f"the second attempt began with step {watch.resumed}, and not after a checkpoint")
-    moments = [watch.killed, watch.times[0, "restart"], submitted]
-    moments += [watch.times[1, kind] for kind in ("started", "joined", "restored", "first step")]
-    parts = {name: end - begin for name, (begin, end) in zip(PARTS, pairwise(moments), strict=True)}
-    return Recovery(watch.times[0, "first step"] - began, moments[-1] - moments[0], parts)
+    cold = [began, began, submitted[0], *watch.members(0)]
+    again = [watch.killed, watch.times[0, "restart"], submitted[1], *watch.members(1)]
+    return Recovery(cold[-1] - began, again[-1] - watch.killed, _parts(again), _parts(cold))
+
+
+def _parts(moments: Sequence[float]) -> dict[str, float]:
+    return {name: end - begin for name, (begin, end) in zip(PARTS, pairwise(moments), strict=True)}
 
 
 def _submitted(spark: SparkSession, after: float) -> float:

@@ -15,7 +15,7 @@ from statistics import median
 
 from benchmarks.pairs import environment, options, verdict
 from benchmarks.recovery.detection import detect
-from benchmarks.recovery.executor import PARTS, recover
+from benchmarks.recovery.executor import PARTS, Recovery, recover
 from benchmarks.recovery.saving import Lost, stall, throughput
 from benchmarks.recovery.standalone import standalone
 from sparkdl import LocalCluster
@@ -65,21 +65,16 @@ def measure_detection(given: argparse.Namespace) -> float:
 
 def measure_executor(given: argparse.Namespace) -> float:
     """Seconds from the SIGKILL of an executor to the first step after it, divided by what it may take."""
-    found = []
-    print(f"{'seconds':<10}{'cold fit':>10}{'recovery':>10}{'allowed':>10}", *(f"{name:>10}" for name in PARTS), sep="")
+    found: list[Recovery] = []
+    print(f"{'seconds':<20}{'whole':>9}", *(f"{name:>9}" for name in PARTS), sep="")
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, standalone(folder) as url:
         for number in range(given.rounds + 1):
-            each = recover(url, number % MEMBERS)
-            figures = [each.cold, each.recovery, each.allowed, *each.parts.values()]
-            name = f"round {number}" if number else "warm-up"
-            print(f"{name:<10}", *(f"{figure:>10.3g}" for figure in figures), sep="", flush=True)
-            found.append(each)
+            found.append(recover(url, number % MEMBERS))
+            _print_recovery(f"round {number}" if number else "warm-up", found[-1:])
     counted = found[1:]
-    medians = [median(each.parts[name] for each in counted) for name in PARTS]
-    whole = [median(figures) for figures in zip(*((e.cold, e.recovery, e.allowed) for e in counted), strict=True)]
-    print(f"{'median':<10}", *(f"{figure:>10.3g}" for figure in [*whole, *medians]), sep="")
+    _print_recovery("median", counted)
     figure = median(each.recovery / each.allowed for each in counted)
-    print(f"a killed executor: {whole[1]:.3g} s, {figure:.3g} of 1.5 cold fits + 3 s (bar: at most 1)")
+    print(f"a killed executor: {figure:.3g} of 1.5 cold fits + 3 s (bar: at most 1)")
     return figure
 
 
@@ -96,6 +91,13 @@ def _print(title: str, found: Sequence[Lost], name: str, figures: Sequence[float
     for number, (each, figure) in enumerate(zip(found, figures, strict=True), start=1):
         row = f"{each.step:>10.3g}{each.pause:>10.3g}{each.lost:>10.3g}{each.saved:>10.3g}{figure:>12.3f}"
         print(f"{f'round {number}':<12}{row}")
+
+
+def _print_recovery(title: str, found: Sequence[Recovery]) -> None:
+    cold = [median(each.cold for each in found), *(median(each.cold_parts[name] for each in found) for name in PARTS)]
+    again = [median(each.recovery for each in found), *(median(each.parts[name] for each in found) for name in PARTS)]
+    for name, figures in ((f"{title}, cold fit", cold), (f"{title}, recovery", again)):
+        print(f"{name:<20}", *(f"{figure:>9.3g}" for figure in figures), sep="", flush=True)
 
 
 def _spread(figures: Sequence[float]) -> str:
