@@ -21,13 +21,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.mlp import adam, small
+from benchmarks.recovery.marks import FirstStep, MarkedKeeper
 from benchmarks.session import materialised, samples, session
 from sparkdl import SparkCluster, TorchRegressor
 from sparkdl.checkpoint import Checkpoints
-from sparkdl.events import Event, record
-from sparkdl.keeper import CheckpointKeeper, Every
+from sparkdl.events import Event
+from sparkdl.keeper import Every
 from sparkdl.supervisor import Supervisor
-from sparkdl.world import World
 
 MEMBERS = 2
 ROWS = 200_000
@@ -37,30 +37,6 @@ PARTS = ("detect", "resubmit", "launch", "feed", "restore", "step")
 """Of a recovery: until the supervisor knows; until Spark has the next job; until the last member runs; until all have
 read and sorted their rows and met; until they have the checkpoint's state; until a step is over. A cold fit has all but
 the first, and nothing to restore."""
-
-
-class MarkedKeeper(CheckpointKeeper):
-    """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
-
-    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
-        """See ``Keeper.load``."""
-        record("joined")
-        state = super().load(world, parts)
-        record("restored", clock=None, found=state is not None)
-        return state
-
-
-class FirstStep:
-    """A hook that tells the driver when the first step of an attempt is over."""
-
-    def __init__(self) -> None:
-        self._told = False
-
-    def on_step(self, run: Any) -> None:
-        """After each step."""
-        if not self._told:
-            record("first step", clock=run.clock)
-        self._told = True
 
 
 @dataclass
