@@ -24,7 +24,7 @@ each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "spool", "step", "transform", "wide"]
+    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "recovery", "spool", "step", "transform", "wide"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------
@@ -141,6 +141,25 @@ def test_epoch_runs_and_both_sides_take_the_same_steps(tmp_path):
     assert LAST_LINE.fullmatch(last)
     ours, theirs = (float(loss) for loss in re.findall(r"\d+\.\d+", losses))
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_recovery_runs(tmp_path):
+    *_, killed, stopped, _, shares, last = run(
+        "recovery", "detection", "--rounds", "1", "--limit", "2", folder=tmp_path
+    )
+    assert killed.startswith("a killed member: ")
+    assert stopped.endswith("(bar: at most 2, the limit, + 5)")
+    assert shares.startswith("of each bar: detection ")
+    assert LAST_LINE.fullmatch(last)
+
+
+def test_recovery_refuses_an_unknown_part(capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("benchmarks.recovery.main").main(["stale"])
+    assert ended.value.code == 2
+    assert "there is no part stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
 
 
 @pytest.mark.slow
