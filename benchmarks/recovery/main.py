@@ -60,7 +60,7 @@ def measure_detection(given: argparse.Namespace) -> float:
     print(f"a killed member: {_spread(found[signal.SIGKILL])} s (bar: at most {KILLED:g})")
     bar = f"at most {given.limit:g}, the limit, + {STOPPED:g}"
     print(f"a stopped member: {_spread(found[signal.SIGSTOP])} s (bar: {bar})")
-    return max(killed / KILLED, stopped / (given.limit + STOPPED))
+    return max(killed / KILLED, (stopped - given.limit) / STOPPED)
 
 
 def measure_executor(given: argparse.Namespace) -> float:
