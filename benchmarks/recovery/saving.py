@@ -2,7 +2,7 @@
 
 One gang trains a large model. A hook takes down when each step ends, and the checkpoints' own events say when they
 began and when they were in their place. Steps while a checkpoint is copied, packed, hashed and written are compared
-with as many steps of the same run that follow, when nothing is saved.
+with those before and after them, when nothing is saved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from sparkdl.train import Training
 MEMBERS = 2
 BATCH = 256  # rows of each member's batch
 WIDTHS = (128, *(2048,) * 7, 1)  # 25 444 353 parameters: 102 MB of weights and 204 MB of Adam's state
+_WARM = 8  # steps at the beginning that do not count
+_LEAST = 4  # steps to compare with
 COLUMNS = Columns((Column("features"),), Column("label"))
 
 
@@ -71,6 +73,10 @@ class Course:
         """How long the ``count`` steps after this one took."""
         return self.ends[step + count - 1] - self.ends[step - 1]
 
+    def beside(self, step: int) -> int:
+        """The last step that began before the checkpoint after this step was in its place."""
+        return next((each for each in range(step + 1, len(self.ends)) if self.ends[each - 1] > self.saved[step]), step)
+
     def steps(self, begin: int, end: int) -> list[float]:
         """Seconds of each step after step ``begin``, up to step ``end``."""
         return [self.seconds(step, 1) for step in range(begin, end)]
@@ -97,67 +103,77 @@ class Lost:
     """What one checkpoint cost.
 
     Attributes:
-        pause: seconds by which the first step after it was longer than a step.
-        lost: seconds by which all steps that it was saved beside were longer.
-        step: seconds of a step without one.
+        step: seconds of a step beside which nothing is saved, the mean of those before and after it.
+        pause: seconds by which the first step after it was longer.
+        lost: seconds by which all steps were longer that began before it was in its place.
         saved: seconds from its beginning until it was in its place.
-        share: throughput with it, divided by that without.
+        interval: seconds from its beginning to that of the next one.
     """
 
+    step: float
     pause: float
     lost: float
-    step: float
     saved: float
-    share: float = 1.0
+    interval: float
+
+    @staticmethod
+    def of(course: Course, before: int, step: int, after: int) -> Lost:
+        """The cost of the checkpoint after a step.
+
+        Args:
+            course: the training.
+            before: the step from which on nothing was saved, until this checkpoint.
+            step: of the checkpoint.
+            after: of the next one.
+        """
+        until = course.beside(step)
+        plain = [*course.steps(before, step), *course.steps(until, after)]
+        if len(plain) < _LEAST:
+            raise RuntimeError(f"only {len(plain)} steps around the checkpoint after step {step} had none beside them")
+        pace, pause = fmean(plain), course.seconds(step, 1)
+        return Lost(
+            pace,
+            pause - pace,
+            course.seconds(step, until - step) - (until - step) * pace,
+            course.saved[step] - course.ends[step - 1],
+            course.seconds(step, after - step),
+        )
+
+    @property
+    def share(self) -> float:
+        """Throughput with a checkpoint in every interval, divided by that without."""
+        return 1 - self.lost / self.interval
 
 
-def stall(cluster: LocalCluster, *, rounds: int, window: int = 6) -> list[Lost]:
-    """A checkpoint every two windows of steps; it has to be saved within the first one.
+def stall(cluster: LocalCluster, *, rounds: int, every: int = 12) -> list[Lost]:
+    """A checkpoint every few steps.
 
     Args:
         cluster: where.
         rounds: checkpoints that count; one comes before them.
-        window: steps.
+        every: steps.
     """
-    every = 2 * window
     course = train(cluster, every * (rounds + 2), every)
-    found = []
-    for step in range(2 * every, every * (rounds + 2), every):
-        plain = course.seconds(step + window, window) / window
-        pause = course.seconds(step, 1) - median(course.steps(step + window, step + every))
-        lost = course.seconds(step, window) - window * plain
-        found.append(Lost(pause, lost, plain, _saved(course, step, step + window)))
-    return found
+    begun = range(every, every * (rounds + 3), every)
+    return [
+        Lost.of(course, course.beside(begun[each - 1]), begun[each], begun[each + 1]) for each in range(1, rounds + 1)
+    ]
 
 
 def throughput(cluster: LocalCluster, *, rounds: int, seconds: int = 30) -> list[Lost]:
-    """A checkpoint every so many seconds; it has to be saved within half of them.
-
-    From the beginning of a checkpoint to that of the next one, so many steps are taken. As long as they took, so many
-    more could be taken at the pace of those in the second half, in which nothing is saved.
+    """A checkpoint every so many seconds, as rank 0's clock tells.
 
     Args:
         cluster: where.
-        rounds: intervals that count; the time before the first checkpoint does not.
-        seconds: between two checkpoints.
+        rounds: checkpoints that count.
+        seconds: between two of them.
     """
-    warm = train(cluster, 12, None)
-    pace = fmean(warm.steps(4, 12))
+    warm = train(cluster, 4 + _WARM, None)
+    pace = fmean(warm.steps(_WARM, 4 + _WARM))
     course = train(cluster, int((rounds + 1.5) * seconds / pace), f"{seconds} seconds")
     begun = sorted(course.saved)[:-1]  # the last one is that of the end
-    found = []
+    found, before = [], _WARM
     for step, after in pairwise(begun[: rounds + 1]):
-        whole = course.seconds(step, after - step)
-        half = next(each for each in range(step, after) if course.ends[each - 1] - course.ends[step - 1] > whole / 2)
-        plain = fmean(course.steps(half, after))
-        count = after - step
-        pause = course.seconds(step, 1) - median(course.steps(half, after))
-        found.append(Lost(pause, whole - count * plain, plain, _saved(course, step, half), count * plain / whole))
+        found.append(Lost.of(course, before, step, after))
+        before = course.beside(step)
     return found
-
-
-def _saved(course: Course, step: int, until: int) -> float:
-    taken = course.saved[step] - course.ends[step - 1]
-    if course.saved[step] > course.ends[until - 1]:
-        raise RuntimeError(f"a checkpoint took {taken:.1f} s, and the steps it is compared with began before its end")
-    return taken
