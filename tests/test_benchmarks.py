@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pairs import Pairs, Side, interleave, verdict
+from benchmarks.recovery.saving import Course, Lost
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
@@ -114,6 +116,24 @@ def test_the_verdict_keeps_digits_that_decide():
     assert verdict(5.9, "at least 5") == "ratio 5.9 (bar: at least 5)"
     assert verdict(1.05123, "at most 1.05") == "ratio 1.051 (bar: at most 1.05)"
     assert LAST_LINE.fullmatch(verdict(12.3456, "at least 4"))
+
+
+# ---- what a checkpoint costs -------------------------------------------------------------------------------------
+
+
+def test_lost_is_what_the_steps_beside_a_checkpoint_took_longer():
+    taken = [1.0] * 10 + [2.0, 1.5] + [1.0] * 8  # seconds of each step
+    ends = list(accumulate(taken))
+    # After step 10, and in its place in the midst of the second step from then on.
+    lost = Lost.of(Course(ends, {10: ends[10] + 0.5}), 2, 10, 20)
+    assert lost == Lost(step=1.0, pause=1.0, lost=1.5, saved=2.5, interval=11.5)
+    assert lost.share == pytest.approx(10 / 11.5)
+
+
+def test_a_checkpoint_needs_steps_to_compare_with():
+    ends = list(accumulate([1.0] * 20))
+    with pytest.raises(RuntimeError, match="only 3 steps around the checkpoint after step 10"):
+        Lost.of(Course(ends, {10: ends[15] + 0.5}), 9, 10, 19)
 
 
 # ---- small runs, as a user starts them --------------------------------------------------------------------------

@@ -75,7 +75,9 @@ class Course:
 
     def beside(self, step: int) -> int:
         """The last step that began before the checkpoint after this step was in its place."""
-        return next((each for each in range(step + 1, len(self.ends)) if self.ends[each - 1] > self.saved[step]), step)
+        return next(
+            (each for each in range(step + 1, len(self.ends)) if self.ends[each - 1] > self.saved[step]), len(self.ends)
+        )
 
     def steps(self, begin: int, end: int) -> list[float]:
         """Seconds of each step after step ``begin``, up to step ``end``."""
