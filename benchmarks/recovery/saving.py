@@ -8,8 +8,8 @@ with those before and after them, when nothing is saved.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -22,6 +22,7 @@ from torch import nn
 from benchmarks.mlp import adam, mlp
 from sparkdl import LocalCluster, Objective
 from sparkdl.checkpoint import Checkpoints
+from sparkdl.errors import Stopped
 from sparkdl.events import Event, record
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.keeper import CheckpointKeeper, Every
@@ -35,39 +36,41 @@ _LEAST = 4  # steps to compare with
 COLUMNS = Columns((Column("features"),), Column("label"))
 
 
-class Times:
-    """A hook that tells the driver, at the end, when each step ended: seconds since the epoch."""
-
-    def __init__(self) -> None:
-        self._ends: list[float] = []
+class Steps:
+    """A hook that tells the driver of each step when it has ended."""
 
     def on_step(self, run: Any) -> None:
-        self._ends.append(time.time())
-
-    def on_end(self, run: Any) -> None:
-        record("times", ends=self._ends)
+        """After each step."""
+        record("stepped", clock=run.clock)
 
 
 @dataclass
 class Course:
-    """A training as the driver heard of it.
+    """A training as the driver hears of it.
 
     Attributes:
         ends: when each step ended, the first one at index 0; seconds since the epoch.
         saved: for the step after which a checkpoint began, when it was in its place.
+        enough: how many checkpoints are waited for, and ``stop`` is called then.
+        trouble: why a checkpoint could not be saved.
     """
 
-    ends: Sequence[float] = ()
+    ends: list[float] = field(default_factory=list)
     saved: dict[int, float] = field(default_factory=dict)
+    enough: int = 0
+    stop: Callable[[], None] | None = None
+    trouble: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "times":
-            self.ends = event.payload["ends"]
+        """Called with one event at a time."""
+        if event.kind == "stepped":
+            self.ends.append(event.time)
         if event.kind == "checkpoint":
-            if event.payload["trouble"]:
-                raise RuntimeError(f"there is no checkpoint: {event.payload['trouble']}")
             assert event.clock is not None
+            self.trouble += event.payload["trouble"]
             self.saved[event.clock["step"]] = event.time
+            if self.stop is not None and len(self.saved) == self.enough:
+                self.stop()
 
     def seconds(self, step: int, count: int) -> float:
         """How long the ``count`` steps after this one took."""
@@ -84,19 +87,27 @@ class Course:
         return [self.seconds(step, 1) for step in range(begin, end)]
 
 
-def train(cluster: LocalCluster, steps: int, every: int | str | None) -> Course:
-    """Train for so many steps, in one epoch."""
+def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough: int = 0) -> Course:
+    """Train for so many steps, in one epoch.
+
+    Args:
+        cluster: where.
+        steps: how many.
+        every: the distance between two checkpoints; None for none.
+        enough: the number of checkpoints after which the training is asked to stop; 0 for all steps.
+    """
     rows = steps * BATCH * cluster.size
     numbers = np.random.default_rng(0)
     data = {"features": numbers.random((rows, WIDTHS[0]), np.float32), "label": numbers.random(rows, np.float32)}
     objective = Objective(partial(mlp, *WIDTHS), nn.MSELoss(), adam)
-    course = Course()
-    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
-        keeper = None
-        if every is not None:
-            keeper = CheckpointKeeper(Checkpoints(folder, run="benchmark"), Every.of(every))
-        training = Training(objective, BATCH * cluster.size, hooks=(Times(),), keeper=keeper)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
+        checkpoints = Checkpoints(folder, run="benchmark")
+        course = Course(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
+        keeper = None if every is None else CheckpointKeeper(checkpoints, Every.of(every))
+        training = Training(objective, BATCH * cluster.size, hooks=(Steps(),), keeper=keeper)
         cluster.gang(training, data, COLUMNS, listener=course)
+    if course.trouble:
+        raise RuntimeError(f"there is no checkpoint: {course.trouble[0]}")
     return course
 
 
@@ -172,8 +183,12 @@ def throughput(cluster: LocalCluster, *, rounds: int, seconds: int = 30) -> list
     """
     warm = train(cluster, 4 + _WARM, None)
     pace = fmean(warm.steps(_WARM, 4 + _WARM))
-    course = train(cluster, int((rounds + 1.5) * seconds / pace), f"{seconds} seconds")
-    begun = sorted(course.saved)[:-1]  # the last one is that of the end
+    # Three times as many steps as it should take: what else the machine does may end meanwhile.
+    most = int(3 * (rounds + 1.5) * seconds / pace)
+    course = train(cluster, most, f"{seconds} seconds", enough=rounds + 1)
+    begun = sorted(course.saved)
+    if len(begun) <= rounds:
+        raise RuntimeError(f"there were {len(begun)} checkpoints in {most} steps; expected {rounds + 1}")
     found, before = [], _WARM
     for step, after in pairwise(begun[: rounds + 1]):
         found.append(Lost.of(course, before, step, after))
