@@ -10,6 +10,8 @@ inside it, so that the step loop's own agreements come through, and so that a th
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +30,7 @@ from sparkdl.state import pack_pieces
 from sparkdl.world import World
 
 _LOOK = 0.02  # seconds between two looks for the other members' digests
+_NICE = 10  # a tenth of a core where all of it is wanted
 _PATIENCE = 10.0  # seconds that a failed gang waits for its thread to end
 
 
@@ -104,6 +107,7 @@ class Saver:
             self._thread.join(_PATIENCE)
 
     def _run(self, checkpoint: Checkpoint, done: Future[None]) -> None:
+        _yield_to_training()
         try:
             began = time.monotonic()
             self._save(checkpoint)
@@ -151,6 +155,15 @@ class Saver:
         record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
         if trouble:
             notify(f"there is no checkpoint {name}: {trouble[0]}")
+
+
+def _yield_to_training() -> None:
+    """Lower this thread's priority, and that of the threads it starts: what training leaves idle is enough for it.
+
+    Not to the lowest there is, with which a checkpoint would take minutes on a host that others keep busy.
+    """
+    if sys.platform == "linux":  # elsewhere it would be the whole process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def copied(nested: Any) -> Any:

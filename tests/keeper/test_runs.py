@@ -152,7 +152,7 @@ def fit(cluster: Any, case: str, kept: CheckpointKeeper | None, *faults: Fault, 
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("case", "how", "rank", "step"),
-    [("Adam", "kill", 1, 7), ("Adam", "stop", 0, 5), ("SGD", "kill", 0, 1), ("SGD", "fail", 1, 8)],
+    [("Adam", "kill", 1, 7), ("Adam", "stop", 0, 5)],  # more of them, of SGD and in every phase, in tests/chaos
 )
 def test_a_run_that_lost_a_member_ends_as_if_it_had_not(pair, tmp_path, case, how, rank, step):
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
@@ -161,15 +161,6 @@ def test_a_run_that_lost_a_member_ends_as_if_it_had_not(pair, tmp_path, case, ho
     assert len(supervisor.failures) == 1
     assert supervisor.failures[0].rank == rank
     assert_alike(found, fit(pair, case, None))
-
-
-@pytest.mark.chaos
-def test_it_is_lost_three_times(pair, tmp_path):
-    supervisor = Supervisor(pair, back_off=0)
-    faults = [Fault("kill", step % 2, step, str(tmp_path / f"mark {step}")) for step in (3, 4, 9)]
-    found = fit(supervisor, "SGD", keeper(tmp_path), *faults)
-    assert [type(error) for error in supervisor.failures] == [MemberLost] * 3
-    assert_alike(found, fit(pair, "SGD", None))
 
 
 @pytest.mark.chaos
