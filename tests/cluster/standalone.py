@@ -178,7 +178,8 @@ class Standalone:
 
     def _files(self, host: Host, *folders: str) -> list[str]:
         """Files of rows, and those in Spark's own folders, which are folders of folders, whose names begin so."""
-        files = [path for path in (host.disk / "spark").rglob("*") if path.is_file()]
+        # Unlike rglob, walk does not mind that Spark deletes folders meanwhile.
+        files = [Path(folder, name) for folder, _, names in os.walk(host.disk / "spark") for name in names]
         return [str(path) for path in files if path.name.startswith("tmp") or path.parent.name.startswith(folders)]
 
     def _works(self, host: Host) -> bool:
