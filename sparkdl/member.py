@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from threading import Thread
 from typing import Any
 
 import cloudpickle
 import torch
 
 from sparkdl import errors
+from sparkdl.background import in_background
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
 from sparkdl.events import Endpoint, Event, Recorder, record, recording
 from sparkdl.feed.columns import Columns
@@ -210,7 +210,7 @@ class _Member:
             self.world.process_group = None
 
     def take_part(self, batches: Batches) -> bytes:
-        meeting = _ahead(lambda: meet(self.meeting, self.exchange))
+        meeting = in_background(lambda: meet(self.meeting, self.exchange), "sparkdl-meet")
         spool, spoiled = None, None
         with self._stage("feed"):
             try:
@@ -295,20 +295,6 @@ def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, 
     tensors = spool.seal(layout)
     order = spool.order(numbers(tensors, columns.row_id.name)) if columns.row_id is not None else None
     return Part(world.rank, world.size, own, rows, columns, tensors, order)
-
-
-def _ahead(call: Callable[[], Any]) -> Future[Any]:
-    """Run a call in a thread, beside whatever comes next."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # it is raised again by result()
-            future.set_exception(error)
-
-    Thread(target=run, name="sparkdl-meet", daemon=True).start()
-    return future
 
 
 @contextmanager

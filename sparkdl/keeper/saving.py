@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,8 +108,8 @@ class Saver:
             self._thread.join(_PATIENCE)
 
     def _run(self, checkpoint: Checkpoint, done: Future[None]) -> None:
-        _yield_to_training()
         try:
+            _yield_to_training()
             began = time.monotonic()
             self._save(checkpoint)
             self.cost = time.monotonic() - began
@@ -160,9 +161,12 @@ class Saver:
 def _yield_to_training() -> None:
     """Lower this thread's priority, and that of the threads it starts: what training leaves idle is enough for it.
 
-    Not to the lowest there is, with which a checkpoint would take minutes on a host that others keep busy.
+    Not to the lowest there is, with which a checkpoint would take minutes on a host that others keep busy. Where the
+    container's rules forbid it, saving is as important as training.
     """
-    if sys.platform == "linux":  # elsewhere it would be the whole process's
+    if sys.platform != "linux":  # elsewhere it would be the whole process's
+        return
+    with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 

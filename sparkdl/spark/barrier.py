@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
+from sparkdl.background import in_background
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.member import Outcome, Task, run_member
 from sparkdl.network import Address, dialable, split_host
@@ -97,15 +98,7 @@ class Rendezvous:
         Raises:
             PeerLost: not all members came in time.
         """
-        answer: Future[Sequence[str]] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._exchange(line))
-            except BaseException as error:  # it is raised again by result()
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="sparkdl-rendezvous", daemon=True).start()
+        answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
         if not wait([answer], self._timeout).done:
             self.given_up = True
             raise PeerLost(f"not all members came to the rendezvous within {self._timeout:g} s.")

@@ -112,29 +112,46 @@ def cut_the_power(member: Member) -> None:
     member.host.kill()
 
 
-@pytest.mark.parametrize(
-    ("harm", "rank", "said", "moved"),
-    [
-        (kill_the_executor, 1, "Spark lost a member of the gang", False),
-        (stop_the_member, 1, "has not been heard of", False),
-        (kill_the_worker, 0, "Spark lost a member of the gang", True),
-        (pull_the_cable, 1, "has not been heard of", True),
-        (cut_the_power, 0, "has not been heard of", True),
-    ],
-)
-def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm, rank, said, moved):
+@dataclass(frozen=True)
+class Harm:
+    """What is done, and what follows.
+
+    Attributes:
+        do: it.
+        rank: of the member that it is done to.
+        said: of the failure.
+        moved: whether the host is lost with it, and the gang goes on on the other one.
+    """
+
+    do: Callable[[Member], None]
+    rank: int
+    said: str
+    moved: bool = False
+
+
+HARMS = [
+    Harm(kill_the_executor, 1, "Spark lost a member of the gang"),
+    Harm(stop_the_member, 1, "has not been heard of"),
+    Harm(kill_the_worker, 0, "Spark lost a member of the gang", moved=True),
+    Harm(pull_the_cable, 1, "has not been heard of", moved=True),
+    Harm(cut_the_power, 0, "has not been heard of", moved=True),
+]
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.do.__name__)
+def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm):
     expected, folder = undisturbed(2), tmp_path / "run"
-    driver, member = start(cluster, folder, rank=rank)
-    harm(member)
+    driver, member = start(cluster, folder, rank=harm.rank)
+    harm.do(member)
     found = driver.result()
     assert_as_if_nothing_had_happened(found, expected, folder)
     (kind, lost, host, message), *more = found["failures"]
-    assert (kind, lost, host) == ("MemberLost", rank, member.host.name)
-    assert said in message
+    assert (kind, lost, host) == ("MemberLost", harm.rank, member.host.name)
+    assert harm.said in message
     # Until Spark has given a silent host up it may send the next attempt there.
-    assert [(kind, lost) for kind, lost, *_ in more] in ([], [("MemberLost", rank)])
-    assert moved or not more
-    if moved:
+    assert [(kind, lost) for kind, lost, *_ in more] in ([], [("MemberLost", harm.rank)])
+    assert harm.moved or not more
+    if harm.moved:
         others = {host.name for host in cluster.workers} - {member.host.name}
         assert {host for _, step, host in steps(folder) if int(step) == members.STEPS} == others
         cluster.nothing_left(member.host)

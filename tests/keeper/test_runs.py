@@ -360,7 +360,7 @@ def test_a_directory_that_a_member_does_not_see_is_named(tmp_path):
         errors = list(threads.map(load, range(2)))
     for error in errors:
         assert isinstance(error, InvalidInput)
-        assert "rank 1 on host1 cannot see what rank 0 on host0 wrote" in error.message
+        assert "rank 1 on host1 cannot read what rank 0 on host0 wrote" in error.message
     assert not list(tmp_path.glob("*/checkpoints/visible-*"))
 
 

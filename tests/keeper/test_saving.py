@@ -90,6 +90,17 @@ def test_training_comes_first(checkpoints, savers, monkeypatch):
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
+def test_where_priorities_may_not_be_changed_it_is_saved_all_the_same(checkpoints, savers, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", forbidden)
+    both(savers, 1)
+    for saver in savers:
+        saver.wait()
+    assert value(checkpoints, "a") == (1, 1.0)
+
+
 def test_it_exists_when_all_have_written(checkpoints, savers):
     first, second = savers
     first.save(checkpoint(1, a=1))
