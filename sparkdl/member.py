@@ -35,6 +35,9 @@ from sparkdl.heartbeat import beating
 from sparkdl.shipping import unship
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 
+_FIRST_SIGN = 3.0
+"""Seconds at most until the driver has had the first sign of life: who was never heard is never missed."""
+
 Work = Callable[[World, Part | None], Any]
 """What a gang runs on every member; its values come back as a list in rank order."""
 
@@ -162,6 +165,8 @@ def run_member(
         try:
             record("started", pid=os.getpid(), host=member.place.host)
             with beating(member.beat, task.heartbeat):
+                if task.heartbeat is not None:
+                    recorder.settle(_FIRST_SIGN)
                 value = member.take_part(batches)
             record("finished")
             return Outcome(meeting.rank, value, seconds=member.seconds)

@@ -27,7 +27,7 @@ from sparkdl.supervisor import Supervisor
 from sparkdl.train import Training
 from sparkdl.weights import read_state
 from sparkdl.world import World
-from tests.faults import Fault, flip
+from tests.faults import Fault, flip, newest
 from tests.test_resume import CASES, COLUMNS, Steps, assert_alike, data
 
 # ---- when ------------------------------------------------------------------------------------------------------------
@@ -202,8 +202,7 @@ def test_a_damaged_checkpoint_is_passed_over(pair, tmp_path):
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     with pytest.raises(MemberLost):
         fit(pair, "Adam", keeper(tmp_path), fault)
-    newest = sorted((tmp_path / "checkpoints").glob("attempt-*"))[-1]
-    flip(newest / STATE)
+    flip(newest(tmp_path) / STATE)
     assert_alike(fit(pair, "Adam", keeper(tmp_path)), fit(pair, "Adam", None))
 
 
