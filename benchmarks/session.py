@@ -19,8 +19,17 @@ FEATURES = 28
 
 
 @contextmanager
-def session(name: str, *, executors: int = 2, mebibytes: int = 2048) -> Iterator[SparkSession]:
-    """A session whose executors, one core each, have all registered."""
+def session(
+    name: str, *, executors: int = 2, mebibytes: int = 2048, master: str | None = None
+) -> Iterator[SparkSession]:
+    """A session whose executors, one core each, have all registered.
+
+    Args:
+        name: of the application.
+        executors: how many.
+        mebibytes: memory of each one's JVM.
+        master: the URL of a standalone cluster; None for a ``local-cluster`` of this process.
+    """
     # Driver and executors run this Python, and nothing listens beyond this machine.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -35,7 +44,13 @@ def session(name: str, *, executors: int = 2, mebibytes: int = 2048) -> Iterator
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.appName(name).master(f"local-cluster[{executors},1,{mebibytes}]")
+    if master is not None:
+        settings |= {
+            "spark.cores.max": executors,
+            "spark.executor.cores": 1,
+            "spark.executor.memory": f"{mebibytes}m",
+        }
+    builder = SparkSession.builder.appName(name).master(master or f"local-cluster[{executors},1,{mebibytes}]")
     spark = builder.config(map=settings).getOrCreate()
     try:
         wait_for_slots(spark, executors, timeout=60, report=_ignore)

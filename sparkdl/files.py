@@ -102,6 +102,11 @@ def local_path(uri: str) -> str | None:
     return path if isinstance(system, fs.LocalFileSystem) else None
 
 
+def absolute(uri: str) -> str:
+    """A local path as a process with another working directory would have to write it; a URI as it is."""
+    return uri if urlsplit(uri).scheme else os.path.abspath(uri)
+
+
 def join(uri: str, name: str) -> str:
     """The URI or path of what has this name in a folder; the options that a URI ends with stay at its end."""
     scheme = urlsplit(uri).scheme

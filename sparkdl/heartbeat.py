@@ -32,17 +32,17 @@ def interval(timeout: float) -> float:
 
 @contextmanager
 def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
-    """Call ``beat()`` at once and every so many seconds, in a thread, until the end of the block; None: never."""
+    """Call ``beat()`` at once, and in a thread every so many seconds, until the end of the block; None: never."""
     if every is None:
         yield
         return
     ended = threading.Event()
 
     def run() -> None:
-        beat()
         while not ended.wait(every):
             beat()
 
+    beat()
     thread = threading.Thread(target=run, name="sparkdl-heartbeat", daemon=True)
     thread.start()
     try:

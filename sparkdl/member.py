@@ -11,19 +11,20 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from threading import Thread
 from typing import Any
 
 import cloudpickle
 import torch
 
 from sparkdl import errors
+from sparkdl.background import in_background
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
 from sparkdl.events import Endpoint, Event, Recorder, record, recording
 from sparkdl.feed.columns import Columns
@@ -33,6 +34,9 @@ from sparkdl.feed.tables import Batches
 from sparkdl.heartbeat import beating
 from sparkdl.shipping import unship
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
+
+_FIRST_SIGN = 3.0
+"""Seconds at most until the driver has had the first sign of life: who was never heard is never missed."""
 
 Work = Callable[[World, Part | None], Any]
 """What a gang runs on every member; its values come back as a list in rank order."""
@@ -48,7 +52,7 @@ class Task:
         run: an id that no other gang has.
         attempt: which attempt of the run this is.
         columns: what to keep of the data; None where there is none.
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
         device: ``"cpu"`` or ``"cuda"``.
         threads: torch's threads; None leaves them as they are.
         endpoint: where events go; None for nowhere.
@@ -161,6 +165,8 @@ def run_member(
         try:
             record("started", pid=os.getpid(), host=member.place.host)
             with beating(member.beat, task.heartbeat):
+                if task.heartbeat is not None:
+                    recorder.settle(_FIRST_SIGN)
                 value = member.take_part(batches)
             record("finished")
             return Outcome(meeting.rank, value, seconds=member.seconds)
@@ -187,10 +193,9 @@ class _Member:
     @property
     def place(self) -> Place:
         """Where this member is now."""
-        host, step = self.meeting.address.host, None
-        if self.world is not None:
-            host, step = self.world.host, self.world.clock.step
-        return Place(self.stage, self.meeting.rank, host, self.meeting.attempt, step if self.stage == "work" else None)
+        working = self.world is not None and self.stage == "work"
+        step = self.world.clock.step if self.world is not None and working else None
+        return Place(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
     def beat(self) -> None:
         """Give a sign of life."""
@@ -210,7 +215,7 @@ class _Member:
             self.world.process_group = None
 
     def take_part(self, batches: Batches) -> bytes:
-        meeting = _ahead(lambda: meet(self.meeting, self.exchange))
+        meeting = in_background(lambda: meet(self.meeting, self.exchange), "sparkdl-meet")
         spool, spoiled = None, None
         with self._stage("feed"):
             try:
@@ -295,20 +300,6 @@ def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, 
     tensors = spool.seal(layout)
     order = spool.order(numbers(tensors, columns.row_id.name)) if columns.row_id is not None else None
     return Part(world.rank, world.size, own, rows, columns, tensors, order)
-
-
-def _ahead(call: Callable[[], Any]) -> Future[Any]:
-    """Run a call in a thread, beside whatever comes next."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # it is raised again by result()
-            future.set_exception(error)
-
-    Thread(target=run, name="sparkdl-meet", daemon=True).start()
-    return future
 
 
 @contextmanager

@@ -71,6 +71,8 @@ class Recorder:
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
         self._dropped = 0
+        self._taken = self._handled = 0  # events that were queued, and of those the ones that are sent, kept or dropped
+        self._progress = threading.Condition()
         self._listener = None if listener is None else Listener(listener)
         path = None if fallback is None else Path(fallback, f"rank-{rank}.attempt-{attempt}.jsonl")
         self._route = _Route(endpoint, path)
@@ -109,9 +111,16 @@ class Recorder:
                 self._dropped += 1
                 return
             if self._listener is None:
+                self._taken += 1
                 self._queue.put(event)
         if self._listener is not None:
             self._listener(event)
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until what was recorded so far is delivered, kept or dropped; whether it is, within so many seconds."""
+        taken = self._taken
+        with self._progress:
+            return self._progress.wait_for(lambda: self._handled >= taken, timeout)
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, within ``timeout`` seconds, and join the thread; the rest goes to the fallback.
@@ -153,6 +162,9 @@ class Recorder:
         while not ended:
             burst, ended = self._take()
             self._drop(len(burst) - self._route.deliver(burst))
+            with self._progress:
+                self._handled += len(burst)
+                self._progress.notify_all()
         if self._dropped:
             last = Event("recorder", self.rank, self.attempt, time.time(), None, {"dropped": self._dropped})
             self._route.deliver([last.to_json().encode()])

@@ -43,6 +43,7 @@ from sparkdl.stopping import pause, stop_requested
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0  # seconds before an attempt
+_LOOK = 1.0  # seconds at most between two looks for members that are silent
 
 
 class Supervisor:
@@ -246,7 +247,7 @@ class _Watch:
 
     def _look(self) -> None:
         looked = time.monotonic()
-        while not self._ended.wait(self._every / 2):
+        while not self._ended.wait(min(self._every / 2, _LOOK)):
             now = time.monotonic()
             with self._lock:
                 if now - looked > 2 * self._every:  # this process was stopped, by a debugger for one

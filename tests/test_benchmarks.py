@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pairs import Pairs, Side, interleave, verdict
+from benchmarks.recovery.saving import Course, Lost
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
@@ -24,7 +26,7 @@ each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "spool", "step", "transform", "wide"]
+    assert THEMES == ["epoch", "fit", "images", "launch", "memory", "recovery", "spool", "step", "transform", "wide"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------
@@ -116,6 +118,24 @@ def test_the_verdict_keeps_digits_that_decide():
     assert LAST_LINE.fullmatch(verdict(12.3456, "at least 4"))
 
 
+# ---- what a checkpoint costs -------------------------------------------------------------------------------------
+
+
+def test_lost_is_what_the_steps_beside_a_checkpoint_took_longer():
+    taken = [1.0] * 10 + [2.0, 1.5] + [1.0] * 8  # seconds of each step
+    ends = list(accumulate(taken))
+    # After step 10, and in its place in the midst of the second step from then on.
+    lost = Lost.of(Course(ends, {10: ends[10] + 0.5}), 2, 10, 20)
+    assert lost == Lost(step=1.0, pause=1.0, lost=1.5, saved=2.5, interval=11.5)
+    assert lost.share == pytest.approx(10 / 11.5)
+
+
+def test_a_checkpoint_needs_steps_to_compare_with():
+    ends = list(accumulate([1.0] * 20))
+    with pytest.raises(RuntimeError, match="only 3 steps around the checkpoint after step 10"):
+        Lost.of(Course(ends, {10: ends[15] + 0.5}), 9, 10, 19)
+
+
 # ---- small runs, as a user starts them --------------------------------------------------------------------------
 
 
@@ -141,6 +161,25 @@ def test_epoch_runs_and_both_sides_take_the_same_steps(tmp_path):
     assert LAST_LINE.fullmatch(last)
     ours, theirs = (float(loss) for loss in re.findall(r"\d+\.\d+", losses))
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_recovery_runs(tmp_path):
+    *_, killed, stopped, _, shares, last = run(
+        "recovery", "detection", "--rounds", "1", "--limit", "2", folder=tmp_path
+    )
+    assert killed.startswith("a killed member: ")
+    assert stopped.endswith("(bar: at most 2, the limit, + 5)")
+    assert shares.startswith("of each bar: detection ")
+    assert LAST_LINE.fullmatch(last)
+
+
+def test_recovery_refuses_an_unknown_part(capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("benchmarks.recovery.main").main(["stale"])
+    assert ended.value.code == 2
+    assert "there is no part stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from sparkdl import files
+from sparkdl.checkpoint import Checkpoints
 from sparkdl.errors import InvalidInput
 from sparkdl.factory import describe, resolve
 from sparkdl.feed import part as part_module
@@ -293,3 +295,18 @@ def test_a_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) ->
     with object_store(tmp_path) as query:
         Run(f"s3://key:secret@runs/digits?{query}").save("report", {"rows": 7})
     assert (tmp_path / "runs/digits/report.json").read_bytes() == b'{\n  "rows": 7\n}\n'
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def test_a_relative_run_directory_was_another_one_in_every_process(tmp_path, monkeypatch) -> None:
+    # Members looked it up from their own working directories: executors have one each, and a fit with
+    # runDir="build/run" was refused as if its hosts shared no directory.
+    (tmp_path / "driver").mkdir()
+    monkeypatch.chdir(tmp_path / "driver")
+    checkpoints = Checkpoints("run/checkpoints", run="a run")
+    travelled = cloudpickle.dumps(checkpoints)
+    monkeypatch.chdir(tmp_path)
+    assert cloudpickle.loads(travelled).folder.path == str(tmp_path / "driver" / "run" / "checkpoints")
+    assert checkpoints.folder.path == cloudpickle.loads(travelled).folder.path

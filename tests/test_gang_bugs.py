@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -28,15 +28,18 @@ from sparkdl.cluster import InlineCluster, LocalCluster
 from sparkdl.course import average_buffers
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.evaluate import open_metrics, synchronised
+from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.part import Part
 from sparkdl.layout.replicated import Replicated
-from sparkdl.member import Failure
+from sparkdl.member import Failure, Task, run_member
+from sparkdl.network import Address
 from sparkdl.objective import Objective
 from sparkdl.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.strategies.buckets import make_buckets
 from sparkdl.train import Training
-from sparkdl.world import Group, World
+from sparkdl.world import Group, Meeting, World
+from tests.faults.held import StopsOnArrival
 
 # ---- gangs -----------------------------------------------------------------------------------------------------------
 
@@ -116,22 +119,6 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
     assert pair.gang(lambda world, part: world.rank) == [0, rank]
 
 
-@dataclass(frozen=True)
-class StopsOnArrival:
-    """A column's ``decode`` that stops the first member that it comes to, before that has said anything."""
-
-    mark: str
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__dict__.update(state)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    def __call__(self, value: bytes) -> np.ndarray:
-        return np.frombuffer(value, np.int64)
-
-
 @pytest.mark.chaos
 def test_a_member_that_was_stopped_before_its_first_word_held_up_its_gang_for_ever(tmp_path: Path) -> None:
     # Whoever has never given a sign of life is not judged by the supervisor, and the timeout of collectives counts for
@@ -145,6 +132,26 @@ def test_a_member_that_was_stopped_before_its_first_word_held_up_its_gang_for_ev
             cluster.gang(lambda world, part: None, rows, columns)
         cluster._timeout = 60.0
         assert cluster.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
+
+
+def test_a_member_that_was_stopped_before_it_was_heard_was_never_missed() -> None:
+    # Its first heartbeat was in the queue, and no one is missed who was never heard: the gang waited for its timeout.
+    asked, heard, before = threading.Event(), [], []
+
+    def listen(event: Event) -> None:
+        asked.wait(0.3)  # a driver that is busy
+        heard.append(event.kind)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        before.extend(heard)
+        asked.set()
+        yield pa.record_batch({"x": [1.0]})
+
+    with Channel(listen) as channel:
+        work, columns = cloudpickle.dumps(lambda world, part: None), Columns((Column("x"),))
+        task = Task(work, 1, "run", 0, columns, endpoint=channel.endpoint, heartbeat=10.0)
+        run_member(task, Meeting(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], batches())
+    assert before == ["started", "heartbeat"]
 
 
 def test_a_part_that_could_not_be_read_was_reported_as_a_join() -> None:

@@ -55,7 +55,7 @@ LAYERS = (
         *("sparkdl.guard", "sparkdl.stopping", "sparkdl.stop_watch"),
         "sparkdl.hooks",
         "sparkdl.network",
-        "sparkdl.shipping",
+        *("sparkdl.shipping", "sparkdl.background"),
     ),
 )
 

@@ -28,6 +28,7 @@ from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, numbers
+from tests.faults.held import StopsOnArrival
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -90,7 +91,7 @@ def failed(kind: str, rank: int, *, peer: bool) -> Event:
 def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
     # A member that is killed says nothing, while the others say at once that a peer has gone. The first of those was
     # taken for the cause, though a PeerLost never is one, and the user looked for the trouble on the wrong host.
-    ear = _Ear(None)
+    ear = _Ear(None, 2, 1)
     for rank in range(2):
         ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
     ear(failed("PeerLost", 0, peer=True))
@@ -101,6 +102,30 @@ def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
     ear(failed("ValueError", 0, peer=False))
     assert str(_explained(error, Watch(), ear)).startswith("ValueError: gone")
     ear.close()
+
+
+def test_a_member_whose_host_was_gone_before_it_began_was_lost_without_a_rank() -> None:
+    # Spark counts the slots of a host that lost its power until it gives it up, and sent the next attempt there. The
+    # error said which task it was, but of a member that had said nothing nobody looked.
+    error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
+    explained = _explained(error, Watch(), _Ear(None, 2, 3))
+    assert isinstance(explained, MemberLost)
+    assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
+
+
+@pytest.mark.chaos
+def test_a_member_that_was_stopped_before_its_first_word_held_up_a_barrier_stage_for_a_year(spark, tmp_path) -> None:
+    # As on a LocalCluster before: of such a member there is no heartbeat to miss, and the others waited for its line
+    # as long as Spark's allGather does.
+    decode = StopsOnArrival(str(tmp_path / "mark"))
+    columns = Columns((Column("x", decode=decode),))
+    frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
+    events: list[Event] = []
+    with pytest.raises(MemberLost, match=r"never been heard of: not all members came .* within 5 s") as caught:
+        SparkCluster(spark, 2, timeout=5).gang(lambda world, part: None, frame, columns, listener=events.append)
+    [heard] = {event.rank for event in events if event.kind == "started"}
+    assert (caught.value.rank, caught.value.stage) == (1 - heard, "launch")
+    assert sum(SparkCluster(spark, 2).gang(lambda world, part: part.rows, frame, columns)) == 4
 
 
 def test_an_error_in_the_data_was_its_own_cause(spark) -> None:

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sparkdl.cluster import InlineCluster, LocalCluster
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost, PeerLost, Place, Stopped
 from sparkdl.events import record
 from sparkdl.feed.columns import Column, Columns
-from sparkdl.supervisor import Supervisor, worth_another
+from sparkdl.supervisor import Supervisor, _Watch, worth_another
 
 ROWS = {"x": np.arange(8.0)}
 COLUMNS = Columns((Column("x"),))
@@ -112,6 +113,15 @@ def test_the_only_failure_is_raised_as_it_is():
 def test_other_errors_are_not_its_business():
     with pytest.raises(ZeroDivisionError):
         Supervisor(Scripted(ZeroDivisionError())).gang(print)
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(1.2, 0.1), (6.0, 0.5), (60.0, 1.0)])
+def test_silence_is_looked_for_every_second_at_least(timeout, seconds):
+    watch = _Watch(0, timeout, 600.0, None)
+    waits: list[float] = []
+    watch._ended = SimpleNamespace(wait=lambda given: waits.append(given) or True)  # type: ignore[assignment]
+    watch._look()
+    assert waits == [pytest.approx(seconds)]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_job_that_is_sent_sigterm_saves_and_goes_on_later(digits, tmp_path, un
 
 
 def test_a_job_without_checkpoints_is_ended_at_once(digits, tmp_path):  # noqa: F811 - the fixture
-    process = start(digits, tmp_path)
+    process = start(digits, tmp_path, "--estimator.checkpointEvery", "never")
     wait_for(tmp_path / "mark", process)
     send(process, "JVM")
     said, code = finish(process)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from threading import Thread
 from typing import Any
 
+from sparkdl.background import in_background
 from sparkdl.checkpoint.attempts import Attempts
 from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.pruning import prune
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Buffer, Folder
+from sparkdl.files import Buffer, Folder, absolute
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Checkpoints:
             raise InvalidInput(f"keep is {self.keep}; expected at least 1 checkpoint to keep.")
         if not self.run:
             raise InvalidInput("run is empty; expected the run's identity, so that no other run reads its checkpoints.")
+        object.__setattr__(self, "directory", absolute(self.directory))
 
     @cached_property
     def folder(self) -> Folder:
@@ -126,7 +127,7 @@ class Checkpoints:
                 f"a shard cannot be named {shard!r}; expected letters, digits, '.', '_' and '-', and neither "
                 f"{MANIFEST} nor *.tmp."
             )
-        return _in_a_thread(lambda: self._write(name, shard, data))
+        return in_background(lambda: self._write(name, shard, data), "sparkdl-checkpoint")
 
     def _write(self, name: str, shard: str, data: Sequence[Buffer]) -> Digest:
         self._check_new(name)
@@ -286,16 +287,3 @@ def _parse(name: str) -> Name:
     if found is None:
         raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one like {Name(2, 3, 123)}, of name().")
     return found
-
-
-def _in_a_thread(call: Callable[[], Digest]) -> Future[Digest]:
-    future: Future[Digest] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # result() raises it
-            future.set_exception(error)
-
-    Thread(target=run, name="sparkdl-checkpoint", daemon=True).start()
-    return future

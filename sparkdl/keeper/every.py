@@ -31,6 +31,8 @@ class Every:
     def of(given: int | str) -> Every:
         """``500`` (steps), ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``.
 
+        ``"never"``, which ``checkpointEvery`` may be besides, is no distance: who is given it makes no keeper.
+
         Raises:
             InvalidInput: it is something else.
         """

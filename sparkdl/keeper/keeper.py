@@ -160,7 +160,7 @@ class CheckpointKeeper:
         blind = [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
         if blind:
             raise InvalidInput(
-                f"{self.checkpoints.folder.path} is not one directory for all members: {', '.join(blind)} cannot see "
+                f"{self.checkpoints.folder.path} is not one directory for all members: {', '.join(blind)} cannot read "
                 f"what rank 0 on {answers[0]['host']} wrote there. Expected a runDir that all hosts share, such as "
                 "hdfs:// or s3://."
             )

@@ -10,11 +10,14 @@ inside it, so that the step loop's own agreements come through, and so that a th
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +31,7 @@ from sparkdl.state import pack_pieces
 from sparkdl.world import World
 
 _LOOK = 0.02  # seconds between two looks for the other members' digests
+_NICE = 10  # a tenth of a core where all of it is wanted
 _PATIENCE = 10.0  # seconds that a failed gang waits for its thread to end
 
 
@@ -105,6 +109,7 @@ class Saver:
 
     def _run(self, checkpoint: Checkpoint, done: Future[None]) -> None:
         try:
+            _yield_to_training()
             began = time.monotonic()
             self._save(checkpoint)
             self.cost = time.monotonic() - began
@@ -151,6 +156,18 @@ class Saver:
         record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
         if trouble:
             notify(f"there is no checkpoint {name}: {trouble[0]}")
+
+
+def _yield_to_training() -> None:
+    """Lower this thread's priority, and that of the threads it starts: what training leaves idle is enough for it.
+
+    Not to the lowest there is, with which a checkpoint would take minutes on a host that others keep busy. Where the
+    container's rules forbid it, saving is as important as training.
+    """
+    if sys.platform != "linux":  # elsewhere it would be the whole process's
+        return
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def copied(nested: Any) -> Any:

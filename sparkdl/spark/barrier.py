@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,8 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
-from sparkdl.errors import InvalidInput
+from sparkdl.background import in_background
+from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.member import Outcome, Task, run_member
 from sparkdl.network import Address, dialable, split_host
 from sparkdl.spark.worker import spare_imports
@@ -46,11 +48,12 @@ class BarrierTask:
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
         rank = context.partitionId()
-        exchange: Exchange = context.allGather
+        rendezvous = Rendezvous(context.allGather, self.task.timeout)
+        exchange: Exchange = rendezvous
         try:
             address = dialable(hosts[rank], peers=hosts, override=self.network)
         except InvalidInput as error:
-            address, exchange = Address("127.0.0.1"), _refusing(exchange, error)
+            address, exchange = Address("127.0.0.1"), _refusing(rendezvous, error)
         meeting = Meeting(
             rank,
             self.task.size,
@@ -64,7 +67,42 @@ class BarrierTask:
         with _interruptible():
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
             outcome = run_member(task, meeting, exchange, named, directory=_local_directory())
+        if rendezvous.given_up and outcome.failure is not None:
+            # The job would not end before those do that did not come; for an error Spark ends the whole stage.
+            raise outcome.failure.error()
         yield from pieces(outcome)
+
+
+class Rendezvous:
+    """An exchange that is given up after a time: Spark's own limit, ``spark.barrier.sync.timeout``, is a year.
+
+    While members meet nobody else would notice that one does not come: the others wait, and of one that was stopped at
+    once, or whose task was sent to a host that is gone, there has been no heartbeat to miss.
+
+    Args:
+        exchange: gives every member's line to every member.
+        timeout: seconds.
+
+    Attributes:
+        given_up: whether not all members came.
+    """
+
+    def __init__(self, exchange: Exchange, timeout: float) -> None:
+        self.given_up = False
+        self._exchange = exchange
+        self._timeout = timeout
+
+    def __call__(self, line: str) -> Sequence[str]:
+        """All members' lines.
+
+        Raises:
+            PeerLost: not all members came in time.
+        """
+        answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
+        if not wait([answer], self._timeout).done:
+            self.given_up = True
+            raise PeerLost(f"not all members came to the rendezvous within {self._timeout:g} s.")
+        return answer.result()
 
 
 def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:

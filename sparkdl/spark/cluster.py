@@ -46,7 +46,7 @@ class SparkCluster:
         spark: the session.
         size: members of a gang.
         device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
-        timeout: seconds after which a collective is given up.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
         slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
         allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
         events: a folder that members see, for events that they cannot send to the driver; None to drop those.
@@ -100,7 +100,7 @@ class SparkCluster:
         members = gang_size(size, self.size)
         check(self._spark, members, allow_plaintext=self._allow_plaintext)
         frame, wanted = self._frame(data, columns, members)
-        ear, guard = _Ear(listener), guard or Guard()
+        ear, guard = _Ear(listener, members, attempt), guard or Guard()
 
         def waiting(what: str, seconds: float) -> None:
             guard.check()
@@ -193,9 +193,10 @@ class SparkCluster:
 class _Ear:
     """Listens for failures while the job runs: a member that cannot be stopped must not keep the cause secret."""
 
-    def __init__(self, listener: Listener | None) -> None:
+    def __init__(self, listener: Listener | None, size: int, attempt: int) -> None:
         self.failures: list[Failure] = []
         self.started: dict[int, Place] = {}
+        self.size, self.attempt = size, attempt
         self.cancel: Any = None
         self._listener = listener
         self._alarm: threading.Timer | None = None
@@ -234,6 +235,11 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
     if causes:
         cause: SparkdlError = first_cause(causes).error()
         return cause
+    absent = [rank for rank in range(ear.size) if rank not in ear.started]
+    waited = [failure for failure in ear.failures if failure.place.stage == "join"]
+    if absent and waited:
+        place = Place("launch", absent[0], None, ear.attempt)
+        return MemberLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
     if ear.started or "barrier ResultStage" in str(error):
         return MemberLost(f"Spark lost a member of the gang: {_first_lines(error)}", place=_lost(error, ear))
     return error
@@ -242,7 +248,10 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
 def _lost(error: Exception, ear: _Ear) -> Place | None:
     """Where the member was that did not come back, as far as Spark's message tells."""
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
-    return None if task is None else ear.started.get(int(task[1]))
+    if task is None:
+        return None
+    rank = int(task[1])
+    return ear.started.get(rank, Place("launch", rank, None, ear.attempt))
 
 
 def _first_lines(error: Exception) -> str:

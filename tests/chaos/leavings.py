@@ -36,12 +36,18 @@ def descriptors(pid: int) -> list[str]:
     return found
 
 
-def tcp(pids: Iterable[int], state: str = "") -> set[tuple[str, int]]:
-    """Address and port of the TCP sockets that some processes have, or of those in a state."""
+def tcp(pids: Iterable[int], state: str = "", *, net: str = "/proc/net") -> set[tuple[str, int]]:
+    """Address and port of the TCP sockets that some processes have, or of those in a state.
+
+    Args:
+        pids: the processes.
+        state: as the kernel's tables have it, in hexadecimal; empty for any.
+        net: the folder of those tables, for processes of another network namespace.
+    """
     owned = {name for pid in pids for name in descriptors(pid)}
     found = set()
     for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(net, table).read_text().splitlines()[1:]:
             _, local, _, now, _, _, _, _, _, inode, *_ = line.split()
             if f"socket:[{inode}]" in owned and now.startswith(state):
                 host, _, port = local.partition(":")

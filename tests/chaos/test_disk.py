@@ -8,12 +8,14 @@ import os
 import subprocess
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from sparkdl.errors import MemberLost
 from sparkdl.supervisor import Supervisor
 from tests.chaos.runs import check_checkpoints, check_rows, fit, kept
+from tests.cluster.hosts import until
 from tests.faults import Fault, flip, newest, tear
 from tests.test_resume import assert_alike
 
@@ -62,7 +64,10 @@ def test_a_damaged_checkpoint_is_passed_over(pair, whole, tmp_path, damage):
 
 @dataclass(frozen=True)
 class Fills:
-    """A hook that takes all room that is left in a folder after a step, and gives it back after a later one."""
+    """A hook that takes all room that is left in a folder after a step, and gives it back after a later one.
+
+    It lets the checkpoint of the step before come to its end: that is written beside the steps.
+    """
 
     folder: str
     full: int = 5
@@ -71,6 +76,7 @@ class Fills:
     def on_step(self, run):
         path = os.path.join(self.folder, "filler")
         if run.clock.step == self.full:
+            until(lambda: [*Path(self.folder).glob(f"*-step-{self.full - 1:010d}/manifest.json")], "a checkpoint")
             with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
                 while file.write(bytes(1 << 12)):
                     continue

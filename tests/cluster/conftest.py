@@ -28,8 +28,7 @@ def two_hosts(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-def cluster(two_hosts: Standalone) -> Iterator[Standalone]:
+def cluster(two_hosts: Standalone) -> Standalone:
     """The same, as sound as in the beginning."""
     two_hosts.heal()
-    yield two_hosts
-    two_hosts.end_drivers()
+    return two_hosts

@@ -1,110 +1,65 @@
-"""Spark drivers on the head of several hosts. The first argument is the fields of a ``Place``; all is JSON."""
+"""What drivers on the first of several hosts are told to call, in the session that they have; all is JSON."""
 
 from __future__ import annotations
 
 import hashlib
-import socket
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.sql import SparkSession
 
 from examples import digits_net
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column
-from sparkdl.feed.part import Part
 from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.supervisor import Supervisor
-from sparkdl.world import World
-from tests.cluster.standalone import Place
+from tests.cluster import members
 from tests.faults import Held
 from tests.ml import nets
 from tests.sessions import frame
-from tests.test_resume import CASES, data
 
 SILENCE = 5.0
 """Seconds without a sign of life after which a member is given up."""
 
 
-def peers(world: World, part: Part | None) -> dict[str, Any]:
-    """A member's host, and the addresses that it has connections with after an all-reduce."""
-    world.group().sum_(torch.ones(1 << 20))
-    return {"host": world.host, "connected": sorted(_connected())}
-
-
-def _connected() -> set[str]:
-    own = {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    found = set()
-    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if f"socket:[{fields[9]}]" in own and fields[3] == "01":  # established
-            found.add(socket.inet_ntoa(int(fields[2].partition(":")[0], 16).to_bytes(4, "little")))
-    return found
-
-
-def meet(place: dict[str, str], size: int) -> list[dict[str, Any]]:
+def meet(size: int) -> list[dict[str, Any]]:
     """A gang whose members only meet."""
-    with Place(**place).session(size) as spark:
-        return SparkCluster(spark, size).gang(peers)
+    return SparkCluster(SparkSession.active(), size).gang(members.peers)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A hook that writes down the steps that are taken, of all attempts.
-
-    Attributes:
-        path: a file that all hosts share.
-    """
-
-    path: str
-
-    def on_step(self, run: Any) -> None:
-        """Write a line."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{run.clock.step}\n")
-
-
-def fit(place: dict[str, str], folder: str, case: str, size: int = 2, hold: dict[str, Any] | None = None) -> Any:
-    """One of the cases of ``tests.test_resume`` with a checkpoint every two steps, in spite of what happens.
+def fit(folder: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[str, Any]:
+    """``members.training()`` with a checkpoint every two steps, in spite of what happens.
 
     Args:
-        place: where the driver runs.
         folder: of the run.
-        case: which case.
         size: members.
         hold: the fields of a ``Held``, a hook that waits at a step for somebody to do harm.
     """
-    training, columns = CASES[case]()
-    rows = data()
-    rows["row"] = np.arange(len(rows["x"]))
     keeper = CheckpointKeeper(Checkpoints(f"{folder}/checkpoints", run="a run"), Every(2, "steps"))
-    hooks = [*training.hooks, Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
+    hooks = [members.Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
     Path(folder).mkdir(exist_ok=True)
-    with Place(**place).session(size) as spark:
-        supervisor = Supervisor(SparkCluster(spark, size), back_off=0.1, heartbeat_timeout=SILENCE)
-        trained = supervisor.gang(
-            replace(training, keeper=keeper, hooks=hooks),
-            frame(rows),
-            replace(columns, row_id=Column("row", "int64")),
-            attempt=keeper.checkpoints.next_attempt(),
-        )
-        hosts = {member["host"] for member in SparkCluster(spark, size).gang(peers)}
+    supervisor = Supervisor(SparkCluster(SparkSession.active(), size), back_off=0.1, heartbeat_timeout=SILENCE)
+    trained = supervisor.gang(
+        members.training(keeper=keeper, hooks=hooks),
+        frame(members.rows()),
+        members.COLUMNS,
+        attempt=keeper.checkpoints.next_attempt(),
+    )
     return {
         "weights": hashlib.sha256(trained[0].weights).hexdigest(),
         "history": [[row["step"], row["samples"], row["loss"]] for row in trained[0].history],
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
-        "hosts": sorted(hosts),
     }
 
 
-def refused(place: dict[str, str], folder: str) -> str:
+def refused(folder: str) -> str:
     """Why a fit whose directory is not the same for all members is refused."""
     rows = {"row": np.arange(40), "x": np.zeros((40, 3)), "y": np.zeros(40)}
     regressor = TorchRegressor(
@@ -115,17 +70,16 @@ def refused(place: dict[str, str], folder: str) -> str:
         batchSize=10,
         runDir=folder,
         checkpointEvery=2,
-        hooks=[Steps(f"{folder}/steps")],
+        hooks=[members.Steps(f"{folder}/steps")],
     )
-    with Place(**place).session(2):
-        try:
-            regressor.fit(frame(rows))
-        except InvalidInput as error:
-            return str(error)
+    try:
+        regressor.fit(frame(rows))
+    except InvalidInput as error:
+        return str(error)
     return "it was not"
 
 
-def learn(place: dict[str, str], data: str, model: str) -> float:
+def learn(data: str, model: str) -> float:
     """Train on the digits in ``<data>/train``, save the model, and give the accuracy on those in ``<data>/test``."""
     classifier = TorchClassifier(
         model=partial(digits_net.Net, channels=24),
@@ -134,18 +88,38 @@ def learn(place: dict[str, str], data: str, model: str) -> float:
         batchSize=128,
         epochs=12,
     )
-    with Place(**place).session(2) as spark:
-        fitted = classifier.fit(spark.read.parquet(f"{data}/train"))
-        fitted.save(model)
-        return accuracy(fitted, spark.read.parquet(f"{data}/test"))
+    spark = SparkSession.active()
+    fitted = classifier.fit(spark.read.parquet(f"{data}/train"))
+    fitted.save(model)
+    return accuracy(fitted, spark.read.parquet(f"{data}/test"))
 
 
-def score(place: dict[str, str], data: str, model: str) -> float:
+def score(data: str, model: str) -> float:
     """The accuracy of a saved model on the digits in ``<data>/test``."""
-    with Place(**place).session(2) as spark:
-        return accuracy(TorchModel.load(model), spark.read.parquet(f"{data}/test"))
+    return accuracy(TorchModel.load(model), SparkSession.active().read.parquet(f"{data}/test"))
 
 
 def accuracy(model: TorchModel, held_out: Any) -> float:
     """The part of the rows that the model gets right."""
     return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(model.transform(held_out))
+
+
+class _Counts:
+    """What became of the tests of a suite."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.others: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed += 1
+        elif not report.passed:
+            self.others.append(f"{report.nodeid} {report.outcome}\n{report.longreprtext}")
+
+
+def suite(path: str, folder: str) -> dict[str, Any]:
+    """The tests of a file: how many passed, and what became of the others."""
+    counts = _Counts()
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "--basetemp", folder, "--durations=5", path], [counts])
+    return {"code": int(code), "passed": counts.passed, "others": counts.others}

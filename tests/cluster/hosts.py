@@ -101,6 +101,7 @@ class Host:
         *,
         env: Mapping[str, str] | None = None,
         out: Path | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a process on this host, in a session of its own; it does not outlive this process.
 
@@ -108,6 +109,7 @@ class Host:
             command: what to run.
             env: its whole environment; None for that of this process.
             out: the file for its output; None for nowhere.
+            stdin: its input, as ``subprocess.Popen`` has it.
         """
         enter = ["nsenter", f"--net={_NAMESPACES / self.namespace}", "unshare", "--mount", "--uts"]
         place = ["sh", "-c", _ENTER, self.name, self.disk, self.local, self.names]
@@ -116,7 +118,7 @@ class Host:
             return subprocess.Popen(
                 [*enter, "setpriv", "--pdeathsig", "KILL", *place, *command],
                 env=env,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

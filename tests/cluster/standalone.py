@@ -1,138 +1,61 @@
-"""A Spark standalone cluster on several hosts: the master and the drivers on the first, a worker on each other one.
+"""A Spark standalone cluster on several hosts: the master and the driver on the first, a worker on each other one.
 
 with Hosts(folder, ("head", "one", "two")) as hosts, Standalone(hosts) as cluster:
-    driver = cluster.drive(drivers.fit, cluster.place, arguments)
-    driver.result()
+    value = cluster.driver().call(drivers.fit, arguments).result()
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyspark
 
-from tests.cluster.hosts import LONG, Host, Hosts, until
-from tests.sessions import ROOT, command, session
-
-LOST = 10
-"""Seconds after which the master and the drivers give a silent host up; Spark's own values are one and two minutes."""
+from tests.chaos.leavings import tcp
+from tests.cluster.driving import LOST, Driver, Place, serve, settle
+from tests.cluster.hosts import Host, Hosts, until
+from tests.sessions import ROOT, command
 
 _SPARK = Path(pyspark.__file__).parent
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a driver runs; it travels to it as JSON.
-
-    Attributes:
-        master: the master's URL.
-        address: the driver's, on the network of the executors.
-        folder: for its files.
-    """
-
-    master: str
-    address: str
-    folder: str
-
-    def session(self, size: int, **conf: str) -> contextlib.AbstractContextManager[Any]:
-        """A session with ``size`` executors of one core each, which Spark spreads over the hosts that there are.
-
-        Args:
-            size: executors.
-            conf: as for ``tests.sessions.session``.
-        """
-        settings = {
-            "driver__host": self.address,
-            "driver__bindAddress": self.address,
-            "cores__max": str(size),
-            "executor__cores": "1",
-            "executor__memory": "1g",
-            "network__timeout": f"{LOST}s",
-            "network__timeoutInterval": "2s",
-            "executor__heartbeatInterval": "2s",
-            # A silent driver is given up after so many: by default after sixty, ten minutes and more.
-            "executor__heartbeat__maxFailures": "5",
-        }
-        return session(self.folder, self.master, **settings | conf)
-
-
-class Driver:
-    """A function in a process of its own on a host.
-
-    Attributes:
-        pid: the process's.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
-        self.pid = process.pid
-        self._process, self._out = process, out
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Wait until something holds, as long as the driver runs."""
-
-        def holds() -> Any:
-            found = condition()
-            assert found or self._process.poll() is None, f"the driver has ended before {what}\n{self.output}"
-            return found
-
-        return until(holds, f"{what}\n{self.output}")
-
-    def result(self, timeout: float = 180.0) -> Any:
-        """What the function returned, once the driver has ended."""
-        code = self.wait(timeout)
-        assert code == 0, f"the driver ended with {code}\n{self.output}"
-        return json.loads(self.output.splitlines()[-1])
-
-    def wait(self, timeout: float) -> int:
-        """Its exit code, once it has ended; one that has not ended in time fails the test."""
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"the driver hangs\n{self.output}") from None
-
-    def kill(self) -> None:
-        """SIGKILL for the driver, its JVM included; returns when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(LONG)
-
-    @property
-    def output(self) -> str:
-        """What it has written so far."""
-        return self._out.read_text(errors="replace")
+_HOUR = 3600.0
 
 
 class Standalone:
-    """Master and workers, from the beginning of the block on; they end with the hosts.
+    """Master and workers, from the beginning of the block on; they end with it.
+
+    A worker offers twice the cores that an executor takes, so that there is room for that of another host.
 
     Args:
-        hosts: the first is that of the master and the drivers, each other one has a worker.
-        cores: of each worker.
+        hosts: the first is that of the master and the driver, each other one has a worker.
+        cores: of an executor.
+
+    Attributes:
+        head: the first host.
+        workers: the others.
+        shared: a folder that is at the same path, and the same folder, on all hosts.
+        url: the master's.
     """
 
     def __init__(self, hosts: Hosts, *, cores: int = 2) -> None:
         self.hosts = hosts
         self.head, *self.workers = hosts
-        self.shared = hosts.folder / "shared"  # at the same path on all hosts, and the same folder
+        self.shared = hosts.folder / "shared"
+        self.url = ""
         self._cores = cores
         self._serial = count()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._log = hosts.folder / "master.log"
         self._unplugged: set[str] = set()
-        self._drivers: list[Driver] = []
+        self._driver: Driver | None = None
         self._before: dict[str, set[tuple[str, int]]] = {}
 
     def __enter__(self) -> Standalone:
@@ -147,35 +70,51 @@ class Standalone:
         for host in self.hosts:
             host.kill()
 
-    @property
-    def place(self) -> Place:
-        """Where a new driver runs."""
-        folder = self.hosts.local / f"driver-{next(self._serial)}"
-        return Place(self.url, self.head.address, str(folder))
+    # ---- the driver --------------------------------------------------------------------------------------------------
 
-    def drive(self, function: Callable[..., Any], *arguments: Any, timeout: float = 200.0) -> Driver:
-        """Call a top-level function with a ``Place`` and the arguments, as a driver that is a process of its own.
+    def driver(self) -> Driver:
+        """The driver, with an executor on each worker's host; a new one where there is none that would do."""
+        if self._driver is None or not self._driver.idle:
+            self._give_up_driver()
+            self._driver = self._start_driver()
+            self._settle()
+        return self._driver
 
-        Args:
-            function: what to call.
-            arguments: its arguments after the first; they and what it returns travel as JSON.
-            timeout: seconds after which a driver that hangs says where.
-        """
-        place = self.place
-        return self.start(command(function, asdict(place), *arguments, timeout=timeout), place)
+    def end_driver(self) -> None:
+        """End the driver, which must leave nothing on any host."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.end()
+        self.nothing_left()
 
-    def start(self, command: list[str], place: Place, **env: str) -> Driver:
-        """Start a command on the first host."""
-        (self.head.disk / Path(place.folder).name).mkdir()
-        out = self.hosts.folder / f"{Path(place.folder).name}.log"
-        driver = Driver(self.head.start(command, env=self._environment(self.head) | env, out=out), out)
-        self._drivers.append(driver)
-        return driver
+    def _start_driver(self) -> Driver:
+        name = f"driver-{next(self._serial)}"
+        (self.head.disk / name).mkdir()
+        place = Place(self.url, self.head.address, str(self.hosts.local / name))
+        out = self.hosts.folder / f"{name}.log"
+        line = command(serve, asdict(place), len(self.workers), self._cores, timeout=_HOUR)
+        process = self.head.start(line, env=self._environment(self.head), out=out, stdin=subprocess.PIPE)
+        return Driver(process, out)
 
-    def end_drivers(self) -> None:
-        """Kill the drivers that still run."""
-        while self._drivers:
-            self._drivers.pop().kill()
+    def _give_up_driver(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.kill()
+
+    def _settle(self) -> None:
+        """Wait until there is an executor on each host. Spark moves none, but a new one goes where most room is."""
+        until(lambda: len(self._executors()) == len(self.workers), f"as many executors as hosts in {self._log}")
+        for host in self.workers:
+            for pid in self._executors(host)[1:]:
+                os.kill(pid, signal.SIGKILL)
+        assert self._driver is not None
+        self._driver.call(settle, [host.address for host in self.workers]).result()
+
+    def _executors(self, *hosts: Host) -> list[int]:
+        pids = [pid for host in hosts or self.workers for pid in host.processes()]
+        return [pid for pid in pids if "CoarseGrainedExecutorBackend" in _command(pid)]
+
+    # ---- the hosts ---------------------------------------------------------------------------------------------------
 
     def unplug(self, host: Host) -> None:
         """See ``Host.unplug``; ``heal`` will notice."""
@@ -183,46 +122,88 @@ class Standalone:
         host.unplug()
 
     def heal(self) -> None:
-        """Make good again what was done to the hosts: cables, workers."""
+        """Make good what was done to the cluster: cables, workers, executors that had to move, a driver that hangs."""
         broken = [host for host in self.workers if host.name in self._unplugged or not self._works(host)]
+        before = {host.name: self._registered(host) for host in broken}
         for host in broken:
             host.plug_in()
             host.kill()  # with the cable in place, so that the master is told
+            self._unplugged.discard(host.name)
             self._start_worker(host)
-        self._unplugged.clear()
         for host in broken:
-            until(lambda host=host: self._registered(host), f"a worker of {host.name}'s in {self._log}")
+            until(lambda host=host: self._renewed(host, before[host.name]), f"{host.name}'s worker in {self._log}")
             self._before[host.name] = host.listening()
-
-    def left(self, host: Host) -> list[str]:
-        """What is on a worker's host besides its daemon: processes, sockets that listen, files of rows."""
-        daemon = self._daemons[host.name].pid
-        processes = [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]
-        sockets = [f"listening on {found}" for found in host.listening() - self._before[host.name]]
-        # Spark's own files are in folders of folders there.
-        files = [path for path in (host.disk / "spark").rglob("*") if path.is_file()]
-        named = [str(path) for path in files if path.parent.name.startswith("blockmgr-") or path.name.startswith("tmp")]
-        return [*processes, *sockets, *named]
-
-    def nothing_left(self) -> None:
-        """Wait until there is nothing on any host besides its daemon; what stays is named."""
-        for host in self.workers:
-            with contextlib.suppress(TimeoutError):
-                until(lambda host=host: not self.left(host), "nothing left", timeout=3 * LOST)
-        left = {host.name: found for host in self.workers if (found := self.left(host))}
-        assert not left, left
+        if self._driver is not None and not self._driver.idle:
+            self._give_up_driver()
+        if self._driver is not None:
+            self._settle()
 
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
         return self._daemons[host.name].pid
 
+    def nothing_left(self, *hosts: Host) -> None:
+        """Wait until there is nothing on some or all workers' hosts besides the daemons; what stays is named."""
+        self._wait_for_none(self._left, hosts)
+
+    def gang_gone(self) -> None:
+        """Wait until nothing on any host tells of a gang although executors are there; what stays is named."""
+        self._wait_for_none(self._left_by_gang, ())
+
+    def _wait_for_none(self, find: Callable[[Host], list[str]], hosts: tuple[Host, ...]) -> None:
+        wanted = hosts or tuple(self.workers)
+        with contextlib.suppress(TimeoutError):
+            until(lambda: not any(map(find, wanted)), "nothing left", timeout=4 * LOST)
+        left = {host.name: found for host in wanted if (found := find(host))}
+        assert not left, left
+
+    def _left(self, host: Host) -> list[str]:
+        """What is on a worker's host besides its daemon: processes, sockets that listen, files."""
+        daemon = self.daemon(host)
+        processes = [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]
+        sockets = [f"listening on {found}" for found in host.listening() - self._before[host.name]]
+        return [*processes, *sockets, *self._files(host, "blockmgr-")]
+
+    def _left_by_gang(self, host: Host) -> list[str]:
+        """What a gang leaves to Python workers that go on: a lasting stop, sockets of the network, files of rows."""
+        found = []
+        for pid in host.processes():
+            if "pyspark" not in _command(pid):
+                continue
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                stopped = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+                sockets = [each for each in tcp([pid], net=f"/proc/{pid}/net") if not _loopback(each[0])]
+                found += [f"process {pid}: {_command(pid)}: {sockets}"] if stopped or sockets else []
+        return [*found, *self._files(host)]
+
+    def _files(self, host: Host, *folders: str) -> list[str]:
+        """Files of rows, and those in Spark's own folders, which are folders of folders, whose names begin so."""
+        # Unlike rglob, walk does not mind that Spark deletes folders meanwhile.
+        files = [Path(folder, name) for folder, _, names in os.walk(host.disk / "spark") for name in names]
+        return [str(path) for path in files if path.name.startswith("tmp") or path.parent.name.startswith(folders)]
+
     def _works(self, host: Host) -> bool:
         return host.name in self._daemons and self._daemons[host.name].poll() is None
 
+    def _registered(self, host: Host) -> set[str]:
+        """The ports of a host's workers that the master knows of."""
+        known = set()
+        for what, port in re.findall(
+            rf"(Registering|Removing) worker (?:\S+ on )?{host.address}:(\d+)", self._log.read_text()
+        ):
+            (known.add if what == "Registering" else known.discard)(port)
+        return known
+
+    def _renewed(self, host: Host, before: set[str]) -> bool:
+        """Whether a worker has come, and those that there were are forgotten."""
+        known = self._registered(host)
+        return len(known) == 1 and not known & before
+
+    # ---- the daemons -------------------------------------------------------------------------------------------------
+
     def _start_worker(self, host: Host) -> None:
-        # No port of the web interface is given: it is 0 as well.
         worker = ["org.apache.spark.deploy.worker.Worker", "--host", host.address, "--port", "0"]
-        size = ["--cores", str(self._cores), "--memory", "4g", "--work-dir", str(self.hosts.local / "work")]
+        size = ["--cores", str(2 * self._cores), "--memory", "4g", "--work-dir", str(self.hosts.local / "work")]
         log = self.hosts.folder / f"{host.name}.log"
         self._daemons[host.name] = self._start(host, *worker, *size, self.url, log=log)
 
@@ -234,11 +215,6 @@ class Standalone:
     def _url(self) -> str | None:
         found = re.search(r"Starting Spark master at (spark://\S+)", self._log.read_text())
         return None if found is None else found[1]
-
-    def _registered(self, host: Host) -> bool:
-        """Whether the master's last word on a host is that it has come."""
-        said = re.findall(rf"(Registering|Removing) worker (?:\S+ on )?{host.address}:\d+", self._log.read_text())
-        return bool(said) and said[-1] == "Registering"
 
     def _environment(self, host: Host) -> dict[str, str]:
         foreign = {name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))}
@@ -256,6 +232,11 @@ class Standalone:
 
 def _command(pid: int) -> str:
     try:
-        return Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+        line = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (FileNotFoundError, ProcessLookupError):
         return "has just ended"
+    return re.sub(r"(?<=-cp )\S+|--add-opens=\S+ ", "", line)
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith(("127.", "::1", "::ffff:127."))

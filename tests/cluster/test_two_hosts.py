@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import drivers
+from tests.contracts.cluster_contract import ClusterContract
 from tests.sessions import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def test_members_meet_between_two_addresses(cluster):
-    found = cluster.drive(drivers.meet, 2).result()
+    found = cluster.driver().call(drivers.meet, 2).result()
     one, two = cluster.workers
     assert {member["host"] for member in found} == {"one", "two"}
     for member in found:
@@ -25,35 +24,34 @@ def test_members_meet_between_two_addresses(cluster):
         assert other.address in member["connected"]
         # Loopback is where Spark's JVM and its Python worker talk.
         assert set(member["connected"]) <= {cluster.head.address, own.address, other.address, "127.0.0.1"}
-    cluster.nothing_left()
+    cluster.gang_gone()
 
 
-def test_the_contract_of_clusters(cluster):
-    place, suite = cluster.place, Path(__file__).with_name("contract_on_hosts.py")
-    quiet = ["-q", "-p", "no:cacheprovider", "--basetemp", f"{place.folder}/pytest"]
-    driver = cluster.start(
-        [sys.executable, "-m", "pytest", *quiet, str(suite)], place, SPARKDL_PLACE=json.dumps(asdict(place))
-    )
-    assert driver.wait(180) == 0, driver.output
-    assert " skipped" not in driver.output
-    assert " passed" in driver.output
-
-
-def test_digits_from_parquet_to_a_model_that_is_loaded_elsewhere(cluster, tmp_path):
-    data, model = tmp_path / "data", tmp_path / "model"
-    subprocess.run([sys.executable, ROOT / "examples" / "digits_to_parquet.py", data], check=True)
-    found = cluster.drive(drivers.learn, data, model).result()
-    assert found >= 0.97
-    assert cluster.drive(drivers.score, data, model).result() == found
-    cluster.nothing_left()
+def test_the_contract_of_clusters(cluster, tmp_path):
+    suite = Path(__file__).with_name("contract_on_hosts.py")
+    found = cluster.driver().call(drivers.suite, suite, tmp_path / "suite").result()
+    assert found["others"] == []
+    assert (found["code"], found["passed"]) == (0, sum(name.startswith("test_") for name in dir(ClusterContract)))
+    cluster.gang_gone()
 
 
 def test_a_directory_that_is_another_one_on_each_host_is_refused_before_the_first_step(cluster):
     folder = cluster.hosts.local / "run"
-    found = cluster.drive(drivers.refused, folder).result()
+    found = cluster.driver().call(drivers.refused, folder).result()
     one, two = found.find("rank 0 on"), found.find("rank 1 on")
     assert f"{folder}/checkpoints is not one directory for all members" in found
-    assert "cannot see what rank 0 on" in found
+    assert "cannot read what rank 0 on" in found
     assert "Expected a runDir that all hosts share" in found
     assert {found[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}
     assert list(cluster.hosts.folder.glob("*/run/steps")) == []
+    cluster.gang_gone()
+
+
+def test_digits_from_parquet_to_a_model_that_another_driver_loads(cluster, tmp_path):
+    data, model = tmp_path / "data", tmp_path / "model"
+    subprocess.run([sys.executable, ROOT / "examples" / "digits_to_parquet.py", data], check=True)
+    found = cluster.driver().call(drivers.learn, data, model).result()
+    assert found >= 0.97
+    cluster.end_driver()
+    assert cluster.driver().call(drivers.score, data, model).result() == found
+    cluster.end_driver()

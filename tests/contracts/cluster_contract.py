@@ -159,10 +159,11 @@ class ClusterContract:
     # ---- what goes wrong ------------------------------------------------------------------------------------
 
     def test_the_first_cause_comes_back_with_its_place_while_the_others_wait(self, cluster):
-        hosts = [member["host"] for member in cluster.gang(work.who)]
         for rank in {0, cluster.size - 1}:
+            fails, events = work.Fails(rank, ValueError("the milk is sour"), step=5), list[Event]()
             with pytest.raises(MemberFailed) as caught:
-                cluster.gang(work.Fails(rank, ValueError("the milk is sour"), step=5), attempt=2)
+                cluster.gang(fails, attempt=2, listener=events.append)
+            hosts = {event.rank: event.payload["host"] for event in events if event.kind == "started"}
             error = caught.value
             assert (error.stage, error.rank, error.host) == ("work", rank, hosts[rank])
             assert (error.attempt, error.step) == (2, 5)

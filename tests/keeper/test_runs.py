@@ -27,7 +27,7 @@ from sparkdl.supervisor import Supervisor
 from sparkdl.train import Training
 from sparkdl.weights import read_state
 from sparkdl.world import World
-from tests.faults import Fault, flip
+from tests.faults import Fault, flip, newest
 from tests.test_resume import CASES, COLUMNS, Steps, assert_alike, data
 
 # ---- when ------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def fit(cluster: Any, case: str, kept: CheckpointKeeper | None, *faults: Fault, 
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("case", "how", "rank", "step"),
-    [("Adam", "kill", 1, 7), ("Adam", "stop", 0, 5), ("SGD", "kill", 0, 1), ("SGD", "fail", 1, 8)],
+    [("Adam", "kill", 1, 7), ("Adam", "stop", 0, 5)],  # more of them, of SGD and in every phase, in tests/chaos
 )
 def test_a_run_that_lost_a_member_ends_as_if_it_had_not(pair, tmp_path, case, how, rank, step):
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
@@ -164,15 +164,6 @@ def test_a_run_that_lost_a_member_ends_as_if_it_had_not(pair, tmp_path, case, ho
 
 
 @pytest.mark.chaos
-def test_it_is_lost_three_times(pair, tmp_path):
-    supervisor = Supervisor(pair, back_off=0)
-    faults = [Fault("kill", step % 2, step, str(tmp_path / f"mark {step}")) for step in (3, 4, 9)]
-    found = fit(supervisor, "SGD", keeper(tmp_path), *faults)
-    assert [type(error) for error in supervisor.failures] == [MemberLost] * 3
-    assert_alike(found, fit(pair, "SGD", None))
-
-
-@pytest.mark.chaos
 def test_the_same_call_again_goes_on(pair, tmp_path):
     fault = Fault("kill", 0, 6, str(tmp_path / "mark"))
     with pytest.raises(MemberLost):
@@ -181,22 +172,18 @@ def test_the_same_call_again_goes_on(pair, tmp_path):
 
 
 STEPS: list[int] = []
-FULL = threading.Event()
 
 
 class Watches:
-    """Notes the steps that are taken in this process, and fills the disk at the fifth."""
+    """Notes the steps that are taken in this process."""
 
     def on_step(self, run: Any) -> None:
         STEPS.append(run.clock.step)
-        if run.clock.step == 5:
-            FULL.set()
 
 
 @pytest.fixture
 def steps():
     STEPS.clear()
-    FULL.clear()
     return STEPS
 
 
@@ -215,8 +202,7 @@ def test_a_damaged_checkpoint_is_passed_over(pair, tmp_path):
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     with pytest.raises(MemberLost):
         fit(pair, "Adam", keeper(tmp_path), fault)
-    newest = sorted((tmp_path / "checkpoints").glob("attempt-*"))[-1]
-    flip(newest / STATE)
+    flip(newest(tmp_path) / STATE)
     assert_alike(fit(pair, "Adam", keeper(tmp_path)), fit(pair, "Adam", None))
 
 
@@ -225,7 +211,8 @@ def test_a_full_disk_costs_a_warning(tmp_path, monkeypatch, steps):
     write = Folder.write
 
     def fails(self: Folder, path: str, *content: bytes) -> None:
-        if FULL.is_set() and path.endswith("00000"):
+        name, _, shard = path.rpartition("/")
+        if shard == "00000" and int(name.rpartition("-")[2]) > 5:  # by what is written: that is done beside the steps
             raise OSError(errno.ENOSPC, "No space left on device")
         write(self, path, *content)
 
@@ -372,7 +359,7 @@ def test_a_directory_that_a_member_does_not_see_is_named(tmp_path):
         errors = list(threads.map(load, range(2)))
     for error in errors:
         assert isinstance(error, InvalidInput)
-        assert "rank 1 on host1 cannot see what rank 0 on host0 wrote" in error.message
+        assert "rank 1 on host1 cannot read what rank 0 on host0 wrote" in error.message
     assert not list(tmp_path.glob("*/checkpoints/visible-*"))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 import threading
 from collections import Counter
 
@@ -69,6 +71,34 @@ def savers(checkpoints):
 def value(checkpoints, shard):
     _, reader = checkpoints.latest()
     return reader.manifest.clock.step, unpack_state(reader.read(shard))["x"].tolist()[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have the priority of their process")
+def test_training_comes_first(checkpoints, savers, monkeypatch):
+    seen, write = [], Folder.write
+
+    def noticing(folder, name, *data):
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        write(folder, name, *data)
+
+    monkeypatch.setattr(Folder, "write", noticing)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    both(savers, 1)
+    for saver in savers:
+        saver.wait()
+    assert set(seen) == {max(own, 10)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+def test_where_priorities_may_not_be_changed_it_is_saved_all_the_same(checkpoints, savers, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", forbidden)
+    both(savers, 1)
+    for saver in savers:
+        saver.wait()
+    assert value(checkpoints, "a") == (1, 1.0)
 
 
 def test_it_exists_when_all_have_written(checkpoints, savers):

@@ -20,6 +20,8 @@ from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, SparkdlError
 from tests.ml import nets
 
+pytestmark = pytest.mark.slow  # all of them together, each being a fit
+
 SCREEN = 24 * 100  # characters
 
 

@@ -19,6 +19,8 @@ from sparkdl.feed import Column
 from tests.ml import nets, typed_nets
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow  # all of them together, each being a fit
+
 ROWS = 40
 RANDOM = np.random.default_rng(2)
 TOKENS = [RANDOM.integers(0, 20, RANDOM.integers(0, 6)).tolist() for _ in range(ROWS)]

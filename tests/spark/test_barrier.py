@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 
 import pytest
 
-from sparkdl.errors import Place
+from sparkdl.errors import PeerLost, Place
 from sparkdl.member import Failure, Outcome
-from sparkdl.spark.barrier import _interruptible, _local_directory, assemble, pieces
+from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
 
 LARGE = os.urandom((5 << 20) + 3)
 
@@ -84,3 +85,22 @@ def test_sparks_signal_ends_a_member_at_once_and_only_a_member():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_rendezvous_is_an_exchange_with_a_limit():
+    meet = Rendezvous(lambda line: [line, "other"], 60)
+    assert meet("own") == ["own", "other"]
+    failing = Rendezvous({}.__getitem__, 60)
+    with pytest.raises(KeyError):
+        failing("own")
+    assert not meet.given_up
+    assert not failing.given_up
+
+
+def test_a_rendezvous_to_which_somebody_does_not_come_is_given_up():
+    coming = threading.Event()
+    meet = Rendezvous(lambda line: [line] * coming.wait(), 0.05)
+    with pytest.raises(PeerLost, match=r"not all members came to the rendezvous within 0.05 s"):
+        meet("own")
+    assert meet.given_up
+    coming.set()

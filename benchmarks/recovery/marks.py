@@ -1,0 +1,33 @@
+"""What members tell the driver besides; a module of its own, so that executors import nothing else with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkdl.events import record
+from sparkdl.keeper import CheckpointKeeper
+from sparkdl.world import World
+
+
+class MarkedKeeper(CheckpointKeeper):
+    """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
+
+    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
+        """See ``Keeper.load``."""
+        record("joined")
+        state = super().load(world, parts)
+        record("restored", clock=None, found=state is not None)
+        return state
+
+
+class FirstStep:
+    """A hook that tells the driver when the first step of an attempt is over."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def on_step(self, run: Any) -> None:
+        """After each step."""
+        if not self._told:
+            record("first step", clock=run.clock)
+        self._told = True

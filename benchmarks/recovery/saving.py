@@ -1,0 +1,196 @@
+"""What a checkpoint that is saved beside the training costs the step loop, on two processes of this machine.
+
+One gang trains a large model. A hook takes down when each step ends, and the checkpoints' own events say when they
+began and when they were in their place. Steps while a checkpoint is copied, packed, hashed and written are compared
+with those before and after them, when nothing is saved.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from benchmarks.mlp import adam, mlp
+from sparkdl import LocalCluster, Objective
+from sparkdl.checkpoint import Checkpoints
+from sparkdl.errors import Stopped
+from sparkdl.events import Event, record
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.keeper import CheckpointKeeper, Every
+from sparkdl.train import Training
+
+MEMBERS = 2
+BATCH = 256  # rows of each member's batch
+WIDTHS = (128, *(2048,) * 7, 1)  # 25 444 353 parameters: 102 MB of weights and 204 MB of Adam's state
+_WARM = 8  # steps at the beginning that do not count
+_LEAST = 4  # steps to compare with
+COLUMNS = Columns((Column("features"),), Column("label"))
+
+
+class Steps:
+    """A hook that tells the driver of each step when it has ended."""
+
+    def on_step(self, run: Any) -> None:
+        """After each step."""
+        record("stepped", clock=run.clock)
+
+
+@dataclass
+class Course:
+    """A training as the driver hears of it.
+
+    Attributes:
+        ends: when each step ended, the first one at index 0; seconds since the epoch.
+        saved: for the step after which a checkpoint began, when it was in its place.
+        enough: how many checkpoints are waited for, and ``stop`` is called then.
+        trouble: why a checkpoint could not be saved.
+    """
+
+    ends: list[float] = field(default_factory=list)
+    saved: dict[int, float] = field(default_factory=dict)
+    enough: int = 0
+    stop: Callable[[], None] | None = None
+    trouble: list[str] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Called with one event at a time."""
+        if event.kind == "stepped":
+            self.ends.append(event.time)
+        if event.kind == "checkpoint":
+            assert event.clock is not None
+            self.trouble += event.payload["trouble"]
+            self.saved[event.clock["step"]] = event.time
+            if self.stop is not None and len(self.saved) == self.enough:
+                self.stop()
+
+    def seconds(self, step: int, count: int) -> float:
+        """How long the ``count`` steps after this one took."""
+        return self.ends[step + count - 1] - self.ends[step - 1]
+
+    def beside(self, step: int) -> int:
+        """The last step that began before the checkpoint after this step was in its place."""
+        return next(
+            (each for each in range(step + 1, len(self.ends)) if self.ends[each - 1] > self.saved[step]), len(self.ends)
+        )
+
+    def steps(self, begin: int, end: int) -> list[float]:
+        """Seconds of each step after step ``begin``, up to step ``end``."""
+        return [self.seconds(step, 1) for step in range(begin, end)]
+
+
+def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough: int = 0) -> Course:
+    """Train for so many steps, in one epoch.
+
+    Args:
+        cluster: where.
+        steps: how many.
+        every: the distance between two checkpoints; None for none.
+        enough: the number of checkpoints after which the training is asked to stop; 0 for all steps.
+    """
+    rows = steps * BATCH * cluster.size
+    numbers = np.random.default_rng(0)
+    data = {"features": numbers.random((rows, WIDTHS[0]), np.float32), "label": numbers.random(rows, np.float32)}
+    objective = Objective(partial(mlp, *WIDTHS), nn.MSELoss(), adam)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
+        checkpoints = Checkpoints(folder, run="benchmark")
+        course = Course(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
+        keeper = None if every is None else CheckpointKeeper(checkpoints, Every.of(every))
+        training = Training(objective, BATCH * cluster.size, hooks=(Steps(),), keeper=keeper)
+        cluster.gang(training, data, COLUMNS, listener=course)
+    if course.trouble:
+        raise RuntimeError(f"there is no checkpoint: {course.trouble[0]}")
+    return course
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What one checkpoint cost.
+
+    Attributes:
+        step: seconds of a step beside which nothing is saved, the mean of those before and after it.
+        pause: seconds by which the first step after it was longer.
+        lost: seconds by which all steps were longer that began before it was in its place.
+        saved: seconds from its beginning until it was in its place.
+        interval: seconds from its beginning to that of the next one.
+    """
+
+    step: float
+    pause: float
+    lost: float
+    saved: float
+    interval: float
+
+    @staticmethod
+    def of(course: Course, before: int, step: int, after: int) -> Lost:
+        """The cost of the checkpoint after a step.
+
+        Args:
+            course: the training.
+            before: the step from which on nothing was saved, until this checkpoint.
+            step: of the checkpoint.
+            after: of the next one.
+        """
+        until = course.beside(step)
+        plain = [*course.steps(before, step), *course.steps(until, after)]
+        if len(plain) < _LEAST:
+            raise RuntimeError(f"only {len(plain)} steps around the checkpoint after step {step} had none beside them")
+        pace, pause = fmean(plain), course.seconds(step, 1)
+        return Lost(
+            pace,
+            pause - pace,
+            course.seconds(step, until - step) - (until - step) * pace,
+            course.saved[step] - course.ends[step - 1],
+            course.seconds(step, after - step),
+        )
+
+    @property
+    def share(self) -> float:
+        """Throughput with a checkpoint in every interval, divided by that without."""
+        return 1 - self.lost / self.interval
+
+
+def stall(cluster: LocalCluster, *, rounds: int, every: int = 12) -> list[Lost]:
+    """A checkpoint every few steps.
+
+    Args:
+        cluster: where.
+        rounds: checkpoints that count; one comes before them.
+        every: steps.
+    """
+    course = train(cluster, every * (rounds + 2), every)
+    begun = range(every, every * (rounds + 3), every)
+    return [
+        Lost.of(course, course.beside(begun[each - 1]), begun[each], begun[each + 1]) for each in range(1, rounds + 1)
+    ]
+
+
+def throughput(cluster: LocalCluster, *, rounds: int, seconds: int = 30) -> list[Lost]:
+    """A checkpoint every so many seconds, as rank 0's clock tells.
+
+    Args:
+        cluster: where.
+        rounds: checkpoints that count.
+        seconds: between two of them.
+    """
+    warm = train(cluster, 4 + _WARM, None)
+    pace = fmean(warm.steps(_WARM, 4 + _WARM))
+    # Three times as many steps as it should take: what else the machine does may end meanwhile.
+    most = int(3 * (rounds + 1.5) * seconds / pace)
+    course = train(cluster, most, f"{seconds} seconds", enough=rounds + 1)
+    begun = sorted(course.saved)
+    if len(begun) <= rounds:
+        raise RuntimeError(f"there were {len(begun)} checkpoints in {most} steps; expected {rounds + 1}")
+    found, before = [], _WARM
+    for step, after in pairwise(begun[: rounds + 1]):
+        found.append(Lost.of(course, before, step, after))
+        before = course.beside(step)
+    return found
