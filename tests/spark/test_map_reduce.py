@@ -14,6 +14,8 @@ pytestmark = pytest.mark.cluster
 
 
 class TestSpark(MapReduceContract, LossContract):
+    tries = 2  # spark.task.maxFailures of the session
+
     @pytest.fixture
     def cluster(self, spark):
         return SparkCluster(spark, 2)
