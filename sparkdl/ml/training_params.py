@@ -51,7 +51,7 @@ class TrainingParams(OutputParams, RunParams):
         optional(callable_("scheduler")),
     )
     metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any", _metrics)
-    strategy = param("strategy", "how replicas agree, for example AllReduce()")
+    strategy = param("strategy", "how replicas agree, for example AllReduce(), or rounds, for example ParallelSGD()")
     labelCol = param(
         "labelCol",
         "label column, or several, side by side; None where the target is the inputs",
@@ -72,7 +72,9 @@ class TrainingParams(OutputParams, RunParams):
         "integer column that fixes the order of rows, unique; None numbers them",
         optional(TypeConverters.toString),
     )
-    numWorkers = param("numWorkers", "members of the gang", at_least(1, TypeConverters.toInt, "numWorkers"))
+    numWorkers = param(
+        "numWorkers", "members of the gang, or parts of rounds", at_least(1, TypeConverters.toInt, "numWorkers")
+    )
     batchSize = param("batchSize", "rows of the GLOBAL batch", at_least(1, TypeConverters.toInt, "batchSize"))
     epochs = param("epochs", "passes over the data", at_least(1, TypeConverters.toInt, "epochs"))
     seed = param("seed", "seed of weights, permutations and dropout", TypeConverters.toInt)

@@ -85,6 +85,11 @@ class Quadratic:
 
     tolerance: float = 1e-12
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
+
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
         problem.set(problem.v)
@@ -124,6 +129,11 @@ class Smooth:
     iterations: int = 50
     tolerance: float = 1e-9
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
+
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
         optimizer = torch.optim.LBFGS(
@@ -156,6 +166,11 @@ class Steps:
 
     epochs: int = 1
     batch_size: int = 32
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return True
 
     def solve(self, problem: Problem) -> None:
         """Set the module to what it comes to."""
