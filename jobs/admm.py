@@ -22,6 +22,7 @@ def admm(
     data: Data,
     estimator: GangEstimator,
     algorithm: ConsensusADMM,
+    *,
     test: Data | None = None,
     output: str | None = None,
     overwrite: bool = False,
@@ -31,7 +32,7 @@ def admm(
     Args:
         data: the rows to train on.
         estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
-        algorithm: the penalty on leaving the consensus, that on the weights, and how a part solves its problem; its arguments.
+        algorithm: the penalties, and how a part solves its own problem; its arguments.
         test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
         output: where the model is saved; nowhere if not given.
         overwrite: replace what is at output.

@@ -22,6 +22,7 @@ def federated(
     data: Data,
     estimator: GangEstimator,
     algorithm: FederatedAveraging,
+    *,
     test: Data | None = None,
     output: str | None = None,
     overwrite: bool = False,

@@ -22,6 +22,7 @@ def lbfgs(
     data: Data,
     estimator: GangEstimator,
     algorithm: LBFGS,
+    *,
     test: Data | None = None,
     output: str | None = None,
     overwrite: bool = False,

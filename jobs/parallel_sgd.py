@@ -22,6 +22,7 @@ def parallel_sgd(
     data: Data,
     estimator: GangEstimator,
     algorithm: ParallelSGD,
+    *,
     test: Data | None = None,
     output: str | None = None,
     overwrite: bool = False,
