@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,7 +87,7 @@ class PackTask:
         spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
 
 
-def _blocks(spool: Spool, columns: Columns, index: int) -> Iterator[bytes]:
+def _blocks(spool: Spool, columns: Columns, index: int) -> Generator[bytes, None, None]:
     tensors = spool.seal({})
     order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
     return pack(Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order))
