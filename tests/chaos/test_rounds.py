@@ -1,23 +1,21 @@
-"""Rounds of which a process or the driver goes end as if nothing had been; one in a round that was kept is not missed."""
+"""Rounds of which a process or the driver goes, at every place, end as if nothing had happened."""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import multiprocessing
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkdl.errors import InvalidInput
-from tests.chaos.drivers import ends
+from tests.cluster.hosts import LONG, until
 from tests.faults import Fault, flip
 from tests.faults.round_runs import (
     ALGORITHMS,
@@ -31,7 +29,6 @@ from tests.faults.round_runs import (
     saved,
 )
 from tests.faults.rounds import DRIVER, calls
-from tests.sessions import ROOT, command
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -70,29 +67,22 @@ def happened(folder: Path) -> set[str]:
 
 @each_algorithm
 def test_processes_are_killed_in_several_rounds(pair, quiet, tmp_path, name):
-    places = [("map", 0, 1), ("mapped", 2, 0), ("map", 5, 3)]
+    places = [("map", 0, 1), ("mapped", 3, 0)]
     found = run(pair, rows(), tmp_path, name, faults(tmp_path, "kill", *places))
-    assert happened(tmp_path) == {"map-0", "mapped-2", "map-5"}
+    assert happened(tmp_path) == {"map-0", "mapped-3"}
     assert_as_if_nothing_had_happened(found, quiet(name), tmp_path, name)
     assert len(calls(tmp_path)) == ROUNDS * PARTS + len(places)
 
 
-def test_processes_are_killed_as_they_write_a_parts_memory(pair, quiet, tmp_path):
+def test_both_processes_are_killed_as_they_write_parts_memories(pair, quiet, tmp_path):
     """Half of one is left, and a whole one that nobody was told of; the round takes neither."""
-    places = [("memory", 1, 0), ("remembered", 2, 3), ("memory", 5, 1)]
-    found = run(pair, rows(), tmp_path, ADMM, faults(tmp_path, "kill", *places))
-    assert happened(tmp_path) == {"memory-1", "remembered-2", "memory-5"}
+    found = run(pair, rows(), tmp_path, ADMM, faults(tmp_path, "kill", ("memory", 3, 0), ("remembered", 3, 1)))
+    assert happened(tmp_path) == {"memory-3", "remembered-3"}
     assert_as_if_nothing_had_happened(found, quiet(ADMM), tmp_path, ADMM)
     left = [path.name for path in (tmp_path / "memories").iterdir()]
-    assert sum(name.endswith(".tmp") for name in left) == 2
+    assert sum(name.endswith(".tmp") for name in left) == 1
     # The first round only weighs the rows.
     assert sum(not name.endswith(".tmp") for name in left) == (ROUNDS - 1) * PARTS + 1
-
-
-def test_both_processes_at_once(pair, quiet, tmp_path):
-    found = run(pair, rows(), tmp_path, ADMM, [Fault("kill", part, 3, f"{tmp_path}/{part}", "map") for part in (0, 1)])
-    assert {"0", "1"} <= {path.name for path in tmp_path.iterdir()}
-    assert_as_if_nothing_had_happened(found, quiet(ADMM), tmp_path, ADMM)
 
 
 def test_a_disk_that_is_full_for_a_moment(pair, quiet, tmp_path):
@@ -104,70 +94,75 @@ def test_a_disk_that_is_full_for_a_moment(pair, quiet, tmp_path):
 
 # ---- drivers ---------------------------------------------------------------------------------------------------------
 
+KILLED = ["apply", "shard", "rename", "renamed", "kept", "map"]
+"""Where a driver is killed in each round: before it is saved, in the middle of that, between the parts' memories and
+the commit, after that, after all of it, and while a part is mapped."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks() -> Any:
+    """Makes processes that have imported everything; what makes them is there before anything is counted."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([locally.__module__])
+    forkserver.ensure_running()
+    return context
+
 
 @contextmanager
-def driver(folder: Path, name: str, given: list[Fault]) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that runs; whatever is left of it and its processes is killed at the end of the block."""
-    folder.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        command(locally, folder, name, [asdict(fault) for fault in given], timeout=100),
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def driver(forks: Any, folder: Path, given: list[Fault]) -> Iterator[Any]:
+    """A driver that runs; it has ended after the block."""
+    process = forks.Process(target=locally, args=(str(folder), ADMM, given, str(folder / "result")))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+        process.close()
 
 
-@pytest.mark.slow
-def test_the_driver_is_killed_again_and_again_and_the_same_command_goes_on(quiet, spool, tmp_path):
-    """Before a round is saved, in the middle of that, between the memories and the commit, after it, and in a round."""
-    given = faults(tmp_path, "kill", *[(phase, number, DRIVER) for number, phase in enumerate(KILLED)])
-    given += faults(tmp_path, "orphan", ("map", 5, 2))
-    for number, phase in enumerate([*KILLED, "map"]):
-        with driver(tmp_path, ADMM, given) as killed:
-            assert killed.wait() == -signal.SIGKILL
-        assert happened(tmp_path) == {
-            f"{phase}-{round_}" for round_, phase in enumerate([*KILLED, "map"][: number + 1])
-        }
-        assert len(saved(tmp_path, ADMM)["history"]) == number + (phase in ("renamed", "kept")) if number else True
-        assert all(ends(call.pid) for call in calls(tmp_path))
-        for left in spool.iterdir():  # the packed rows
-            shutil.rmtree(left)
-    with driver(tmp_path, ADMM, given) as again:
-        told, _ = again.communicate()
-    assert again.returncode == 0
-    assert_as_if_nothing_had_happened(json.loads(told.splitlines()[-1]), quiet(ADMM), tmp_path, ADMM)
+def test_the_driver_is_killed_in_every_round_and_the_same_command_goes_on(forks, quiet, tmp_path):
+    places = [(phase, number, 2 if phase == "map" else DRIVER) for number, phase in enumerate(KILLED)]
+    given = faults(tmp_path, "kill", *places)
+    for number, phase in enumerate(KILLED):
+        with driver(forks, tmp_path, given) as killed:
+            killed.join(LONG)
+            assert killed.exitcode == -signal.SIGKILL
+        assert happened(tmp_path) == {f"{each}-{count}" for count, each in enumerate(KILLED[: number + 1])}
+        assert rounds_of(tmp_path) == number + (phase in ("renamed", "kept"))
+    with driver(forks, tmp_path, given) as again:
+        again.join(LONG)
+        assert again.exitcode == 0
+    assert_as_if_nothing_had_happened(result(tmp_path), quiet(ADMM), tmp_path, ADMM)
     # A round whose commit was done is not run again, though the driver did not live to see it.
-    assert [len(calls(tmp_path, number)) for number in (KILLED.index("renamed"), KILLED.index("kept"))] == [PARTS] * 2
+    assert [len(calls(tmp_path, number)) for number in range(ROUNDS)] == [8, 8, 8, 4, 4, 7]
 
 
-KILLED = ["apply", "shard", "rename", "renamed", "kept"]
+def rounds_of(folder: Path) -> int:
+    """How many rounds are committed."""
+    names = [path.parent.name for path in (folder / "checkpoints").glob("attempt-*/manifest.json")]
+    return max((int(name[-10:]) for name in names), default=0)
 
 
-@pytest.mark.slow
-def test_a_zombie_that_wakes_up_keeps_no_round(pair, quiet, tmp_path):
-    """A driver is stopped with its processes before a commit; another one goes on; in the middle of it the first wakes."""
-    with driver(tmp_path, ADMM, faults(tmp_path, "freeze", ("rename", 2, DRIVER))) as zombie:
-        assert os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT).si_status == signal.SIGSTOP
+def result(folder: Path) -> Any:
+    return json.loads((folder / "result").read_text())
+
+
+def test_a_zombie_that_wakes_up_keeps_no_round(forks, pair, quiet, tmp_path):
+    """A driver is stopped before it saves a round; another one goes on; in the middle of that the first one wakes."""
+    with driver(forks, tmp_path, faults(tmp_path, "stop", ("apply", 2, DRIVER))) as zombie:
+        until(lambda: " T " in Path(f"/proc/{zombie.pid}/stat").read_text(), "a driver that is stopped")
 
         def wake(row: dict[str, Any]) -> None:
             if row["round"] == 3:
-                os.killpg(zombie.pid, signal.SIGCONT)
-                assert ends(zombie.pid)
+                os.kill(zombie.pid, signal.SIGCONT)
+                zombie.join(LONG)
 
         found = run(pair, rows(), tmp_path, ADMM, listener=wake)
-        _, told = zombie.communicate()
-    assert zombie.returncode == 1
-    assert b"Fenced: attempt 0 may not commit" in told
-    assert_as_if_nothing_had_happened(found, quiet(ADMM), tmp_path, ADMM)
-    assert [len(calls(tmp_path, number)) for number in range(ROUNDS)] == [PARTS] * 2 + [2 * PARTS] + [PARTS] * 3
+        assert zombie.exitcode == 1
+    assert result(tmp_path)["error"].startswith("Fenced: attempt 0 may not commit")
+    assert found == quiet(ADMM)
+    assert [len(calls(tmp_path, number)) for number in range(ROUNDS)] == [4, 4, 8, 4, 4, 4]
 
 
 # ---- what lies on the disk -------------------------------------------------------------------------------------------

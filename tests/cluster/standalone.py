@@ -73,16 +73,18 @@ class Standalone:
 
     # ---- the driver --------------------------------------------------------------------------------------------------
 
-    def driver(self, **settings: str) -> Driver:
+    def driver(self, *, settled: bool = True, **settings: str) -> Driver:
         """The driver, with an executor on each worker's host; a new one where there is none that would do.
 
         Args:
+            settled: wait for the executors; False where they come and go.
             settings: of its session, besides those that all have.
         """
         if self._driver is None or not self._driver.idle or self._settings != settings:
             self._give_up_driver()
             self._driver, self._settings = self._start_driver(settings), settings
-            self._settle()
+            if settled:
+                self._settle()
         return self._driver
 
     def end_driver(self) -> None:

@@ -32,11 +32,8 @@ COMING_AND_GOING = {
     "dynamicAllocation__shuffleTracking__enabled": "true",
     "dynamicAllocation__shuffleTracking__timeout": "1s",
     "dynamicAllocation__cachedExecutorIdleTimeout": "1s",
-    # Those that have nothing to lose stay: both are there when the run begins.
-    "dynamicAllocation__executorIdleTimeout": "60s",
-    "dynamicAllocation__initialExecutors": "2",
+    "dynamicAllocation__executorIdleTimeout": "1s",
     "dynamicAllocation__maxExecutors": "2",
-    "dynamicAllocation__schedulerBacklogTimeout": "100ms",
 }
 
 
@@ -115,7 +112,7 @@ def test_slow_parts_are_mapped_twice_and_count_once(cluster, tmp_path, quiet):
 def test_executors_come_and_go(cluster, tmp_path, quiet):
     """Twice all of them leave between two rounds, and with them everything but the memories."""
     expected = quiet(ADMM)
-    driver = cluster.driver(**COMING_AND_GOING)
+    driver = cluster.driver(settled=False, **COMING_AND_GOING)
     try:
         found = start(driver, tmp_path, ADMM, [], [1, 3]).result()
     finally:

@@ -6,6 +6,8 @@ Executors and processes import this: what is slow to import is left out.
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,8 @@ import numpy as np
 from torch import nn
 
 from sparkdl.checkpoint import Checkpoints
-from sparkdl.cluster import LocalCluster
+from sparkdl.cluster import InlineCluster
+from sparkdl.errors import SparkdlError
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.files import Folder
 from sparkdl.objective import Objective
@@ -140,10 +143,21 @@ def assert_as_if_nothing_had_happened(found: Any, expected: Any, folder: Path, n
         checkpoints(folder, name).open(manifest.parent.name).verify()
 
 
-def locally(folder: str, name: str, faults: Sequence[dict[str, Any]], size: int = 2) -> dict[str, Any]:
-    """What a driver does that is a process of its own, with processes of this machine; see ``run``."""
-    with LocalCluster(size) as cluster:
-        return run(cluster, rows(), Path(folder), name, [Fault(**fault) for fault in faults])
+def locally(folder: str, name: str, faults: Sequence[Fault], path: str) -> None:
+    """What a driver does that is a process of its own and maps the parts itself.
+
+    Args:
+        folder: of the run.
+        name: of the algorithm.
+        faults: what happens.
+        path: of the file for what ``run`` returns, or for its ``error``.
+    """
+    try:
+        found = run(InlineCluster(), rows(), Path(folder), name, faults)
+    except SparkdlError as error:
+        Path(path).write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        sys.exit(1)
+    Path(path).write_text(json.dumps(found))
 
 
 def on_spark(folder: str, name: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = ()) -> dict[str, Any]:

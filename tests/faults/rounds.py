@@ -130,7 +130,7 @@ def check_calls(folder: Path, rounds: int, parts: int) -> None:
     for line in (folder / "calls").read_text().splitlines():
         what, number, *_ = line.split()
         if what == "kept":
-            assert int(number) == newest + 1
+            assert int(number) > newest, line  # whoever was killed after a commit has not written it down
             newest = int(number)
         else:
             assert int(number) > newest, line
