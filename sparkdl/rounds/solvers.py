@@ -94,9 +94,7 @@ class Problem:
         gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
         for batch in batches(self.part):
             loss = criterion(self.module(*arguments(batch.inputs)), batch) * batch.weight
-            found = torch.autograd.grad(
-                loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
-            )
+            found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
             total += float(loss.detach())
             gradient += torch.cat([each.detach().flatten() for each in found])
             graphs.append(found)

@@ -115,9 +115,10 @@ class AlgorithmContract:
     algorithm: Any
 
     @pytest.fixture(scope="class")
-    def whole(self, request, tmp_path_factory):
+    @classmethod
+    def whole(cls, tmp_path_factory):
         """State and history of a run that nothing disturbs."""
-        return request.cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
+        return cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
 
     def rounds(self, folder: Path, *, kept: bool = False, rounds: int = ROUNDS, **options: Any) -> Rounds:
         """A run in a folder."""
@@ -134,7 +135,7 @@ class AlgorithmContract:
         )
 
     def test_it_learns(self, tmp_path):
-        state, history = self.rounds(tmp_path, rounds=40).run(jobs(3))
+        state, history = self.rounds(tmp_path, rounds=20).run(jobs(3))
         assert [row["round"] for row in history] == list(range(len(history)))
         weight = state["weights"]["weight"].flatten()
         assert torch.allclose(weight, torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), atol=0.15)

