@@ -48,6 +48,10 @@ from sparkdl.rounds.solvers import Problem, Smooth
 class Solver(Protocol):
     """How a part solves its own problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.solvers``."""
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether they are those of the objective's own optimizer."""
+
     def solve(self, problem: Problem) -> None:
         """Set the problem's module to the solution."""
 
@@ -88,6 +92,11 @@ class ConsensusADMM:
         for name, least in (("absolute", 0), ("relative", 0), ("balance", 1), ("factor", 1), ("adapt", 0)):
             if not getattr(self, name) >= least:
                 raise InvalidInput(f"ConsensusADMM has {name}={getattr(self, name)!r}; expected at least {least}.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return self.solver.takes_steps
 
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``; the first round weighs the rows, for ``M`` and ``N``."""
@@ -197,6 +206,6 @@ class ConsensusADMM:
 
 
 def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:
-    """A part's ``x - z`` and ``h + u - z``, and what the norms of both, once ``z'`` is known, and of ``x`` come from."""
+    """A part's ``x - z`` and ``h + u - z``, and what the norms of both, once ``z'`` is known, and of ``x`` need."""
     squares = {"apart2": apart.double(), "drawn2": drawn.double(), "x2": x.double()}
     return {"apart": apart, "drawn": drawn, **scalars(**{name: each @ each for name, each in squares.items()})}

@@ -2,9 +2,9 @@
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.objective``. Rows are taken a few thousand at a time, in row-id order, and
-the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the objective is
-one function of the weights.
+with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.objective``. Rows are taken a few thousand at a time, in row-id order,
+and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the objective
+is one function of the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparkdl.feed.columns import Column
 from sparkdl.feed.part import Part, numbers, wide
-from sparkdl.feed.sampling import Plan
+from sparkdl.feed.sampling import Plan, generator
 from sparkdl.objective import Criterion, Objective
 from sparkdl.tensors import Batch, Input, arguments
 
@@ -43,13 +43,14 @@ def batches(part: Part, size: int = ROWS) -> Iterator[Batch]:
     Rows that lie in that order already are not copied, and are read in this thread: a linear model is done with rows
     sooner than a copy of them is made.
     """
-    order, begin = part.order, 0
-    if order is not None and _lies_so(order):
-        order, begin = None, int(order[0])
+    order = None if part.order is None or _lies_so(part.order) else part.order
+    begin = int(part.order[0]) if part.order is not None and order is None else 0
     for first in range(0, part.rows, size):
         last = min(first + size, part.rows)
         chosen = slice(begin + first, begin + last) if order is None else order[first:last]
         batch = _batch(part, chosen, last - first)
+        if part.transforms:
+            batch = part.transforms(batch, generator(first))
         if batch.weight:
             yield batch
 

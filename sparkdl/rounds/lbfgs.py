@@ -57,6 +57,11 @@ class LBFGS:
             if not getattr(self, name) >= least:
                 raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least {least}.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return False
+
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``; the first round evaluates the start."""
         weights, names = start(objective, seed)

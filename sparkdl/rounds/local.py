@@ -68,7 +68,7 @@ class Local:
         return total, mass
 
     def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = objective.optimizer(parameters)
+        optimizer = objective.open_optimizer(parameters)
         if objective.scheduler is not None:
             scheduler = objective.scheduler(optimizer)
             with warnings.catch_warnings():

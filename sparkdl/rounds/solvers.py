@@ -154,6 +154,11 @@ class Quadratic:
         if not 0 <= self.tolerance < 1:
             raise InvalidInput(f"Quadratic has tolerance={self.tolerance!r}; expected from 0 to below 1.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
+
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
         here = problem.begin(problem.v)
@@ -194,6 +199,11 @@ class Smooth:
                 f"iterations={self.iterations!r}; expected from 0 to below 1, at least 0, and at least 1."
             )
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
+
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
         here = problem.begin(problem.x)
@@ -226,6 +236,11 @@ class Steps:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"Steps has {name}={getattr(self, name)!r}; expected at least 1.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return True
 
     def solve(self, problem: Problem) -> None:
         """Set the module to what it comes to."""

@@ -1,0 +1,80 @@
+"""Whose rows are whose: the clients of a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import Column
+from sparkdl.feed.part import Part, numbers
+from sparkdl.objective import Criterion
+from sparkdl.rounds.evaluation import alone
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a part whose training rows weigh anything, in the order of their ids.
+
+    Attributes:
+        part: the part's training rows, as a lone part.
+        ids: the clients' ids, int64 ``[clients]``.
+        rows: positions of the part's rows, one client's behind the other's, ``[rows]``.
+        bounds: of each client, its first position among ``rows`` and the one behind its last, ``[clients, 2]``.
+    """
+
+    part: Part
+    ids: Tensor
+    rows: Tensor
+    bounds: Tensor
+
+    @staticmethod
+    def of(part: Part, name: str, criterion: Criterion) -> Clients:
+        """The clients of a part.
+
+        Args:
+            part: as the cluster gives it.
+            name: of the client column.
+            criterion: says what rows weigh.
+
+        Raises:
+            InvalidInput: there is no such client column, or it does not hold integers.
+        """
+        column = _checked(part, name)
+        own = alone(part, criterion)
+        if own.columns.validation is not None:
+            training, _ = own.split()
+            own = own.subset(training, (len(training),))
+        stored = torch.arange(own.rows) if own.order is None else own.order.long()
+        ordered, rows = torch.sort(numbers(own.tensors, column.name)[stored].long(), stable=True)
+        ids, counts = torch.unique_consecutive(ordered, return_counts=True)
+        owners = torch.repeat_interleave(torch.arange(len(ids)), counts)
+        masses = None if own.masses is None else own.masses[stored[rows]]
+        weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
+        last = counts.cumsum(0)
+        bounds = torch.stack([last - counts, last], 1)
+        return Clients(own, ids[weighing], rows, bounds[weighing])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[int, Part]:
+        """A client's id, and its rows as a lone part."""
+        first, last = self.bounds[index].tolist()
+        return int(self.ids[index]), self.part.subset(self.rows[first:last], (last - first,))
+
+
+def _checked(part: Part, name: str) -> Column:
+    column = part.columns.client
+    if column is None or column.name != name:
+        found = "there is no client column" if column is None else f"the client column is {column.name!r}"
+        raise InvalidInput(f"client={name!r} was asked for and {found}; expected columns with client=Column({name!r}).")
+    ids = numbers(part.tensors, name)
+    if ids.is_floating_point():
+        raise InvalidInput(
+            f"the client column {name!r} is of {str(ids.dtype).removeprefix('torch.')}, in which large numbers fall "
+            f"together; expected integers, as Column({name!r}, 'int64')."
+        )
+    return column
