@@ -16,7 +16,7 @@ import sys
 from abc import ABC
 from collections.abc import Callable, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
 from types import FunctionType, UnionType
@@ -111,7 +111,7 @@ def main(job: Callable[..., None], arguments: Sequence[str] | None = None, *, st
     """
     parser = Parser(description=inspect.getdoc(job), usage="%(prog)s [--config FILE] [--key value ...]")
     parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
-    parser.add_function_arguments(job)
+    parser.add_job(job)
     parser.parse_args(arguments)  # with the defaults, for --print_config
     given = parser.parse_args(arguments, defaults=False)
     with stoppable() if stops else nullcontext():
@@ -154,6 +154,14 @@ class Parser(ArgumentParser):
     jsonargparse makes a parser of the same class for each ``init_args``, so all of this holds at every level.
     """
 
+    def add_job(self, job: Callable[..., None]) -> None:
+        """Add a job's arguments; a dataclass with a protocol among its fields as the class that it is."""
+        hints = get_type_hints(job).items()
+        kinds = {name: kind for name, kind in hints if is_dataclass(kind) and _protocols(kind)}
+        self.add_function_arguments(job, skip=set(kinds))
+        for name, kind in kinds.items():
+            self.add_class_arguments(kind, name)
+
     def objects(self, config: Namespace) -> dict[str, Any]:
         """What the configuration describes, made.
 
@@ -177,7 +185,7 @@ class Parser(ArgumentParser):
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
         """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
-        types = {name: _opened(hint) for name, hint in _hints(theclass).items() if _opened(hint) != hint}
+        types = _protocols(theclass)
         types |= _estimator_types() if issubclass(theclass, GangEstimator) else {}
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
@@ -258,6 +266,11 @@ def _hints(kind: type) -> dict[str, Any]:
         return get_type_hints(inspect.getattr_static(kind, "__init__"))
     except NameError:  # a name that only type checkers import; what jsonargparse makes of it then holds
         return {}
+
+
+def _protocols(kind: type) -> dict[str, Any]:
+    """The arguments of a class whose types are protocols, and what takes any class with their methods."""
+    return {name: _opened(hint) for name, hint in _hints(kind).items() if _opened(hint) != hint}
 
 
 def _opened(hint: Any) -> Any:

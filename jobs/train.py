@@ -61,11 +61,12 @@ def check_output(spark: SparkSession, output: str, estimator: GangEstimator, *, 
 
 
 def summary(model: TorchModel) -> str:
-    """What the training took, and the last epoch's figures."""
-    last = {name: value for name, value in model.history[-1].items() if name == "loss" or name.startswith("valid_")}
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in last.items())
-    report = model.report
-    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {len(model.history)} epochs: {figures}"
+    """What the training took, and the last epoch's or round's figures."""
+    last, kind = model.history[-1], "epochs" if "epoch" in model.history[-1] else "rounds"
+    named = ("loss", "objective", "primal", "dual")
+    figures = [f"{name} {value:.4f}" for name, value in last.items() if name in named or name.startswith("valid_")]
+    report, count = model.report, len(model.history)
+    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {count} {kind}: {', '.join(figures)}"
 
 
 def held_out(estimator: GangEstimator, predictions: DataFrame) -> str:

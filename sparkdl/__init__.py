@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from sparkdl.ml.estimator import TorchRegressor as TorchRegressor
     from sparkdl.ml.model import TorchModel as TorchModel
     from sparkdl.objective import Objective as Objective
+    from sparkdl.rounds.admm import ConsensusADMM as ConsensusADMM
+    from sparkdl.rounds.averaging import ParallelSGD as ParallelSGD
+    from sparkdl.rounds.federated import FederatedAveraging as FederatedAveraging
+    from sparkdl.rounds.lbfgs import LBFGS as LBFGS
+    from sparkdl.rounds.prox import L1 as L1
+    from sparkdl.rounds.prox import L2 as L2
+    from sparkdl.rounds.prox import Box as Box
+    from sparkdl.rounds.prox import ElasticNet as ElasticNet
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
     from sparkdl.strategies.allreduce import AllReduce as AllReduce
     from sparkdl.supervisor import Supervisor as Supervisor
@@ -28,11 +36,19 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AllReduce": "sparkdl.strategies.allreduce",
+    "Box": "sparkdl.rounds.prox",
     "Column": "sparkdl.feed.columns",
     "Columns": "sparkdl.feed.columns",
+    "ConsensusADMM": "sparkdl.rounds.admm",
+    "ElasticNet": "sparkdl.rounds.prox",
+    "FederatedAveraging": "sparkdl.rounds.federated",
     "InlineCluster": "sparkdl.cluster",
+    "L1": "sparkdl.rounds.prox",
+    "L2": "sparkdl.rounds.prox",
+    "LBFGS": "sparkdl.rounds.lbfgs",
     "LocalCluster": "sparkdl.cluster",
     "Objective": "sparkdl.objective",
+    "ParallelSGD": "sparkdl.rounds.averaging",
     "SparkCluster": "sparkdl.spark.cluster",
     "SparkdlError": "sparkdl.errors",
     "Supervisor": "sparkdl.supervisor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -144,19 +144,30 @@ def evaluate(
         collate: what batches go through before they reach the module.
         on_batch: called before each batch with its number, from 0.
     """
-    plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
     transforms = Transforms(collate, masses=criterion.masses)
+    plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
+    observe(module, criterion, part.batches(plan, epoch=0, device=device, transforms=transforms), meter, on_batch)
+    return meter.close(group)
+
+
+def observe(
+    module: nn.Module,
+    criterion: Criterion,
+    batches: Iterable[Batch],
+    meter: Meter,
+    on_batch: Callable[[int], None] | None = None,
+) -> None:
+    """Take down batches that a module is evaluated on; see ``evaluate``."""
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        for number, batch in enumerate(part.batches(plan, epoch=0, device=device, transforms=transforms)):
+        for number, batch in enumerate(batches):
             if on_batch is not None:
                 on_batch(number)
             if batch.weight:
                 output = module(*arguments(batch.inputs))
                 meter.add(criterion(output, batch), output, batch)
     module.train(was_training)
-    return meter.close(group)
 
 
 def synchronised(metric: Any, group: Group) -> Any:
@@ -168,10 +179,28 @@ def synchronised(metric: Any, group: Group) -> Any:
         A number, a list of numbers, or a dict of these; NaN where no member saw a row.
     """
     # The metrics that a wrapper or a sum is made of are modules of it, and a wrapper itself is never updated.
-    used = [_join(each, group) for each in _parts(metric).values()]
+    used = [_join(each, group.gather(_seen(each))) for each in _parts(metric).values()]
+    return _computed(metric) if any(used) else float("nan")
+
+
+def seen(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """What this process has shown to metrics, to be put ``together`` with what others have."""
+    return {name: {part: _seen(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
+
+
+def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The metrics' values over all that several processes have ``seen``, as ``synchronised`` gives them."""
+    values = {}
+    for name, metric in metrics.items():
+        used = [_join(each, [one[name][part] for one in found]) for part, each in _parts(metric).items()]
+        values[name] = _computed(metric) if any(used) else float("nan")
+    return values
+
+
+def _computed(metric: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-        value = _plain(metric.compute()) if any(used) else float("nan")
+        value = _plain(metric.compute())
     metric.reset()
     return value
 
@@ -181,15 +210,19 @@ def _parts(metric: Any) -> dict[str, Any]:
     return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
 
 
-def _join(metric: Any, group: Group) -> bool:
+def _seen(metric: Any) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = _moved(dict(metric.metric_state), "cpu") if metric.update_called else None
+    return found
+
+
+def _join(metric: Any, found: Sequence[dict[str, Any] | None]) -> bool:
     """Give a metric the states of all members as its own; returns whether any of them has updated it.
 
     All states travel at once. By itself torchmetrics gathers a list tensor by tensor, as often as this member has
     some, and waits for ever where another member has fewer.
     """
     metric.distributed_available_fn = lambda: False
-    own = dict(metric.metric_state) if metric.update_called else None
-    states = [state for state in group.gather(_moved(own, "cpu")) if state is not None]
+    states = [state for state in found if state is not None]
     for name, reduction in metric._reductions.items() if states else ():
         values = [state[name] for state in states]
         if isinstance(values[0], list):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column
+from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.part import Part, numbers
 from sparkdl.world import Group
 
@@ -38,15 +39,28 @@ def check_labels(part: Part, group: Group, classes: Classes) -> None:
     Raises:
         InvalidInput: a label is below 0 or too large, or all rows have the same one.
     """
+    check_bounds(group.gather(label_bounds(part, classes)), part.columns, classes)
+
+
+def label_bounds(part: Part, classes: Classes) -> tuple[int, int] | None:
+    """The least and the largest class index of a part; None without any, as where several columns are the target."""
     target = part.columns.target
-    if not isinstance(target, Column):
-        return  # several columns are no class indices
-    found = [
-        bounds
-        for bounds in group.gather(_bounds(numbers(part.tensors, target.name), classes.ignored))
-        if bounds is not None
-    ]
-    if not found:
+    return _bounds(numbers(part.tensors, target.name), classes.ignored) if isinstance(target, Column) else None
+
+
+def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
+    """Check the class indices of all parts.
+
+    Args:
+        bounds: of every part, as ``label_bounds`` gives them.
+        columns: what the parts have.
+        classes: what there may be.
+
+    Raises:
+        InvalidInput: a label is below 0 or too large, or all rows have the same one.
+    """
+    target, found = columns.target, [each for each in bounds if each is not None]
+    if not found or not isinstance(target, Column):
         return
     least, most = min(low for low, _ in found), max(high for _, high in found)
     count = classes.count

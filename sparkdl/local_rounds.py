@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
+from torch import Tensor
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.feed.blocks import Store, pack
@@ -24,6 +24,7 @@ from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, mapped, settle
 from sparkdl.process import MemberProcess
 from sparkdl.shipping import ship
 from sparkdl.state import pack_state, unpack_state
+from sparkdl.tensors import Input
 
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
@@ -66,8 +67,14 @@ def process_jobs(
         store = Store(Path(folder) / "parts")
         for part in found:
             store.write(part.index, pack(part))
-        layout: dict[str, Layout] = {}
+        # Parts without rows were sealed with the layout of the others, so that any of them tells it.
+        layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         yield ProcessJobs(processes, folder, found[0].columns, tuple(part.rows for part in found), layout)
+
+
+def _layout(rows: Input) -> Layout:
+    values = rows if isinstance(rows, Tensor) else rows.values
+    return str(values.dtype).removeprefix("torch."), tuple(values.shape[1:])
 
 
 class ProcessJobs:
@@ -113,11 +120,9 @@ class _Task:
     work: bytes
 
     def map(self, index: int) -> bytes:
-        """Map a part, in a process; pickled, since a connection of multiprocessing would share tensors' memory."""
+        """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
         part = Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
-        found = mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part)
-        packed: bytes = cloudpickle.dumps(found)
-        return packed
+        return mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part).packed()
 
 
 def _work_off(
@@ -137,7 +142,7 @@ def _work_off(
         for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
             part = busy.pop(process)
             try:
-                found[part] = cloudpickle.loads(process.receive())
+                found[part] = Mapped.unpacked(process.receive())
             except (EOFError, ConnectionError):
                 lost[part] = process.obituary()
                 continue

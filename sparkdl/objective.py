@@ -16,6 +16,7 @@ member that has no other class in a step are left out of it.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,22 @@ class Objective:
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
         return module.to(device=device, dtype=self.dtype)
+
+    def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of some parameters.
+
+        Raises:
+            InvalidInput: its step evaluates the loss itself, as often as it likes.
+        """
+        optimizer = self.optimizer(parameters)
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise InvalidInput(
+                f"optimizer is {type(optimizer).__name__}, whose step() takes a closure that evaluates the loss; "
+                "expected one that takes a step with the gradients there are. strategy=LBFGS() minimises by L-BFGS, "
+                "over all rows, in rounds."
+            )
+        return optimizer
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:
         """The loss, ready to be called on members."""

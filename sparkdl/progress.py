@@ -11,7 +11,7 @@ from sparkdl.events import Event
 
 
 class Progress:
-    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left.
+    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left; or round, and what it came to.
 
     Before that it says what is waited for, and with how many members the gang begins where they are not as many as
     before; after a failure why it begins again.
@@ -39,6 +39,8 @@ class Progress:
             self._move(event.clock, event.payload)
         elif event.kind == "epoch" and event.clock is not None and self._bar is not None:
             self._show(event.clock, event.payload)
+        elif event.kind == "round":
+            self._round(event.payload)
         elif event.kind == "waiting" and self._bar is None:
             self._wait(event.payload)
         elif event.kind == "restart":
@@ -75,6 +77,19 @@ class Progress:
             total = payload["steps"] * payload["epochs"]
             self._bar = tqdm(total=total, desc=self._title, unit="step", file=self._stream, dynamic_ncols=True)
         self._show(clock, payload)
+
+    def _round(self, payload: dict[str, Any]) -> None:
+        if self._bar is None:
+            total = payload["rounds"]
+            self._bar = tqdm(total=total, desc=self._title, unit="round", file=self._stream, dynamic_ncols=True)
+        figures = {
+            name: f"{value:.4g}"
+            for name, value in payload.items()
+            if isinstance(value, float) and name not in ("round", "seconds")
+        }
+        self._bar.set_postfix(figures, refresh=False)
+        self._bar.update(payload["round"] - self._bar.n)
+        self._bar.refresh()
 
     def _show(self, clock: dict[str, int], payload: dict[str, Any]) -> None:
         epoch = min(clock["epoch"] + 1, self._epochs)

@@ -29,7 +29,7 @@ LAYERS = (
         "sparkdl.labels",
         "sparkdl.early_stopping",
         "sparkdl.evaluate",
-        "sparkdl.rounds.run",
+        *("sparkdl.rounds.run", "sparkdl.rounds.look", "sparkdl.rounds.validation"),
     ),
     ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
     (

@@ -292,6 +292,12 @@ def test_another_reduction_is_refused(loss: nn.Module) -> None:
         Objective(linear, loss)
 
 
+def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:
+    objective = Objective(linear, nn.MSELoss(), torch.optim.LBFGS)
+    with pytest.raises(InvalidInput, match=r"optimizer is LBFGS, whose step\(\) takes a closure.* strategy=LBFGS\(\)"):
+        objective.open_optimizer(objective.build().parameters())
+
+
 @pytest.mark.parametrize("loss", ["mse", None, 3, nn.MSELoss], ids=str)
 def test_what_is_no_loss_is_refused(loss: Any) -> None:
     with pytest.raises(InvalidInput, match=r"loss is .*; expected a function loss\(output, target\), or an nn loss"):

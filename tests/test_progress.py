@@ -130,3 +130,16 @@ def test_another_number_of_members_is_told() -> None:
         "fit: there is room for 2 members, and 1 ran; again at once\n",
         "fit: 2 of 2 members begin\n",
     ]
+
+
+def test_rounds_have_a_bar_of_their_own_with_what_they_came_to() -> None:
+    drawn = shown(
+        *(event("round", round=number, rounds=4, primal=0.5 / number, clients=3, seconds=1.0) for number in (1, 2))
+    )
+    for part in ("2/4", "50%", "primal=0.25"):
+        assert part in drawn[-2]
+    assert "seconds" not in drawn[-2]
+
+
+def test_rounds_without_an_end_are_counted() -> None:
+    assert "3round" in shown(event("round", round=3, rounds=None, loss=0.5))[-2]

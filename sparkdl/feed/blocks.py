@@ -20,7 +20,9 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ _ABOUT = "part.json"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
+def pack(part: Part, *, size: int = BYTES) -> Generator[bytes, None, None]:
     """A part's rows as blocks of about ``size`` bytes; at least one, which has no rows where the part has none."""
     row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
     step = max(1, size // max(1, row))
@@ -91,16 +93,29 @@ class Store:
 
     def write(self, index: int, blocks: Iterable[bytes]) -> None:
         """Write a part's blocks, in their order; if another task was faster, its files stay."""
+        with self.writing(index) as append:
+            for block in blocks:
+                append(block)
+
+    @contextmanager
+    def writing(self, index: int) -> Iterator[Callable[[bytes], None]]:
+        """A function that takes a part's blocks one by one; at the end of the block the part comes into its place."""
         made = self.folder / f"{uuid.uuid4().hex}.tmp"
         made.mkdir(parents=True)
+        about: dict[str, Any] = {"rows": 0, "columns": []}
         try:
-            _write(made, blocks)
+            yield partial(_append_block, made, about)
+            (made / _ABOUT).write_text(json.dumps(about))
+            self._place(made, index)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _place(self, made: Path, index: int) -> None:
+        try:
             made.rename(self._at(index))
         except OSError:
             if not self.has(index):
                 raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
 
     def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
         """Map a part.
@@ -114,7 +129,7 @@ class Store:
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
-            return Part(index, len(parts), 0, parts, columns, Spool(columns).seal(dict(layout)))
+            return empty_part(index, columns, parts, layout)
         tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
         return Part(index, len(parts), about["rows"], parts, columns, tensors)
 
@@ -126,27 +141,27 @@ class Store:
         return self.folder / f"part-{index:05d}"
 
 
+def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
+    """A part without rows, which needs no files; see ``Store.open``."""
+    return Part(index, len(parts), 0, parts, columns, Spool(columns).seal(dict(layout)))
+
+
 def _numbered(about: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     return enumerate(about["columns"])
 
 
-def _write(folder: Path, blocks: Iterable[bytes]) -> None:
-    about: dict[str, Any] = {"rows": 0, "columns": []}
-    for block in blocks:
-        view = memoryview(block)
-        header, first = _header(view)
-        if not about["columns"]:
-            about["columns"] = [
-                {**column, "values": 0} if "values" in column else column for column in header["columns"]
-            ]
-        for number, column in _numbered(header):
-            whole = about["columns"][number]
-            first = _append(folder / f"{number}.values", view, first, _size(column, header["rows"]))
-            if "values" in column:
-                first = _bounds(folder / f"{number}.bounds", view, first, header["rows"], whole["values"])
-                whole["values"] += column["values"]
-        about["rows"] += header["rows"]
-    (folder / _ABOUT).write_text(json.dumps(about))
+def _append_block(folder: Path, about: dict[str, Any], block: bytes) -> None:
+    view = memoryview(block)
+    header, first = _header(view)
+    if not about["columns"]:
+        about["columns"] = [{**column, "values": 0} if "values" in column else column for column in header["columns"]]
+    for number, column in _numbered(header):
+        whole = about["columns"][number]
+        first = _append(folder / f"{number}.values", view, first, _size(column, header["rows"]))
+        if "values" in column:
+            first = _bounds(folder / f"{number}.bounds", view, first, header["rows"], whole["values"])
+            whole["values"] += column["values"]
+    about["rows"] += header["rows"]
 
 
 def _size(column: Mapping[str, Any], rows: int) -> int:

@@ -40,6 +40,7 @@ class Part:
             arrival.
         order: stored position of each row, ``[rows]``; None where they are the same.
         masses: what each stored row adds to the loss's denominator, float64; None where each adds 1.
+        transforms: what batches go through where ``batches`` is told nothing of it; None for nothing.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Part:
     tensors: dict[str, Input]
     order: Tensor | None = None
     masses: Tensor | None = None
+    transforms: Transforms | None = None
 
     def split(self) -> tuple[Tensor, Tensor]:
         """Positions of the training and of the validation rows, by the validation column."""
@@ -118,11 +120,11 @@ class Part:
             start: the first step wanted.
             totals: the global weight of each step; None where every row weighs 1.
             device: where the tensors are wanted.
-            transforms: what each batch goes through on the CPU, ahead of time; None for nothing.
+            transforms: what each batch goes through on the CPU, ahead of time; None for the part's own.
         """
         if plan.rows != self.parts:
             raise InvalidInput(f"the plan is for parts of {plan.rows} rows; expected {self.parts}.")
-        device = torch.device(device)
+        device, transforms = torch.device(device), self.transforms if transforms is None else transforms
         if transforms:
             yield from prefetch(self._transformed(transforms, plan, epoch, start, totals=totals, device=device))
             return

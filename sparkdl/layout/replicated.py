@@ -48,7 +48,7 @@ class ReplicatedReplica:
         ]
         self.sink: GradientSink | None = None
         self.output: Any = None
-        self.optimizer = objective.optimizer(self.parameters)
+        self.optimizer = objective.open_optimizer(self.parameters)
         self.scheduler = objective.scheduler(self.optimizer) if objective.scheduler is not None else None
         self._criterion = objective.criterion(device)
         self._clip_norm = objective.clip_norm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,21 +17,21 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
+from sparkdl.ml.fit import Fit, fit_gang
 from sparkdl.ml.mapped import MappedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
-from sparkdl.ml.recovery import keeping, make_supervisor
-from sparkdl.ml.report import make_report, scalar_output
+from sparkdl.ml.rounds import fit_rounds
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
-from sparkdl.ml.shown import shown
+from sparkdl.ml.shown import written
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.progress import Progress
+from sparkdl.rounds import Algorithm, is_algorithm
 from sparkdl.run import Run
-from sparkdl.spark.cluster import SparkCluster
 from sparkdl.strategies import Strategy
 from sparkdl.strategies.allreduce import AllReduce
-from sparkdl.train import Trained, Training
+from sparkdl.train import Training
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -75,7 +74,6 @@ _DEFAULTS: dict[str, Any] = {
     "maxRounds": None,
     "timeBudget": None,
 }
-_UNUSED = ("maxRounds", "timeBudget")
 
 
 class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
@@ -102,11 +100,12 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         thresholds: classifiers only; the prediction is the class with the largest probability / threshold; default 1
             each.
         numClasses: classifiers only; labels are checked against it; default: as many as the model has scores.
-        numWorkers: members of the gang, one barrier task each; default 1.
+        numWorkers: members of the gang, one barrier task each; or parts that rounds have, a task each; default 1.
         batchSize: rows of the GLOBAL batch; default 256.
         epochs: default 1.
         seed: default 0.
-        strategy: how replicas agree; default ``AllReduce()``.
+        strategy: how replicas agree, on a gang by default, ``AllReduce()``; or an algorithm of rounds, such as
+            ``ParallelSGD()``, which has fields of its own for batches, epochs and penalties.
         device: ``"cpu"`` (default) or ``"cuda"``.
         precision: ``"fp32"`` (default), ``"bf16"`` or ``"fp64"``.
         clipNorm: largest L2 norm of the global gradient; default none.
@@ -121,13 +120,14 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
         checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"``, ``"auto"`` (default), which weighs their
-            cost against failures, or ``"never"``. The next attempt goes on from the newest, and so does the
-            same fit again in the same ``runDir``; without one they are in a temporary directory of the driver's host.
+            cost against failures, or ``"never"``. Rounds are saved one by one, or never. The next attempt goes on from
+            the newest, and so does the same fit again in the same ``runDir``; without one they are in a temporary
+            directory of the driver's host.
         maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
         minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.
-        maxRounds: largest number of rounds of a strategy that trains in rounds; default none. This and the next are
-            ignored, with a warning, by a fit that makes no use of them, as one with ``AllReduce`` does not.
+        maxRounds: largest number of rounds of a strategy that trains in rounds; default none. A Param that a fit
+            makes no use of, as one with ``AllReduce`` of this and the next, is ignored with a warning.
         timeBudget: seconds after which such a strategy begins no other round; default none.
 
     Raises:
@@ -162,7 +162,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         batchSize: int | None = None,
         epochs: int | None = None,
         seed: int | None = None,
-        strategy: Strategy | None = None,
+        strategy: Strategy | Algorithm | None = None,
         device: str | None = None,
         precision: str | None = None,
         clipNorm: float | None = None,
@@ -215,45 +215,29 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
-        self.warn_of_unused(_UNUSED)
-        training, columns = self.training(), self.read_columns()
-        run, configuration = Run(self.run_directory(dataset, columns)), self._configuration()
-        cluster = SparkCluster(
-            dataset.sparkSession,
-            self.getNumWorkers(),
-            device=self.getDevice(),
-            slot_wait=self.getSlotWait(),
-            allow_plaintext=self.getAllowPlaintext(),
-            events=run.events,
-        )
-        with keeping(run.directory, self.getCheckpointEvery(), configuration) as keeper, Progress() as progress:
-            supervisor = make_supervisor(cluster, self, keeper)
-            run.save("config", configuration)
-            members: list[Trained] = supervisor.gang(
-                replace(training, keeper=keeper),
-                dataset,
-                columns,
-                listener=progress,
-                attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
-            )
-        report = make_report(members, time.monotonic() - start, supervisor)
-        run.save("history", members[0].history)
+        columns = self.read_columns()
+        run = Run(self.run_directory(dataset, columns))
+        fit = Fit(dataset, columns, self.objective(), run, self._configuration())
+        with Progress() as progress:
+            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, progress)
+        report = fitted.report | {"seconds": time.monotonic() - start}
+        run.save("history", fitted.history)
         run.save("report", report)
         model = TorchModel(
-            factory=training.objective.model,
-            weights=members[0].weights,
+            factory=fit.objective.model,
+            weights=fitted.weights,
             kind=self._kind,
             precision=self.getPrecision(),
-            history=members[0].history,
+            history=fitted.history,
             report=report,
-            scalar=scalar_output(members),
-            signature=next((member.report["inputs"] for member in members if member.report["inputs"]), None),
+            scalar=fitted.scalar,
+            signature=fitted.signature,
         )
         # As with Spark's own: a Param of the estimator, in a map for transform(), is the model's as well.
         return self._copyValues(model._resetUid(self.uid))
 
-    def training(self) -> Training:
-        """What a member is to do, from the Params.
+    def objective(self) -> Objective:
+        """What is minimised, from the Params.
 
         Raises:
             InvalidInput: a Param is missing or has a value that cannot be.
@@ -261,7 +245,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         for name in ("model", "loss"):
             if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
                 raise InvalidInput(f"{name} is not set; expected it as {type(self).__name__}({name}=...).")
-        objective = Objective(
+        return Objective(
             self.getModel(),
             self.getLoss(),
             self.getOptimizer(),
@@ -270,8 +254,15 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             self.getPrecision(),
             self.getClipNorm(),
         )
+
+    def training(self) -> Training:
+        """What a member is to do, from the Params.
+
+        Raises:
+            InvalidInput: a Param is missing or has a value that cannot be.
+        """
         return Training(
-            objective,
+            self.objective(),
             self.getBatchSize(),
             self.getEpochs(),
             self.getSeed(),
@@ -279,7 +270,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             accumulate=self.getAccumulate(),
             patience=self.getPatience(),
             hooks=tuple(self.getHooks()),
-            classes=self._classes(),
+            classes=self.classes(),
             collate=self.getCollate(),
             augment=self.getAugment(),
         )
@@ -306,7 +297,8 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
     def _label_dtype(self, floating: str) -> str | None:
         return None
 
-    def _classes(self) -> Classes | None:
+    def classes(self) -> Classes | None:
+        """What the labels are checked for, from the Params; None where they are no class indices."""
         if self.getNumClasses() is not None:
             warnings.warn(
                 f"numClasses is for a classifier with one label column; this {type(self).__name__} ignores it.",
@@ -344,9 +336,10 @@ class TorchClassifier(GangEstimator):
     def _label_dtype(self, floating: str) -> str | None:
         return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
 
-    def _classes(self) -> Classes | None:
+    def classes(self) -> Classes | None:
+        """See ``GangEstimator``."""
         if not isinstance(self.getLabelCol(), str):
-            return super()._classes()
+            return super().classes()
         count = self.getNumClasses()
         if isinstance(self.getLoss(), _BINARY_LOSSES):
             if count not in (None, 2):
@@ -383,7 +376,7 @@ def _plain(value: Any) -> Any:
     """A value as JSON has it; what JSON has not as it is written in code."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else shown(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
 
 
 def _refuse_several(label: str | list[str] | None, kind: str) -> None:

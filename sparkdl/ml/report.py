@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.supervisor import Supervisor
 from sparkdl.train import Trained
 
 
-def scalar_output(members: list[Trained]) -> bool:
-    """Whether the model's output is one number for each row."""
-    shapes = [member.report["output"] for member in members if member.report["output"] is not None]
-    return all(shape in ([], [1]) for shape in shapes[:1])
+def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
+    """Whether the model's output is one number for each row.
+
+    Args:
+        shapes: of a row of it, as members or parts found it; None of those that had no row, or found no tensor.
+    """
+    return all(shape in ([], [1]) for shape in [shape for shape in shapes if shape is not None][:1])
 
 
 def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:

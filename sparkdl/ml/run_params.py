@@ -59,7 +59,7 @@ class RunParams(CheckedParams):
                 warnings.warn(
                     f"{name} is {self.getOrDefault(name)!r}, which a fit with {self.getOrDefault('strategy')!r} makes "
                     "no use of: it is ignored.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
     def getCheckpointEvery(self) -> int | str:

@@ -20,8 +20,13 @@ def shown(value: object) -> str:
     Returns:
         One line, cut after 200 characters.
     """
-    line = " ".join((value if isinstance(value, str) and value else _shown(value)).split())
+    line = written(value)
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+
+
+def written(value: object) -> str:
+    """A value as ``shown``, all of it."""
+    return " ".join((value if isinstance(value, str) and value else _shown(value)).split())
 
 
 def _shown(value: object) -> str:

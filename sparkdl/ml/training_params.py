@@ -10,6 +10,7 @@ from pyspark.ml.param import TypeConverters
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import OutputParams, Self, at_least, callable_, one_of, optional, param
 from sparkdl.ml.run_params import RunParams
+from sparkdl.rounds import is_algorithm
 
 
 def _above_zero(value: Any) -> float:
@@ -34,6 +35,15 @@ def _metrics(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _strategy(value: Any) -> Any:
+    if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
+        raise InvalidInput(
+            f"strategy is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
+            "as ParallelSGD()."
+        )
+    return value
+
+
 def _hooks(value: Any) -> list[Any]:
     hooks: list[Any] = TypeConverters.toList(value)
     return list(hooks)  # what is a list already, toList gives back as it is
@@ -51,7 +61,9 @@ class TrainingParams(OutputParams, RunParams):
         optional(callable_("scheduler")),
     )
     metrics = param("metrics", "name -> torchmetrics metric; over validation rows where there are any", _metrics)
-    strategy = param("strategy", "how replicas agree, for example AllReduce()")
+    strategy = param(
+        "strategy", "how replicas agree, for example AllReduce(), or rounds, for example ParallelSGD()", _strategy
+    )
     labelCol = param(
         "labelCol",
         "label column, or several, side by side; None where the target is the inputs",
@@ -72,7 +84,9 @@ class TrainingParams(OutputParams, RunParams):
         "integer column that fixes the order of rows, unique; None numbers them",
         optional(TypeConverters.toString),
     )
-    numWorkers = param("numWorkers", "members of the gang", at_least(1, TypeConverters.toInt, "numWorkers"))
+    numWorkers = param(
+        "numWorkers", "members of the gang, or parts of rounds", at_least(1, TypeConverters.toInt, "numWorkers")
+    )
     batchSize = param("batchSize", "rows of the GLOBAL batch", at_least(1, TypeConverters.toInt, "batchSize"))
     epochs = param("epochs", "passes over the data", at_least(1, TypeConverters.toInt, "epochs"))
     seed = param("seed", "seed of weights, permutations and dropout", TypeConverters.toInt)

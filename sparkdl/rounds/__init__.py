@@ -15,7 +15,7 @@ after the last. Each algorithm is one file that reads alone; ``sparkdl.rounds.ru
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -34,6 +34,10 @@ Memory = Any
 
 class Algorithm(Protocol):
     """How rounds agree: a frozen dataclass."""
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether parts take steps of the objective's own optimizer; if not, it and clipping are unused."""
 
     def init(self, objective: Objective, seed: int) -> State:
         """The state before the first round."""
@@ -54,7 +58,12 @@ class Algorithm(Protocol):
         """Whether there is no need of another round."""
 
     def row(self, state: State) -> dict[str, float | str]:
-        """What the history says of the round that the state comes from."""
+        """What the history says of the round that the state comes from; nothing of one that only prepared others."""
+
+
+def is_algorithm(value: object) -> TypeGuard[Algorithm]:
+    """Whether it is an algorithm of rounds."""
+    return all(callable(getattr(value, name, None)) for name in ("init", "map", "reduce", "apply", "done", "row"))
 
 
 def add(one: Update, other: Update) -> Update:

@@ -48,6 +48,10 @@ from sparkdl.rounds.solvers import Problem, Smooth
 class Solver(Protocol):
     """How a part solves its own problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.solvers``."""
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether they are those of the objective's own optimizer."""
+
     def solve(self, problem: Problem) -> None:
         """Set the problem's module to the solution."""
 
@@ -69,13 +73,13 @@ class ConsensusADMM:
         shuffle: deal the rows out anew, so that every part represents the whole; False leaves them where they are.
     """
 
-    rho: float = 1.0
+    rho: float = 0.1
     prox: Prox | None = None
     solver: Solver = field(default_factory=Smooth)
     alpha: float = 1.6
     absolute: float = 1e-6
-    relative: float = 1e-4
-    balance: float = 10.0
+    relative: float = 1e-3
+    balance: float = 2.0
     factor: float = 2.0
     adapt: int = 50
     shuffle: bool = True
@@ -89,6 +93,11 @@ class ConsensusADMM:
             if not getattr(self, name) >= least:
                 raise InvalidInput(f"ConsensusADMM has {name}={getattr(self, name)!r}; expected at least {least}.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return self.solver.takes_steps
+
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``; the first round weighs the rows, for ``M`` and ``N``."""
         weights, names = start(objective, seed)
@@ -97,22 +106,28 @@ class ConsensusADMM:
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
         """See ``Algorithm``: the part's own problem, and what it says of the consensus."""
+        own = alone(part, objective.criterion())
+        mass = mass_of(own)
         if state["mass"] is None:
-            mass = mass_of(alone(part, objective.criterion()))
-            return scalars(mass=mass, parts=1.0), None
-        z, rho = flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
+            return scalars(mass=mass, parts=float(mass > 0)), None
+        if not mass:  # it is none of the N parts, since it has no problem of its own
+            zero = torch.zeros_like(flatten(state["weights"], state["names"]))
+            return {**_apart(zero, zero, zero), **weighed(rest(state["weights"], state["names"]), 0.0)}, None
+        return self._solved(objective, state, own, memory, key=(state["seed"], part.index))
+
+    def _solved(
+        self, objective: Objective, state: State, own: Part, memory: Memory, *, key: tuple[int, ...]
+    ) -> tuple[Update, Memory]:
+        """The part's next ``x`` and ``h``."""
+        names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
         x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
-        module = module_of(objective, unflatten(x, state["weights"], state["names"]))
-        key = (state["seed"], part.index)
-        problem = Problem(objective, module, part, state["mass"], rho, z - u, state["round"], key)
+        module = module_of(objective, unflatten(x, state["weights"], names))
+        problem = Problem(objective, module, own, state["mass"], rho, z - u, state["round"], key)
         self.solver.solve(problem)
         x = problem.x
         h = self.alpha * x + (1 - self.alpha) * z
-        apart, drawn = (x - z).double(), (h + u - z).double()
-        update = {"apart": x - z, "drawn": h + u - z}
-        squares = {"apart2": apart @ apart, "drawn2": drawn @ drawn, "x2": x.double() @ x.double()}
-        others = weighed(rest(weights_of(module), state["names"]), 1.0)
-        return {**update, **scalars(**squares), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
+        others = weighed(rest(weights_of(module), names), 1.0)
+        return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
         """``x`` and ``u`` of the round before, now that its ``z'`` is known; scaled to another ``rho``."""
@@ -188,3 +203,9 @@ class ConsensusADMM:
         if primal > self.balance * dual:
             return rho * self.factor
         return rho / self.factor if dual > self.balance * primal else rho
+
+
+def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:
+    """A part's ``x - z`` and ``h + u - z``, and what the norms of both, once ``z'`` is known, and of ``x`` need."""
+    squares = {"apart2": apart.double(), "drawn2": drawn.double(), "x2": x.double()}
+    return {"apart": apart, "drawn": drawn, **scalars(**{name: each @ each for name, each in squares.items()})}

@@ -49,6 +49,11 @@ class ParallelSGD:
             if getattr(self, name) < 1:
                 raise InvalidInput(f"ParallelSGD has {name}={getattr(self, name)!r}; expected at least 1.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return True
+
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``."""
         weights, _ = start(objective, seed)

@@ -2,7 +2,9 @@
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.objective``. Rows are taken a few thousand at a time, in row-id order.
+with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.objective``. Rows are taken a few thousand at a time, in row-id order,
+and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the objective
+is one function of the weights.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sparkdl.feed.part import Part
-from sparkdl.feed.sampling import Plan
+from sparkdl.feed.columns import Column
+from sparkdl.feed.part import Part, numbers, wide
+from sparkdl.feed.sampling import Plan, generator
 from sparkdl.objective import Criterion, Objective
-from sparkdl.tensors import Batch, arguments
+from sparkdl.tensors import Batch, Input, arguments
 
 ROWS = 8192
 """Rows that the model sees at a time."""
@@ -27,30 +30,84 @@ def alone(part: Part, criterion: Criterion) -> Part:
     return replace(part, index=0, count=1, parts=(part.rows,)).weighed(criterion.masses)
 
 
-def batches(part: Part, size: int, *, seed: int | None = None, epoch: int = 0) -> Iterator[Batch]:
-    """A lone part's rows ``size`` at a time, without batches that weigh nothing; shuffled where there is a seed."""
-    plan = Plan((part.rows,), size, seed or 0, shuffle=seed is not None)
-    for batch in part.batches(plan, epoch=epoch):
+def shuffled(part: Part, size: int, seed: int, epoch: int) -> Iterator[Batch]:
+    """A lone part's rows in the order of a seed and an epoch, ``size`` at a time, without batches of no weight."""
+    for batch in part.batches(Plan((part.rows,), size, seed), epoch=epoch):
+        if batch.weight:
+            yield batch
+
+
+def batches(part: Part, size: int = ROWS) -> Iterator[Batch]:
+    """A lone part's rows in row-id order, ``size`` at a time, without batches of no weight.
+
+    Rows that lie in that order already are not copied, and are read in this thread: a linear model is done with rows
+    sooner than a copy of them is made.
+    """
+    order = None if part.order is None or _lies_so(part.order) else part.order
+    begin = int(part.order[0]) if part.order is not None and order is None else 0
+    for first in range(0, part.rows, size):
+        last = min(first + size, part.rows)
+        chosen = slice(begin + first, begin + last) if order is None else order[first:last]
+        batch = _batch(part, chosen, last - first)
+        if part.transforms:
+            batch = part.transforms(batch, generator(first))
         if batch.weight:
             yield batch
 
 
 def mass_of(part: Part) -> float:
     """``M_k`` of a lone part."""
-    return float(part.rows if part.masses is None else part.masses.sum())
+    if part.masses is None:
+        return float(part.rows)
+    # In row-id order, as the bits of a sum depend on it; and of these rows alone, where a part is some of those stored.
+    return float((part.masses if part.order is None else part.masses.index_select(0, part.order)).sum())
 
 
 def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
     """The sum of the part's losses and their mass; gradients of the sum are added to the parameters'.
 
+    The module is left in evaluation mode.
+
     Returns:
         ``F_k`` and ``M_k``, float64 scalars.
     """
     criterion = objective.criterion()
+    module.eval()
     total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for batch in batches(alone(part, criterion), ROWS):
+    for batch in batches(alone(part, criterion)):
         loss = criterion(module(*arguments(batch.inputs)), batch) * batch.weight
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
         mass += batch.weight
     return total, mass
+
+
+def _lies_so(order: Tensor) -> bool:
+    """Whether the rows of an order are stored one behind the other."""
+    return len(order) > 0 and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0])
+
+
+def _batch(part: Part, chosen: slice | Tensor, rows: int) -> Batch:
+    """Stored rows as a batch by itself."""
+
+    def taken(tensor: Input) -> Input:
+        return wide(tensor[chosen] if isinstance(chosen, slice) else tensor.index_select(0, chosen))
+
+    columns = part.columns
+    single = [column for column in (*columns.targets, columns.weight) if column is not None]
+    found = {column.name: taken(part.tensors[column.name]) for column in (*columns.inputs, *single)}
+    target: Tensor | None = None
+    if columns.target is not None:
+        labels = [numbers(found, column.name) for column in columns.targets]
+        target = labels[0] if isinstance(columns.target, Column) else torch.stack(labels, 1)
+    masses = None if part.masses is None else part.masses[chosen]
+    return Batch(
+        inputs=tuple(found[column.name] for column in columns.inputs),
+        target=target,
+        weights=None if columns.weight is None else numbers(found, columns.weight.name),
+        masses=masses,
+        rows=rows,
+        weight=float(rows) if masses is None else float(masses.sum()),
+        share=1.0,
+        total=rows,
+    )

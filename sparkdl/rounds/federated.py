@@ -78,6 +78,11 @@ class FederatedAveraging:
         if self.bits is not None and not (isinstance(self.bits, int) and 1 <= self.bits <= 16):
             raise InvalidInput(f"FederatedAveraging has bits={self.bits!r}; expected 1 to 16, or None.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return True
+
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``; the first round counts the clients."""
         weights, names = start(objective, seed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,18 @@ Weights = dict[str, Tensor]
 
 def start(objective: Objective, seed: int) -> tuple[Weights, list[str]]:
     """A new model's ``state_dict``, and the names of what is trained in it, tied parameters once."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = objective.build()
     return weights_of(module), list(trainable(module))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers on the CPU begin at a seed; afterwards they go on as if nothing had been."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would seed every kind of device, which takes milliseconds and is not put back.
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def weights_of(module: nn.Module) -> Weights:

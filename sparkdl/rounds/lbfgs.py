@@ -57,6 +57,11 @@ class LBFGS:
             if not getattr(self, name) >= least:
                 raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least {least}.")
 
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return False
+
     def init(self, objective: Objective, seed: int) -> State:
         """See ``Algorithm``; the first round evaluates the start."""
         weights, names = start(objective, seed)
@@ -64,11 +69,12 @@ class LBFGS:
             "weights": weights,
             "names": names,
             "trial": flatten(weights, names),
-            "value": None,
-            "gradient": None,
+            "iterate": None,
+            "best": None,
             "direction": None,
             "search": None,
             "pairs": [],
+            "note": "",
             "status": "",
         }
 
@@ -76,12 +82,12 @@ class LBFGS:
         """See ``Algorithm``: the part's loss, mass and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
         total, mass = evaluate(objective, module, part)
-        gradient = gradient_of(trainable(module))
+        gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
         if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
+            if state["search"] is None:
+                raise InvalidInput("the loss or its gradient is not finite where it starts; scale the inputs.")
             # A step of the search that was too long, and no reason to give up the run.
             total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(mass)
-        else:
-            infinite = torch.zeros_like(mass)
         return {"loss": total, "mass": mass, "infinite": infinite, "gradient": gradient}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
@@ -90,94 +96,78 @@ class LBFGS:
 
     def apply(self, state: State, update: Update) -> State:
         """See ``Algorithm``: a step of the line search, and of the iteration once that is over."""
-        value, gradient = self._penalised(state, update)
+        found = self._penalised(state, update)
+        state = {**state, "note": ""}
+        if state["best"] is None or found["value"] < state["best"]["value"]:
+            state |= {"best": found, "weights": unflatten(found["x"], state["weights"], state["names"])}
         if state["search"] is None:
-            return self._descend({**state, "value": value, "gradient": gradient, "pairs": []}, scaled=True)
+            return self._descend({**state, "iterate": found}, [])
         search = Search.from_json(state["search"])
-        slope = float(gradient @ state["direction"])
-        told = tell(search, Point(search.t, value, slope), most=self.evaluations)
+        slope = float(found["gradient"] @ state["direction"])
+        told = tell(search, Point(search.t, found["value"], slope), most=self.evaluations)
         if told.status == "searching":
-            best = _best(state, told, search.t, gradient)
-            return {**state, **best, "search": told.to_json(), "trial": self._at(state, told.t)}
-        if told.status == "found":
-            return self._accept(state, told.t, value, gradient)
-        return self._failed(state, told)
+            return {**state, "search": told.to_json(), "trial": state["iterate"]["x"] + told.t * state["direction"]}
+        return self._accept(state, found) if told.status == "found" else self._failed(state, told)
 
     def done(self, state: State) -> bool:
         """See ``Algorithm``."""
         return bool(state["status"])
 
     def row(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``: the best value, penalty included, and its gradient's largest entry."""
-        steepest = float(state["gradient"].abs().max())
-        return {
-            "objective": state["value"],
-            "gradient": steepest,
-            **({"status": state["status"]} if state["status"] else {}),
-        }
+        """See ``Algorithm``: the best value, penalty included, its gradient's largest entry, and what there is to say.
 
-    def _penalised(self, state: State, update: Update) -> tuple[float, Tensor]:
-        """The objective and its gradient at the trial point, from the sums over all rows."""
+        ``status`` says why the run is over, or that a line search has failed.
+        """
+        best, status = state["best"], state["status"] or state["note"]
+        steepest = float(best["gradient"].abs().max())
+        return {"objective": best["value"], "gradient": steepest, **({"status": status} if status else {})}
+
+    def _penalised(self, state: State, update: Update) -> dict[str, Any]:
+        """The trial point, the objective there, and its gradient, from the sums over all rows."""
         x, mass = state["trial"], float(update["mass"])
         if not mass:
             raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
         if float(update["infinite"]):
-            if state["search"] is None:
-                raise InvalidInput("the loss or its gradient is not finite where it starts; scale the inputs.")
-            return math.inf, update["gradient"]
+            return {"x": x, "value": math.inf, "gradient": update["gradient"]}
         value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
         if self.l2:
             decayed = x * _mask(state, self.biases)
             value += self.l2 / 2 * float(decayed.double().square().sum())
             gradient = gradient + self.l2 * decayed
-        return value, gradient
+        return {"x": x, "value": value, "gradient": gradient}
 
-    def _accept(self, state: State, t: float, value: float, gradient: Tensor) -> State:
+    def _accept(self, state: State, found: dict[str, Any]) -> State:
         """The next iterate, and the direction from there."""
-        x = self._at(state, t)
-        s, y = t * state["direction"], gradient - state["gradient"]
+        before = state["iterate"]
+        s, y = found["x"] - before["x"], found["gradient"] - before["gradient"]
         curved = float(s @ y) > 1e-10 * float(y @ y)  # else H would not be positive definite
         pairs = [*state["pairs"], {"s": s, "y": y}][-self.history :] if curved else state["pairs"]
-        won = state["value"] - value
-        state = {
-            **state,
-            "weights": unflatten(x, state["weights"], state["names"]),
-            "trial": x,
-            "value": value,
-            "gradient": gradient,
-            "pairs": pairs,
-        }
-        if won <= self.progress * max(abs(value), 1e-300):
-            return {**state, "status": "converged: the last step has won nothing to speak of"}
-        return self._descend(state)
+        won = before["value"] - found["value"]
+        state = {**state, "iterate": found}
+        if won <= self.progress * max(abs(found["value"]), 1e-300):
+            return {**state, "pairs": pairs, "status": "converged: the last step has won nothing to speak of"}
+        return self._descend(state, pairs)
 
     def _failed(self, state: State, search: Search) -> State:
-        """On with what was best, or from where it began but straight down; else it is over."""
-        if search.low.t > 0 and state.get("low") is not None:
-            state = {**state, "low": None}
-            return self._accept(state, search.low.t, search.low.value, state["low_gradient"])
+        """On from the best point that was seen, or from the same one but straight down; else it is over."""
+        failed = f"the line search has found no step after {search.tries} evaluations"
+        if state["best"]["value"] < state["iterate"]["value"]:
+            return self._accept({**state, "note": f"{failed}: on from the best point"}, state["best"])
         if state["pairs"]:
-            return self._descend({**state, "pairs": []}, scaled=True)
-        status = f"stopped: no step along the gradient is better after {search.tries} evaluations"
-        return {**state, "status": status}
+            return self._descend({**state, "note": f"{failed}: on along the gradient"}, [])
+        return {**state, "status": f"stopped: {failed}, along the gradient"}
 
-    def _descend(self, state: State, *, scaled: bool = False) -> State:
+    def _descend(self, state: State, pairs: list[dict[str, Tensor]]) -> State:
         """The state with a direction, and the first step to try."""
-        g = state["gradient"]
+        x, value, g = (state["iterate"][name] for name in ("x", "value", "gradient"))
+        state = {**state, "pairs": pairs}
         if float(g.abs().max()) <= self.tolerance:
             return {**state, "status": "converged: the gradient is below the tolerance"}
-        d = -two_loops(g, state["pairs"])
-        slope = float(g @ d)
-        t = min(1.0, 1.0 / float(g.abs().sum())) if scaled else 1.0
-        slack = 10 * torch.finfo(g.dtype).eps * abs(state["value"])
-        search = begin(Point(0.0, state["value"], slope), t, slack=slack)
-        state = {**state, "direction": d, "search": search.to_json(), "low_gradient": None}
-        return {**state, "trial": self._at(state, t)}
-
-    @staticmethod
-    def _at(state: State, t: float) -> Tensor:
-        direction: Tensor = state["direction"]
-        return flatten(state["weights"], state["names"]) + t * direction
+        d = -two_loops(g, pairs)
+        t = 1.0 if pairs else min(1.0, 1.0 / float(g.abs().sum()))
+        slack = 10 * torch.finfo(g.dtype).eps * abs(value)
+        search = begin(Point(0.0, value, float(g @ d)), t, slack=slack)
+        return {**state, "direction": d, "search": search.to_json(), "trial": x + t * d}
 
 
 def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
@@ -202,8 +192,3 @@ def _mask(state: State, biases: bool) -> Tensor:
     return torch.cat(
         [torch.full((each.numel(),), float(wanted[name]), dtype=each.dtype) for name, each in weights.items()]
     )
-
-
-def _best(state: State, told: Search, t: float, gradient: Tensor) -> dict[str, Any]:
-    """The gradient at the search's lower end, which a search that fails goes on from."""
-    return {"low_gradient": gradient} if told.low.t == t else {"low_gradient": state.get("low_gradient")}

@@ -13,8 +13,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
 from sparkdl.objective import Objective
-from sparkdl.rounds.evaluation import batches
-from sparkdl.rounds.flat import trainable
+from sparkdl.rounds.evaluation import shuffled
+from sparkdl.rounds.flat import seeded, trainable
 from sparkdl.tensors import arguments
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
@@ -53,11 +53,10 @@ class Local:
         optimizer = self._optimizer(objective, parameters)
         total = mass = torch.zeros((), dtype=torch.float64)
         module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-                for batch in batches(part, self.batch_size, seed=seed, epoch=epoch):
+                for batch in shuffled(part, self.batch_size, seed, epoch):
                     loss = criterion(module(*arguments(batch.inputs)), batch)
                     optimizer.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -69,7 +68,7 @@ class Local:
         return total, mass
 
     def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = objective.optimizer(parameters)
+        optimizer = objective.open_optimizer(parameters)
         if objective.scheduler is not None:
             scheduler = objective.scheduler(optimizer)
             with warnings.catch_warnings():

@@ -1,12 +1,16 @@
 """How one part solves its own problem in a round of ADMM.
 
-    x = argmin_x  F(x)/M + rho/2 ||x - v||^2
+    x = argmin_x  f(x) = F(x)/M + rho/2 ||x - v||^2
 
-with ``F`` the sum of the part's losses, ``M`` the mass of all parts' rows and ``v = z - u``.
+with ``F`` the sum of the part's losses, ``M`` the mass of all parts' rows and ``v = z - u``. ``Quadratic`` and
+``Smooth`` multiply vectors by the Hessian, through a second backward pass, in conjugate gradients: M. Hestenes and
+E. Stiefel, Methods of conjugate gradients for solving linear systems, 1952.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,10 +19,32 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
-from sparkdl.rounds.evaluation import ROWS, alone, batches, evaluate, mass_of
-from sparkdl.rounds.flat import gradient_of, trainable
+from sparkdl.rounds.evaluation import batches, mass_of
+from sparkdl.rounds.flat import trainable
 from sparkdl.rounds.local import Local, toward
 from sparkdl.tensors import arguments
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A part's problem around a point, to the second order.
+
+    Attributes:
+        x: the point, flat.
+        value: ``f(x)``.
+        gradient: its gradient, flat.
+        product: a flat vector -> the Hessian times it.
+    """
+
+    x: Tensor
+    value: float
+    gradient: Tensor
+    product: Callable[[Tensor], Tensor]
+
+    @property
+    def steepness(self) -> float:
+        """The norm of the gradient."""
+        return float(self.gradient.norm())
 
 
 @dataclass(frozen=True)
@@ -28,7 +54,7 @@ class Problem:
     Attributes:
         objective: the loss.
         module: has the start, and at the end the solution.
-        part: the rows.
+        part: the rows, of a part that is ``alone``.
         mass: ``M``.
         rho: ``rho``, of one part.
         v: ``v``, flat.
@@ -57,26 +83,65 @@ class Problem:
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
         with torch.no_grad():
-            first = 0
-            for each in self.parameters.values():
-                each.copy_(x[first : first + each.numel()].view_as(each))
-                first += each.numel()
+            for each, piece in zip(self.parameters.values(), self._pieces(x), strict=True):
+                each.copy_(piece)
 
-    def gradient(self) -> tuple[float, Tensor]:
-        """The value at the parameters as they are, and its gradient."""
-        self.module.zero_grad()
-        total, _ = evaluate(self.objective, self.module, self.part)
-        apart = self.x - self.v
-        value = float(total) / self.mass + self.rho / 2 * float(apart.double().square().sum())
-        return value, gradient_of(self.parameters) / self.mass + self.rho * apart
+    def expand(self, x: Tensor) -> Expansion:
+        """The problem around ``x``; what the model has computed for the rows is kept for as long as that."""
+        self.set(x)
+        self.module.eval()
+        criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
+        gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
+        for batch in batches(self.part):
+            loss = criterion(self.module(*arguments(batch.inputs)), batch) * batch.weight
+            found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
+            total += float(loss.detach())
+            gradient += torch.cat([each.detach().flatten() for each in found])
+            graphs.append(found)
+        apart = x - self.v
+        value = total / self.mass + self.rho / 2 * float(apart.double().square().sum())
+
+        def product(d: Tensor) -> Tensor:
+            return self._curved(graphs, d) / self.mass + self.rho * d
+
+        return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
+
+    def begin(self, x: Tensor) -> Expansion:
+        """The problem around the point where a solver begins.
+
+        Raises:
+            InvalidInput: the loss or its gradient is not finite there.
+        """
+        here = self.expand(x)
+        if not math.isfinite(here.value + here.steepness):
+            raise InvalidInput("the loss or its gradient is not finite; scale the inputs, or take a larger rho.")
+        return here
+
+    def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
+        """The Hessian of ``F`` times a direction: the gradient, along the direction, of the gradient."""
+        parameters, pieces, found = [*self.parameters.values()], self._pieces(d), torch.zeros_like(d)
+        for graph in graphs:
+            # A gradient that does not depend on the parameters has no curvature.
+            pairs = [pair for pair in zip(graph, pieces, strict=True) if pair[0].requires_grad]
+            if pairs:
+                gradients, along = zip(*pairs, strict=True)
+                products = torch.autograd.grad(
+                    gradients, parameters, along, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                found += torch.cat([each.flatten() for each in products])
+        return found
+
+    def _pieces(self, flat: Tensor) -> list[Tensor]:
+        parameters = [*self.parameters.values()]
+        pieces = torch.split(flat, [each.numel() for each in parameters])
+        return [piece.view_as(each) for piece, each in zip(pieces, parameters, strict=True)]
 
 
 @dataclass(frozen=True)
 class Quadratic:
     """Exact for a loss that is quadratic in the parameters: a linear model with squared errors.
 
-    Conjugate gradients on ``H x = b``, with products ``H d`` from two backward passes, until the residual is down to
-    rounding: M. Hestenes and E. Stiefel, Methods of conjugate gradients for solving linear systems, 1952.
+    Conjugate gradients on ``H x = b`` until the residual is down to rounding.
 
     Attributes:
         tolerance: largest residual relative to the one at ``v``; the objective is refused as not quadratic where ten
@@ -85,27 +150,23 @@ class Quadratic:
 
     tolerance: float = 1e-12
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise InvalidInput(f"Quadratic has tolerance={self.tolerance!r}; expected from 0 to below 1.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
+
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
-        problem.set(problem.v)
-        _, g = problem.gradient()
-        step, residual = torch.zeros_like(g), -g
-        d, first = residual.clone(), float(residual.square().sum())
-        squared, steps = first, 0
-        while squared > self.tolerance**2 * first and steps < 10 * len(g) + 100:
-            product = _curvature(problem, d) + problem.rho * d
-            length = squared / float(d @ product)
-            step += length * d
-            residual -= length * product
-            before, squared = squared, float(residual.square().sum())
-            d = residual + squared / before * d
-            steps += 1
-        problem.set(problem.v + step)
-        self._check(problem, first)
-
-    def _check(self, problem: Problem, first: float) -> None:
-        _, g = problem.gradient()
-        if not float(g.square().sum()) <= max(self.tolerance, 1e2 * torch.finfo(g.dtype).eps) * max(first, 1e-300):
+        here = problem.begin(problem.v)
+        first, steps = here.steepness, 10 * len(problem.v) + 100
+        step = conjugate_gradients(here.product, -here.gradient, goal=self.tolerance * first, steps=steps)
+        there = problem.expand(problem.v + step)
+        least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
+        if not there.steepness**2 <= least * max(first**2, 1e-300):
             raise InvalidInput(
                 "the loss is not quadratic in the parameters, and solver=Quadratic() solves nothing else; take "
                 "solver=Smooth() for convex ones or solver=Steps() for networks."
@@ -114,35 +175,49 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Smooth:
-    """For smooth convex losses: ``torch.optim.LBFGS`` with its line search, from where the part was last.
+    """For smooth convex losses: Newton's method, inexact, from where the part was last.
+
+    Its steps are found by conjugate gradients and halved until enough is won: J. Nocedal and S. Wright, Numerical
+    optimization, 2nd edition 2006, algorithm 7.1. As ADMM converges the problem of a round is nearly solved by the
+    solution of the last, so that it suffices to come a certain way from there: the errors are then summable (S. Boyd
+    et al. 2011, section 3.4.4). What the model computes for all of a part's rows is kept in memory meanwhile.
 
     Attributes:
-        iterations: at most.
-        tolerance: it is over when no entry of the gradient is larger than this.
+        reduction: it is over when the gradient is this small relative to the one where it began; 0 for exact solutions.
+        tolerance: it is over when the gradient's norm is no larger than this.
+        iterations: steps, at most.
     """
 
-    iterations: int = 50
-    tolerance: float = 1e-9
+    reduction: float = 0.1
+    tolerance: float = 1e-10
+    iterations: int = 20
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.reduction < 1 and self.tolerance >= 0 and self.iterations >= 1):
+            raise InvalidInput(
+                f"Smooth has reduction={self.reduction!r}, tolerance={self.tolerance!r} and "
+                f"iterations={self.iterations!r}; expected from 0 to below 1, at least 0, and at least 1."
+            )
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return False
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
-        optimizer = torch.optim.LBFGS(
-            problem.parameters.values(),
-            max_iter=self.iterations,
-            tolerance_grad=self.tolerance,
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
-
-        def closure() -> float:
-            value, gradient = problem.gradient()
-            first = 0
-            for each in problem.parameters.values():
-                each.grad = gradient[first : first + each.numel()].view_as(each).clone()
-                first += each.numel()
-            return value
-
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        here = problem.begin(problem.x)
+        enough = max(self.reduction * here.steepness, self.tolerance)
+        for _ in range(self.iterations):
+            if here.steepness <= enough:
+                break
+            goal = max(0.1 * here.steepness, enough) / 2
+            step = conjugate_gradients(here.product, -here.gradient, goal=goal, steps=10 * len(here.x))
+            found = _along(problem, here, step)
+            if found is None:
+                break
+            here = found
+        problem.set(here.x)
 
 
 @dataclass(frozen=True)
@@ -157,32 +232,60 @@ class Steps:
     epochs: int = 1
     batch_size: int = 32
 
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"Steps has {name}={getattr(self, name)!r}; expected at least 1.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Solver``."""
+        return True
+
     def solve(self, problem: Problem) -> None:
         """Set the module to what it comes to."""
-        own = alone(problem.part, problem.objective.criterion())
-        mass = mass_of(own)
-        if not mass:
-            problem.set(problem.v)  # the minimum of what is left
-            return
         # The part's mean loss is what is minimised, and the quadratic is on its scale.
-        pull = toward(problem.v, problem.rho * problem.mass / mass)
+        pull = toward(problem.v, problem.rho * problem.mass / mass_of(problem.part))
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
-        local.train(problem.objective, problem.module, own)
+        local.train(problem.objective, problem.module, problem.part)
 
 
-def _curvature(problem: Problem, d: Tensor) -> Tensor:
-    """The Hessian of ``F / M`` times a direction."""
-    parameters = list(problem.parameters.values())
-    pieces = [
-        piece.view_as(each)
-        for piece, each in zip(torch.split(d, [each.numel() for each in parameters]), parameters, strict=True)
-    ]
-    criterion, found = problem.objective.criterion(), torch.zeros_like(d)
-    for batch in batches(alone(problem.part, criterion), ROWS):
-        loss = criterion(problem.module(*arguments(batch.inputs)), batch) * batch.weight
-        gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
-        along = sum((gradient * piece).sum() for gradient, piece in zip(gradients, pieces, strict=True))
-        assert isinstance(along, Tensor)
-        products = torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
-        found += torch.cat([each.flatten() for each in products])
-    return found / problem.mass
+def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal: float, steps: int) -> Tensor:
+    """``x`` of ``A x = b``, from 0.
+
+    Args:
+        product: a vector -> ``A`` times it; ``A`` is symmetric.
+        b: the right-hand side, ``[n]``.
+        goal: it is over when the residual's norm is no larger than this.
+        steps: products, at most.
+
+    Returns:
+        ``x``, or how far it came where ``A`` turned out not to be positive definite: ``b`` itself in the first step.
+    """
+    x, residual, d = torch.zeros_like(b), b.clone(), b.clone()
+    squared = float(residual @ residual)
+    for step in range(steps):
+        if math.sqrt(squared) <= goal:
+            break
+        along = product(d)
+        curvature = float(d @ along)
+        if not curvature > 0:
+            return x if step else b
+        length = squared / curvature
+        x += length * d
+        residual -= length * along
+        before, squared = squared, float(residual @ residual)
+        d = residual + squared / before * d
+    return x
+
+
+def _along(problem: Problem, here: Expansion, step: Tensor) -> Expansion | None:
+    """The problem around where the step leads, halved until enough is won; None where rounding is all there is."""
+    slope = float(here.gradient @ step)
+    slack = 10 * torch.finfo(step.dtype).eps * abs(here.value)
+    for halvings in range(30):
+        t = 0.5**halvings
+        found = problem.expand(here.x + t * step)
+        if found.value <= here.value + 1e-4 * t * slope + slack and math.isfinite(found.steepness):
+            return found
+    return None

@@ -1,12 +1,14 @@
 """Rounds on Spark: ordinary tasks, so that dynamic allocation, speculation and preemption do no harm.
 
-The rows are packed once, into a persisted DataFrame of blocks of tensors, in row-id order. A round sends one row a part
-through the JVM, as tasks where the packed part is cached, and maps the part from files on the executor. Where they are
-not, because it is the first round or the executor is a new one, a second job writes them from the blocks. The plan of a
-round is always the same few steps, however many rounds there were.
+The rows are packed once, into a persisted DataFrame of blocks of tensors, in row-id order; the task that packs a part
+also writes it to a disk of its executor. Of each part one small row is cached there besides. A round is a job over
+these rows alone, so its tasks run where they are cached, and map the part from its files. An executor that took another
+one's task and has no such files says so, and a second job maps what is missing from the blocks, and leaves the files.
+The plan of a round is always the same few steps, however many rounds there were.
 
 Small results come to the driver, which reduces them. Large ones are cut into pieces, which are sorted by Spark and
-reduced by tasks that hold a few pieces at a time: neither they nor the driver ever hold many copies of a model.
+reduced by tasks that hold a few pieces at a time, and come to the driver some at a time: neither they nor the driver
+ever hold many copies of a model.
 """
 
 from __future__ import annotations
@@ -14,13 +16,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import cloudpickle
-import torch
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -30,15 +29,17 @@ from pyspark.sql import functions as F
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
-from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, settle
+from sparkdl.map_reduce import RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark.columns import named, prepare
-from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, drop, tensor_name
+from sparkdl.spark.round_results import Results, assembled
+from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, drop
 from sparkdl.state import pack_state
-from sparkdl.tensors import DTYPES
 
 _INLINE = 1 << 16  # bytes of a state that travels inside of the task
 _DIRECT = 64 << 20  # bytes of results that the driver reduces
+_REDUCED = 64 << 20  # bytes of what comes to the driver at a time, about, of what executors have reduced
+_TRIES = 4  # as Spark's spark.task.maxFailures
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def spark_jobs(
         data: the rows.
         columns: what becomes what.
         parts: into how many parts they are dealt out; None leaves them in their partitions.
-        size: tasks that reduce.
+        size: tasks that reduce, at least.
     """
     if not hasattr(data, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
@@ -61,41 +62,53 @@ def spark_jobs(
         key = wanted.client or wanted.row_id
         assert key is not None
         frame = frame.repartition(parts, named(key.name))
-    plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-    packed = plain.mapInArrow(PackTask(wanted, tuple(frame.columns)).run, PACKED)
-    packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
+    jobs = SparkJobs(spark, frame, wanted, size)
     try:
-        jobs = SparkJobs(spark, packed, wanted, size)
-        try:
-            yield jobs
-        finally:
-            jobs.close()
+        jobs.look()
+        yield jobs
     finally:
-        packed.unpersist()
+        jobs.close()
 
 
 class SparkJobs:
-    """See ``Jobs``."""
+    """See ``Jobs``.
 
-    def __init__(self, spark: SparkSession, packed: DataFrame, columns: Columns, size: int) -> None:
-        self._spark, self._packed, self._columns, self._size = spark, packed, columns, size
+    Args:
+        spark: the session.
+        frame: the rows, in partitions that become the parts.
+        columns: what becomes what.
+        size: tasks that reduce, at least.
+    """
+
+    def __init__(self, spark: SparkSession, frame: DataFrame, columns: Columns, size: int) -> None:
+        self.parts: tuple[int, ...] = ()
+        self._spark, self._columns, self._size = spark, columns, size
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
-        self._large = False
-        self.parts = self._look()
-        self._ready: set[int] = set()
-        self._trigger = packed.where("block = 0").select("part")
+        self._places: set[str] = set()
+        self._large: bool | None = None  # whether results have to be cut, as far as is known
+        # mapInArrow looks columns up by name, and a dot in a name means a field to it.
+        plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+        pack = PackTask(columns, tuple(frame.columns), self._key)
+        numbered = plain.withColumn("part", F.spark_partition_id())
+        # On disk, where it is no one's loss: it is read again when an executor has no files of a part, or has gone.
+        self._packed = numbered.mapInArrow(pack.run, PACKED).persist(StorageLevel.DISK_ONLY)
 
-    def _look(self) -> tuple[int, ...]:
-        """Rows of the parts, once the data are packed; raises what is wrong with them."""
-        found = sorted(self._packed.where("block = 0").select("part", "rows", "about").collect())
-        if not found:
-            raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
+    def look(self) -> None:
+        """Pack the data.
+
+        Raises:
+            InvalidInput: they cannot be used.
+        """
+        first = self._packed.where("block = 0").select("part", "rows", "about")
+        self._triggers = first.rdd.persist(StorageLevel.MEMORY_AND_DISK)
+        found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
         for part, _, about in found:
             told = json.loads(about)
             if "trouble" in told:
                 raise InvalidInput(told["trouble"], place=Place("feed", part))
+            self._places.add(told["at"])
             for name, (dtype, shape) in told["layout"].items():
                 own = dtype, tuple(shape)
                 if self._layout.setdefault(name, own) != own:
@@ -105,101 +118,105 @@ class SparkJobs:
                     )
                 owner.setdefault(name, part)
         rows = {part: count for part, count, _ in found}
-        parts = tuple(rows.get(part, 0) for part in range(max(rows) + 1))
-        if not sum(parts):
+        if not sum(rows.values()):
             raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
-        return parts
+        self.parts = tuple(rows.get(part, 0) for part in range(self._triggers.getNumPartitions()))
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
         packed = pack_state(state)
-        cut = len(packed) * len(self.parts) > _DIRECT
+        if self._large is None:
+            self._large = len(packed) * len(self.parts) > _DIRECT
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
-        task = MapTask(
-            ship(work),
-            packed if broadcast is None else broadcast,
-            self._key,
-            self._columns,
-            self.parts,
-            self._layout,
-            cut,
-        )
+        sent: Any = packed if broadcast is None else broadcast
+        del packed  # a large one is in a file now
         try:
-            return self._run(work, task, number)
+            for _ in range(_TRIES):
+                task = MapTask(
+                    work=ship(work),
+                    state=sent,
+                    key=self._key,
+                    columns=self._columns,
+                    parts=self.parts,
+                    layout=self._layout,
+                    most=_DIRECT,
+                    cut=self._large,
+                )
+                found = (self._apart if self._large else self._together)(work, task, number)
+                if found is not None:
+                    return found
+            raise MemberLost(f"results of round {number} were lost {_TRIES} times.", place=Place("reduce"))
         except (PySparkException, Py4JError) as error:
             raise MemberLost(f"Spark gave up round {number}: {_first_lines(error)}", place=Place("map")) from error
         finally:
             if broadcast is not None:
                 broadcast.destroy()
 
-    def _run(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]]:
-        collected = _Collected(work)
-        wanted = set(range(len(self.parts)))
-        if self._ready:
-            self._collect(self._trigger.mapInArrow(task.run, PIECES), task, collected)
-        absent = sorted(wanted - set(collected.results))
-        if absent:
-            # The pieces of a part that is reduced apart from the others would not fit into the tree.
-            chosen = self._packed if task.cut else self._packed.where(F.col("part").isin(absent))
-            collected = _Collected(work) if task.cut else collected
-            self._collect(chosen.mapInArrow(task.build, PIECES), task, collected)
-        self._ready = wanted
-        settle(list(collected.results.values()), number)
-        return collected.tensors(), [collected.results[part].note for part in sorted(wanted)]
+    def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+        """A round whose results the driver reduces; None if they are too large for that, or a part was lost."""
+        results = Results(len(self.parts))
+        results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
+        if results.absent:
+            results.take(self._build(task, results).collect())
+        settle(results.found, number)
+        self._large = results.large
+        return None if results.large or results.absent else (results.reduced(work), results.notes)
 
-    def _collect(self, pieces: DataFrame, task: MapTask, collected: _Collected) -> None:
-        if task.cut:
-            sorted_ = pieces.repartition(self._size, "piece").sortWithinPartitions("piece", "part")
-            pieces = sorted_.mapInArrow(ReduceTask(task.work).run, PIECES)
-        for row in pieces.collect():
-            collected.take(*row)
+    def _apart(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+        """A round whose results executors reduce; None if some of them were lost before they were."""
+        results = Results(len(self.parts))
+        with ExitStack() as stack:
+            rows = self._triggers.mapPartitionsWithIndex(task.run)
+            pieces = self._held(self._spark.createDataFrame(rows, PIECES, verifySchema=False), stack)
+            results.take(pieces.where("piece < 0").collect())
+            if results.absent:
+                built = self._held(self._build(task, results), stack)
+                results.take(built.where("piece < 0").collect())
+                pieces = pieces.union(built)
+            settle(results.found, number)
+            if results.absent:
+                return None
+            self._large = results.pieces > 0
+            if not results.pieces:
+                return results.reduced(work), results.notes
+            tasks = max(self._size, -(-results.bytes // _REDUCED))
+            ordered = pieces.where("piece >= 0").repartition(tasks, "piece").sortWithinPartitions("piece", "part")
+            reduced = self._held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
+            # All tasks reduce at the same time; after that the driver takes one task's result after the other.
+            counts = [row.part for row in reduced.select("part").collect()]
+            if counts != [len(self.parts)] * results.pieces:
+                return None
+            return assembled(reduced.toLocalIterator()), results.notes
+
+    def _build(self, task: MapTask, results: Results) -> DataFrame:
+        """What comes of the parts that are absent, from their blocks."""
+        absent = results.absent
+        return self._packed.where(F.col("part").isin(absent)).mapInArrow(task.build, PIECES)
+
+    @staticmethod
+    def _held(frame: DataFrame, stack: ExitStack) -> DataFrame:
+        frame = frame.persist(StorageLevel.DISK_ONLY)
+        stack.callback(frame.unpersist)
+        return frame
 
     def close(self) -> None:
-        """Delete the files on the executors, as far as they are there."""
+        """Delete the files on the executors, and what Spark keeps.
+
+        A task for each slot reaches every executor that is idle. Places that are not heard of are tried again; those of
+        executors that have gone, went with them.
+        """
+        context = self._spark.sparkContext
         with suppress(PySparkException, Py4JError):
-            self._trigger.mapInArrow(partial(drop, key=self._key), PIECES).collect()
-
-
-class _Collected:
-    """What has come of a round."""
-
-    def __init__(self, work: RoundWork) -> None:
-        self._reduce = work.reduce
-        self._payloads: dict[int, dict[int, bytes]] = {}
-        self._pieces: dict[int, tuple[str, str, bytes]] = {}
-
-    def take(self, part: int, piece: int, name: str, dtype: str, payload: bytes) -> None:
-        """Take a row."""
-        if piece >= 0:
-            self._pieces[piece] = name, dtype, payload
-        elif name != "missing":
-            self._payloads.setdefault(part, {})[-piece] = payload
-
-    @property
-    def results(self) -> dict[int, Mapped]:
-        """Part -> what came of it."""
-        return {
-            part: replace(cloudpickle.loads(b"".join(payload for _, payload in sorted(pieces.items()))))
-            for part, pieces in self._payloads.items()
-        }
-
-    def tensors(self) -> Tensors:
-        """What all parts come to."""
-        if not self._pieces:
-            tree = Tree(self._reduce)
-            for _, found in sorted(self.results.items()):
-                tree.push(found.tensors)
-            return tree.result()
-        flat: dict[str, tuple[list[int], str, bytearray]] = {}
-        for _, (named_, dtype, payload) in sorted(self._pieces.items()):
-            name, shape = tensor_name(named_)
-            flat.setdefault(name, (shape, dtype, bytearray()))[2].extend(payload)
-        return {
-            name: (torch.frombuffer(data, dtype=DTYPES[dtype]) if data else torch.empty(0, dtype=DTYPES[dtype])).view(
-                shape
-            )
-            for name, (shape, dtype, data) in flat.items()
-        }
+            slots = max(2, context.defaultParallelism)
+            for _ in range(_TRIES):
+                rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
+                self._places -= set(rows.collect())
+                if not self._places:
+                    break
+        with suppress(PySparkException, Py4JError):
+            if hasattr(self, "_triggers"):
+                self._triggers.unpersist()
+            self._packed.unpersist()
 
 
 def _first_lines(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What runs on executors in rounds: packing a partition, mapping a part, reducing pieces.
+"""What runs on executors in rounds: packing a partition, mapping a part, reducing pieces, deleting files.
 
 A task takes all of its input whatever happens: one that leaves some behind loses its Python worker, and the next round
 would wait for another to import torch.
@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 import torch
 from pyspark import TaskContext
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.blocks import Store, pack
+from sparkdl.feed.blocks import Store, empty_part, pack
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
@@ -30,48 +30,64 @@ from sparkdl.map_reduce import Mapped, Tree, mapped
 from sparkdl.shipping import unship
 from sparkdl.spark.worker import spare_imports
 from sparkdl.state import unpack_state
-from sparkdl.tensors import DTYPES
 
 PACKED = "part int, block int, rows bigint, about string, payload binary"
-PIECES = "part int, piece int, name string, dtype string, payload binary"
+PIECES = "part int, piece int, name string, payload binary"
 
-_PIECE = 4 << 20  # bytes of a row: Arrow batches and driver sockets stay small
-_RESULT = -1  # the piece of what is not reduced
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+RESULT = -1
+"""The piece of what is not reduced apart: the note, small tensors, what went wrong."""
+
+Row = tuple[int, int, str, bytes]
+"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
+
+_PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 
 
 @dataclass(frozen=True)
 class PackTask:
-    """Packs a partition into blocks.
+    """Packs a partition into blocks, for Spark to keep, and writes them to a disk of the executor.
 
     Attributes:
         columns: which columns become which tensors.
-        names: the columns' names, in the order in which they arrive.
+        names: the columns' names, in the order in which they arrive; the part's number comes after them.
+        key: of the packed data; the files lie under it.
     """
 
     columns: Columns
     names: tuple[str, ...]
+    key: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The partition's blocks; the first one says how many rows there are, of what, or what is wrong with them."""
-        index, remaining = _partition(), iter(batches)
+        remaining = (batch for batch in batches if batch.num_rows)
+        first = next(remaining, None)
+        if first is None:
+            return
+        index = int(first.columns[-1][0].as_py())  # the task's own number may be another one, as in a union
+        store = _store(self.key, index)
+        told = {"at": place(store)}
         try:
             spool = Spool(self.columns, directory=_local_directory(index), part=index)
+            self._append(spool, first)
             for batch in remaining:
-                spool.append(pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)))
+                self._append(spool, batch)
             spool.check()
-            about = {"layout": spool.layout(), "host": os.uname().nodename}
-            blocks: Iterable[bytes] = _blocks(spool, self.columns, index)
-            rows = spool.rows
         except InvalidInput as error:
-            rows, about, blocks = 0, {"trouble": error.message}, [b""]
-        for _ in remaining:
-            continue
-        for block, payload in enumerate(blocks):
-            yield _row(PACKED, index, block, rows, json.dumps(about), payload)
+            for _ in remaining:
+                continue
+            yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
+            return
+        about = json.dumps({**told, "layout": spool.layout()})
+        with store.writing(index) as append, closing(_blocks(spool, self.columns, index)) as blocks:
+            for block, payload in enumerate(blocks):
+                append(payload)
+                yield _batch(PACKED, index, block, spool.rows, about, payload)
+
+    def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
+        spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
 
 
-def _blocks(spool: Spool, columns: Columns, index: int) -> Iterable[bytes]:
+def _blocks(spool: Spool, columns: Columns, index: int) -> Generator[bytes, None, None]:
     tensors = spool.seal({})
     order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
     return pack(Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order))
@@ -88,7 +104,8 @@ class MapTask:
         columns: what the tensors are for.
         parts: rows of every part.
         layout: of columns, for parts without rows.
-        cut: whether tensors are cut into pieces that are reduced apart.
+        most: bytes of all parts' tensors that the driver reduces; more are cut into pieces, which are reduced apart.
+        cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
     """
 
     work: bytes
@@ -97,74 +114,118 @@ class MapTask:
     columns: Columns
     parts: tuple[int, ...]
     layout: Mapping[str, Layout]
+    most: int
     cut: bool
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Map the parts whose numbers come, where they are on this executor; say so where they are not."""
+    def run(self, index: int, rows: Iterable[Any]) -> Iterator[Row]:
+        """Map a part, where it is on this executor; say so where it is not."""
         spare_imports()
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                store = _store(self.key, index)
-                yield from self._map(store, index) if store.has(index) else missing(index)
+        for _ in rows:
+            continue
+        store = _store(self.key, index)
+        if self.parts[index] and not store.has(index):
+            yield index, RESULT, "missing", b""
+        else:
+            yield from self._map(store, index)
 
     def build(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the part whose blocks come, and map it."""
+        """Write the part whose blocks come, unless it is here, and map it."""
         spare_imports()
-        index: int | None = None
-        rows = ((part, payload) for batch in batches for part, payload in zip(*_both(batch), strict=True))
+        rows = (row for batch in batches for row in zip(batch.column("part"), batch.column("payload"), strict=True))
         first = next(rows, None)
         if first is None:
             return
         index = first[0].as_py()
         store = _store(self.key, index)
+        if not store.has(index):
+            with store.writing(index) as append:
+                append(first[1].as_buffer())
+                for _, payload in rows:
+                    append(payload.as_buffer())
+        for _ in rows:
+            continue
+        for row in self._map(store, index):
+            yield _batch(PIECES, *row)
 
-        def payloads() -> Iterator[bytes]:
-            yield first[1].as_buffer()
-            for _, payload in rows:
-                yield payload.as_buffer()
+    def _map(self, store: Store, index: int) -> Iterator[Row]:
+        found = self._mapped(store, index)
+        size = sum(tensor.nbytes for tensor in found.tensors.values())
+        if size * len(self.parts) <= self.most:
+            yield index, RESULT, "", found.packed()
+        elif not self.cut:
+            yield index, RESULT, "large", b""
+        else:
+            count = 0
+            for row in _cut(found):
+                yield row
+                count += 1
+            told = replace(found, tensors={}, note=(count, size, found.note))
+            yield index, RESULT, "cut", told.packed()
 
-        store.write(index, payloads())
-        yield from self._map(store, index)
-
-    def _map(self, store: Store, index: int) -> Iterator[pa.RecordBatch]:
-        part = store.open(index, self.columns, self.parts, self.layout)
+    def _mapped(self, store: Store, index: int) -> Mapped:
+        known = self.columns, self.parts, self.layout
+        part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
         state = self.state if isinstance(self.state, bytes) else self.state.value
         context = TaskContext.get()
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            found = mapped(self.work, unpack_state(state), part)
+            return mapped(self.work, unpack_state(state), part)
         finally:
             torch.set_num_threads(before)
-        if self.cut and found.trouble is None:
-            yield from _cut(found)
-            found = replace(found, tensors={name: torch.empty(0) for name in found.tensors})
-        payload = cloudpickle.dumps(found)
-        for piece, first in enumerate(range(0, len(payload), _PIECE)):
-            yield _row(PIECES, index, _RESULT - piece, "", "", payload[first : first + _PIECE])
 
 
-def _both(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    return batch.column("part"), batch.column("payload")
+@dataclass(frozen=True)
+class Title:
+    """What a piece is: some values of a tensor.
+
+    Attributes:
+        name: of the tensor.
+        shape: of the whole tensor.
+        dtype: its dtype's name in torch.
+        first: the piece's first value, in the tensor made flat.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    first: int
+
+    @classmethod
+    def of_json(cls, text: str) -> Title:
+        """The title in a row."""
+        name, shape, dtype, first = json.loads(text)
+        return cls(name, tuple(shape), dtype, first)
+
+    def to_json(self) -> str:
+        """As a row has it."""
+        return json.dumps([self.name, list(self.shape), self.dtype, self.first])
+
+    def values(self, payload: Any) -> Tensor:
+        """The piece's values, a copy of the payload."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        data = bytearray(payload)
+        return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def missing(index: int) -> Iterator[pa.RecordBatch]:
-    """What a task says whose part is not on its executor."""
-    yield _row(PIECES, index, _RESULT, "missing", "", b"")
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _cut(found: Mapped) -> Iterator[pa.RecordBatch]:
+def _cut(found: Mapped) -> Iterator[Row]:
     """The tensors in pieces, of which the same number is the same place in every part's."""
     piece = 0
-    for name, tensor in sorted(found.tensors.items()):
+    for name, tensor in found.tensors.items():
         flat = tensor.contiguous().reshape(-1)
         step = max(1, _PIECE // flat.element_size())
         for first in range(0, max(1, len(flat)), step):
-            payload = flat[first : first + step].view(torch.uint8).numpy().tobytes() if len(flat) else b""
-            yield _row(
-                PIECES, found.index, piece, f"{name} {json.dumps(list(tensor.shape))}", _NAMES[flat.dtype], payload
-            )
+            title = Title(name, tuple(tensor.shape), _name(flat.dtype), first)
+            yield found.index, piece, title.to_json(), _bytes(flat[first : first + step])
             piece += 1
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes() if len(tensor) else b""
 
 
 @dataclass(frozen=True)
@@ -178,70 +239,62 @@ class ReduceTask:
     work: bytes
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each piece; what is not to be reduced passes."""
+        """One row for each piece; in place of its part it has the number of parts that there were of it."""
         spare_imports()
-        reduce, tree, last = unship(self.work).reduce, None, None
+        reduce, tree, parts, last = unship(self.work).reduce, None, 0, None
         for batch in batches:
             for row in range(batch.num_rows):
-                part, piece, name, dtype, payload = (column[row] for column in batch.columns)
-                number = piece.as_py()
-                if number < 0:
-                    yield _row(PIECES, part.as_py(), number, name.as_py(), dtype.as_py(), payload.as_py())
-                    continue
-                key = number, name.as_py(), dtype.as_py()
+                _, piece, name, payload = (column[row] for column in batch.columns)
+                key = piece.as_py(), Title.of_json(name.as_py())
                 if tree is None or key != last:
                     if tree is not None and last is not None:
-                        yield _reduced(tree, last)
-                    tree, last = Tree(reduce), key
-                tree.push({tensor_name(key[1])[0]: _tensor(payload.as_buffer(), key[2])})
+                        yield _reduced(tree, parts, *last)
+                    tree, parts, last = Tree(reduce), 0, key
+                tree.push({key[1].name: key[1].values(payload.as_buffer())})
+                parts += 1
         if tree is not None and last is not None:
-            yield _reduced(tree, last)
+            yield _reduced(tree, parts, *last)
 
 
-def tensor_name(name: str) -> tuple[str, list[int]]:
-    """The name of a tensor and its shape, as a piece has them."""
-    found, _, shape = name.rpartition(" [")
-    return found, json.loads(f"[{shape}")
-
-
-def _reduced(tree: Tree, key: tuple[int, str, str]) -> pa.RecordBatch:
+def _reduced(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
     [tensor] = tree.result().values()
-    return _row(PIECES, 0, *key, tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return _batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
 
 
-def _tensor(payload: Any, dtype: str) -> Tensor:
-    data = bytearray(payload)
-    return torch.frombuffer(data, dtype=DTYPES[dtype]) if data else torch.empty(0, dtype=DTYPES[dtype])
+def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:
+    """Delete the files of packed data on an executor; the places where there are none any more."""
+    for _ in rows:
+        continue
+    for folder in _local_directories():
+        store = Store(Path(folder) / f"sparkdl-parts-{key}")
+        store.remove()
+        yield place(store)
 
 
-def drop(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatch]:
-    """Delete the files of packed data on an executor."""
-    for batch in batches:
-        for index in batch.column(0).to_pylist():
-            _store(key, index).remove()
-            yield _row(PIECES, index, _RESULT, "", "", b"")
+def place(store: Store) -> str:
+    """Where a store is, of all hosts."""
+    return f"{os.uname().nodename}:{store.folder}"
 
 
 def _store(key: str, index: int) -> Store:
-    return Store(Path(_local_directory(index) or tempfile.gettempdir()) / f"sparkdl-parts-{key}")
+    return Store(Path(_local_directory(index)) / f"sparkdl-parts-{key}")
 
 
-def _local_directory(index: int) -> str | None:
+def _local_directory(index: int) -> str:
     """A folder on the executor's local disks, the same for a part in every process; Spark removes it in the end."""
+    folders = _local_directories()
+    return folders[index % len(folders)]
+
+
+def _local_directories() -> list[str]:
     folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    return folders[index % len(folders)] if folders else None
-
-
-def _partition() -> int:
-    context = TaskContext.get()
-    assert context is not None
-    return int(context.partitionId())
+    return folders or [tempfile.gettempdir()]
 
 
 _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 
 
-def _row(schema: str, *values: Any) -> pa.RecordBatch:
+def _batch(schema: str, *values: Any) -> pa.RecordBatch:
     fields = [field.split() for field in schema.split(", ")]
     arrays = [pa.array([value], _TYPES[kind]) for value, (_, kind) in zip(values, fields, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ class Place:
         master: the master's URL.
         address: the driver's, on the network of the executors.
         folder: for its files.
+        settings: of its session besides those that all have; names as ``tests.sessions.session`` takes them.
     """
 
     master: str
     address: str
     folder: str
+    settings: dict[str, str] = field(default_factory=dict)
 
     def session(self, executors: int, cores: int) -> contextlib.AbstractContextManager[Any]:
         """A session whose executors Spark spreads over the hosts that there are.
@@ -64,10 +66,10 @@ class Place:
             # A silent driver is given up after so many: by default after sixty, ten minutes and more.
             "executor__heartbeat__maxFailures": "5",
         }
-        return session(self.folder, self.master, **settings)
+        return session(self.folder, self.master, **settings | self.settings)
 
 
-def serve(place: dict[str, str], executors: int, cores: int) -> None:
+def serve(place: dict[str, Any], executors: int, cores: int) -> None:
     """What a driver does: calls the functions that its standard input names, in one session, until that ends."""
     with Place(**place).session(executors, cores):
         for line in sys.stdin:

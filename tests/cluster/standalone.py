@@ -56,6 +56,7 @@ class Standalone:
         self._log = hosts.folder / "master.log"
         self._unplugged: set[str] = set()
         self._driver: Driver | None = None
+        self._settings: dict[str, str] = {}
         self._before: dict[str, set[tuple[str, int]]] = {}
 
     def __enter__(self) -> Standalone:
@@ -72,12 +73,18 @@ class Standalone:
 
     # ---- the driver --------------------------------------------------------------------------------------------------
 
-    def driver(self) -> Driver:
-        """The driver, with an executor on each worker's host; a new one where there is none that would do."""
-        if self._driver is None or not self._driver.idle:
+    def driver(self, *, settled: bool = True, **settings: str) -> Driver:
+        """The driver, with an executor on each worker's host; a new one where there is none that would do.
+
+        Args:
+            settled: wait for the executors; False where they come and go.
+            settings: of its session, besides those that all have.
+        """
+        if self._driver is None or not self._driver.idle or self._settings != settings:
             self._give_up_driver()
-            self._driver = self._start_driver()
-            self._settle()
+            self._driver, self._settings = self._start_driver(settings), settings
+            if settled:
+                self._settle()
         return self._driver
 
     def end_driver(self) -> None:
@@ -87,10 +94,10 @@ class Standalone:
             driver.end()
         self.nothing_left()
 
-    def _start_driver(self) -> Driver:
+    def _start_driver(self, settings: dict[str, str]) -> Driver:
         name = f"driver-{next(self._serial)}"
         (self.head.disk / name).mkdir()
-        place = Place(self.url, self.head.address, str(self.hosts.local / name))
+        place = Place(self.url, self.head.address, str(self.hosts.local / name), settings)
         out = self.hosts.folder / f"{name}.log"
         line = command(serve, asdict(place), len(self.workers), self._cores, timeout=_HOUR)
         process = self.head.start(line, env=self._environment(self.head), out=out, stdin=subprocess.PIPE)

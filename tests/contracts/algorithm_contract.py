@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -20,8 +21,9 @@ from torch import nn
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.part import Part
 from sparkdl.local_rounds import InlineJobs, dealt
-from sparkdl.map_reduce import Tensors
+from sparkdl.map_reduce import Tensors, Tree
 from sparkdl.objective import Objective
 from sparkdl.rounds.run import Round, Rounds
 from sparkdl.state import pack_state, unpack_state
@@ -50,6 +52,32 @@ def jobs(parts: int) -> InlineJobs:
     return InlineJobs(dealt(data(), COLUMNS, parts))
 
 
+def parts_of(*sizes: int) -> list[Part]:
+    """The first rows of the data, in parts of these sizes."""
+    table = pa.table({name: list(array) for name, array in data().items()})
+    ends = np.cumsum(sizes).tolist()
+    tables = [table.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+    return dealt(tables, COLUMNS, len(sizes))
+
+
+def states(algorithm: Any, parts: list[Part], rounds: int, wanted: Objective | None = None) -> list[Any]:
+    """The first state, and those after each of so many rounds; done or not."""
+    wanted = wanted or objective()
+    found, memories = [algorithm.init(wanted, 3)], [None] * len(parts)
+    for _ in range(rounds):
+        tree = Tree(algorithm.reduce)
+        for index, part in enumerate(parts):
+            update, memories[index] = algorithm.map(wanted, found[-1], part, memories[index])
+            tree.push(update)
+        found.append(algorithm.apply(found[-1], tree.result()))
+    return found
+
+
+def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A history without what differs between runs."""
+    return [{**row, "seconds": 0} for row in history]
+
+
 @dataclass(frozen=True)
 class Fails:
     """A round's work that fails on one part."""
@@ -69,21 +97,27 @@ class Fails:
 
 
 class Failing:
-    """Jobs of which one fails, in one round."""
+    """Jobs of which one fails, in one call."""
 
-    def __init__(self, inner: InlineJobs, number: int, part: int) -> None:
+    def __init__(self, inner: InlineJobs, call: int, part: int) -> None:
         self.parts = inner.parts
-        self._inner, self._number, self._part = inner, number, part
+        self._inner, self._left, self._part = inner, call, part
 
     def run(self, work: Any, state: Any, *, number: int = 0) -> Any:
         """The round, or the failure."""
-        return self._inner.run(Fails(work, self._part) if number == self._number else work, state, number=number)
+        self._left -= 1
+        return self._inner.run(Fails(work, self._part) if self._left < 0 else work, state, number=number)
 
 
 class AlgorithmContract:
     """A concrete class says which algorithm."""
 
     algorithm: Any
+
+    @pytest.fixture(scope="class")
+    def whole(self, request, tmp_path_factory):
+        """State and history of a run that nothing disturbs."""
+        return request.cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
 
     def rounds(self, folder: Path, *, kept: bool = False, rounds: int = ROUNDS, **options: Any) -> Rounds:
         """A run in a folder."""
@@ -105,13 +139,25 @@ class AlgorithmContract:
         weight = state["weights"]["weight"].flatten()
         assert torch.allclose(weight, torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), atol=0.15)
 
-    def test_the_same_run_gives_the_same_bits(self, tmp_path):
-        one, _ = self.rounds(tmp_path / "one").run(jobs(3))
-        other, _ = self.rounds(tmp_path / "other").run(jobs(3))
-        assert pack_state(one) == pack_state(other)
-
-    def test_its_state_is_plain_data(self, tmp_path):
+    def test_the_same_run_gives_the_same_bits(self, tmp_path, whole):
         state, _ = self.rounds(tmp_path).run(jobs(3))
+        assert pack_state(state) == pack_state(whole[0])
+
+    def test_parts_may_be_mapped_in_any_order(self, tmp_path):
+        """Partial results are reduced in the parts' order, whatever the order in which they come."""
+        state, _ = self.rounds(tmp_path, rounds=2).run(jobs(3))
+        parts = dealt(data(), COLUMNS, 3)
+        totals = []
+        for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+            found = {index: self.algorithm.map(objective(), state, parts[index], None)[0] for index in order}
+            tree = Tree(self.algorithm.reduce)
+            for index in range(3):
+                tree.push(found[index])
+            totals.append(pack_state(tree.result()))
+        assert len(set(totals)) == 1
+
+    def test_its_state_is_plain_data(self, whole):
+        state, _ = whole
         assert pack_state(unpack_state(pack_state(state))) == pack_state(state)
         fresh = objective().build()
         fresh.load_state_dict(state["weights"])
@@ -148,31 +194,39 @@ class AlgorithmContract:
             assert torch.equal(piece[name], whole)
 
     def test_an_empty_part_makes_no_difference(self, tmp_path):
-        tables = dealt(data(), COLUMNS, 2)
-        whole, _ = self.rounds(tmp_path / "whole", rounds=3).run(InlineJobs(tables))
-        assert all(bool(torch.isfinite(each).all()) for each in whole["weights"].values())
-        import pyarrow as pa
+        whole, _ = self.rounds(tmp_path / "whole", rounds=3).run(InlineJobs(parts_of(45, 45)))
+        state, _ = self.rounds(tmp_path / "empty", rounds=3).run(InlineJobs(parts_of(45, 45, 0)))
+        for name, tensor in whole["weights"].items():
+            assert torch.allclose(state["weights"][name], tensor, rtol=1e-9, atol=1e-12), name
 
-        arrays = data()
-        table = pa.table({name: list(array) for name, array in arrays.items()})
-        empty = InlineJobs(dealt([table.slice(0, 45), table.slice(45), table.slice(0, 0)], COLUMNS, 3))
-        state, _ = self.rounds(tmp_path / "empty", rounds=3).run(empty)
+    def test_there_may_be_fewer_rows_than_parts(self, tmp_path):
+        state, history = self.rounds(tmp_path, rounds=3).run(InlineJobs(parts_of(0, 1, 0, 1, 1)))
+        assert history
         assert all(bool(torch.isfinite(each).all()) for each in state["weights"].values())
 
-    @pytest.mark.parametrize("number", range(ROUNDS))
-    def test_a_run_that_failed_goes_on_bit_equal(self, tmp_path, number):
-        whole, expected = self.rounds(tmp_path / "whole", kept=True).run(jobs(3))
-        part = number % 3
-        with pytest.raises(MemberFailed, match=f"part {part} in round {number}: LookupError"):
-            self.rounds(tmp_path / "run", kept=True).run(Failing(jobs(3), number, part))
-        state, history = self.rounds(tmp_path / "run", kept=True).run(jobs(3))
-        assert pack_state(state) == pack_state(whole)
-        timeless = [[{**row, "seconds": 0} for row in rows] for rows in (history, expected)]
-        assert timeless[0] == timeless[1]
+    def test_a_run_that_fails_anywhere_goes_on_bit_equal(self, tmp_path, whole):
+        """In every round each part fails, and then the driver, as it begins the next round."""
+        expected, history = whole
 
-    def test_a_run_that_is_over_does_no_round_again(self, tmp_path):
+        def run(call: int, part: int) -> Any:
+            return self.rounds(tmp_path, kept=True).run(Failing(jobs(3), call, part))
+
+        for number in range(2 * ROUNDS):
+            for part in (1, 2):
+                with pytest.raises(MemberFailed, match=rf"part {part} in round \d: LookupError: a fault on purpose"):
+                    run(0, part)
+            try:
+                state, rows = run(1, 0)
+                break
+            except MemberFailed:
+                assert number <= len(history)
+        assert pack_state(state) == pack_state(expected)
+        assert timeless(rows) == timeless(history)
+
+    def test_a_run_that_is_over_does_no_round_again(self, tmp_path, whole):
         state, history = self.rounds(tmp_path, kept=True).run(jobs(3))
-        again, same = self.rounds(tmp_path, kept=True).run(Failing(jobs(3), ROUNDS, 0))
+        assert pack_state(state) == pack_state(whole[0])
+        again, same = self.rounds(tmp_path, kept=True).run(Failing(jobs(3), 0, 0))
         assert pack_state(again) == pack_state(state)
         assert same == history
         more, longer = self.rounds(tmp_path, kept=True, rounds=ROUNDS + 1).run(jobs(3))

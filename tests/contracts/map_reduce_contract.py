@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,33 @@ class Sums:
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """Sums."""
         return {name: tensor + other[name] for name, tensor in one.items()}
+
+
+@dataclass(frozen=True)
+class Kinds(Sums):
+    """Tensors of other kinds than float32: halves, numbers without dimensions, none at all, one under two names."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """The same for every part."""
+        once = torch.ones(3, dtype=torch.int64)
+        found = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
+        return {**found, "one": once, "same": once, "a": torch.tensor(1.0, dtype=torch.float64)}, None
+
+
+@dataclass(frozen=True)
+class Marked(Sums):
+    """Leaves a file for each time that a part was mapped.
+
+    Attributes:
+        marks: a folder.
+    """
+
+    marks: str = ""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """Leave a mark, and map."""
+        Path(self.marks, f"{part.index}-{uuid.uuid4().hex}").touch()
+        return super().map(state, part)
 
 
 @dataclass(frozen=True)
@@ -115,6 +143,27 @@ class MapReduceContract:
         assert bool((found["large"] == 6).all())
         plain, _ = jobs.run(Sums(), {"factor": 1.0})
         assert torch.equal(found["sum"], plain["sum"])
+
+    def test_results_of_any_kind_keep_their_kind_and_order(self, jobs):
+        found, notes = jobs.run(Kinds(), {})
+        assert list(found) == ["z", "none", "one", "same", "a"]
+        assert notes == [None] * len(jobs.parts)
+        three = float(len(jobs.parts))
+        assert torch.equal(found["z"], torch.full((2, 2), 0.5 * three, dtype=torch.float16))
+        assert (found["none"].shape, found["none"].dtype) == ((0, 3), torch.bfloat16)
+        assert torch.equal(found["one"], found["same"])
+        assert (found["one"].tolist(), found["one"].dtype) == ([three] * 3, torch.int64)
+        assert (found["a"].item(), found["a"].dtype, found["a"].shape) == (three, torch.float64, ())
+
+    def test_parts_without_rows_are_mapped_as_well(self, cluster):
+        few = {name: array[:3] for name, array in ARRAYS.items()}
+        with cluster.map_reduce(self.make_data(few), COLUMNS, parts=5) as jobs:
+            found, notes = jobs.run(Sums(), {"factor": 1.0})
+        assert (len(jobs.parts), sum(jobs.parts)) == (5, 3)
+        assert 0 in jobs.parts
+        assert [note["index"] for note in notes] == [0, 1, 2, 3, 4]
+        assert [len(note["ids"]) for note in notes] == list(jobs.parts)
+        assert np.allclose(found["sum"].numpy(), few["x"].sum(0), rtol=1e-12)
 
     @pytest.mark.parametrize(("kind", "raised"), [(LookupError, MemberFailed), (InvalidInput, InvalidInput)])
     def test_an_error_is_named_with_its_part(self, jobs, kind, raised):

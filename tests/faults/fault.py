@@ -8,7 +8,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tests.faults.held import wait_for
 
 PHASES = (
     *("decode", "joined", "feed", "backward", "reduce", "step"),
@@ -25,7 +28,9 @@ class Fault:
     Attributes:
         how: ``"kill"`` (SIGKILL), ``"stop"`` (SIGSTOP), ``"fail"`` (an exception), ``"full"`` (no space left on the
             device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the process
-            that started the member, ``"freeze"`` stops the whole process group.
+            that started the member, ``"freeze"`` stops the whole process group, ``"executor"`` kills the Spark
+            executor that it works for, ``"hold"`` waits for a file ``<mark>.go``, which somebody outside makes, or
+            whoever comes to the same place.
         rank: of the member.
         step: the step in which, after which, or whose checkpoint; see ``phase``. Before the first step: how many
             faults with marks in the same folder have happened before.
@@ -78,26 +83,42 @@ class Fault:
         try:
             os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
+            if self.how == "hold":
+                Path(f"{self.mark}.go").touch()
             return False
-        _WAYS[self.how]()
+        _WAYS[self.how](self.mark)
         return True
 
 
-def _fail() -> None:
+def _fail(mark: str) -> None:
     raise LookupError("a fault on purpose")
 
 
-def _full() -> None:
+def _full(mark: str) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-_WAYS: dict[str, Callable[[], None]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+def _kill_executor(mark: str) -> None:
+    pid = os.getpid()
+    while b"CoarseGrainedExecutorBackend" not in Path("/proc", str(pid), "cmdline").read_bytes():
+        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)  # this process would end with its daemon, a little later
+
+
+def _hold(mark: str) -> None:
+    wait_for(Path(f"{mark}.go"))
+
+
+_WAYS: dict[str, Callable[[str], None]] = {
+    "kill": lambda mark: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda mark: os.kill(os.getpid(), signal.SIGSTOP),
     "fail": _fail,
     "full": _full,
-    "slow": lambda: time.sleep(SLOW),
-    "nan": lambda: None,
-    "orphan": lambda: os.kill(os.getppid(), signal.SIGKILL),
-    "freeze": lambda: os.killpg(0, signal.SIGSTOP),
+    "slow": lambda mark: time.sleep(SLOW),
+    "nan": lambda mark: None,
+    "orphan": lambda mark: os.kill(os.getppid(), signal.SIGKILL),
+    "freeze": lambda mark: os.killpg(0, signal.SIGSTOP),
+    "executor": _kill_executor,
+    "hold": _hold,
 }

@@ -13,6 +13,22 @@ from typing import Any
 
 import numpy as np
 
+LONG = 60.0
+"""Seconds after which nobody will come any more."""
+
+
+def wait_for(path: Path) -> None:
+    """Wait until somebody makes a file.
+
+    Raises:
+        TimeoutError: nobody does.
+    """
+    ends = time.monotonic() + LONG
+    while not path.exists():
+        if time.monotonic() > ends:
+            raise TimeoutError(f"nobody made {path}")
+        time.sleep(0.02)
+
 
 @dataclass(frozen=True)
 class Held:
@@ -39,11 +55,7 @@ class Held:
         written = Path(f"{self.mark}.tmp")
         written.write_text(f"{socket.gethostname()} {os.getpid()}")
         written.rename(mark)
-        ends = time.monotonic() + 60
-        while not go.exists():
-            if time.monotonic() > ends:
-                raise TimeoutError(f"nobody made {go}")
-            time.sleep(0.02)
+        wait_for(go)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Where faults happen: what a member's process calls is wrapped, and asks the faults of its rank whether it is time.
 
-A checkpoint's files are seen by ``os.fsync``, which each of them passes on its way, whoever writes it and in whatever
-thread: the file beside its place, and the folder once the file is in it.
+A checkpoint's files, and those of a part's memory, are seen by ``os.fsync``, which each of them passes on its way,
+whoever writes it and in whatever thread: the file beside its place, and the folder once the file is in it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class _Here:
         clock: the gang's clock.
         faults: those of this rank.
         fed: the step of the last batch that was made.
+        remembers: whether the last file that was written is a part's memory.
     """
 
     def __init__(self) -> None:
         self.rank, self.clock, self.fed = -1, None, 0
         self.faults: list[Fault] = []
+        self.remembers = False
 
     def reached(self, phase: str, step: int) -> list[str]:
         """Let faults happen, and say how those did that left the process alive."""
@@ -51,6 +53,12 @@ def watch(fault: Fault, run: Any) -> None:
         _watch_module(run)
     if fault.rank == run.rank:
         _here.faults.append(fault)
+
+
+def watch_files(faults: Sequence[Fault]) -> None:
+    """Have faults wait at the files of a checkpoint or of a part's memory, outside of gangs, and no others."""
+    _here.rank, _here.clock, _here.faults = -1, None, list(faults)
+    _wrap_once()
 
 
 def fed(inputs: Any, target: Any) -> tuple[Any, Any]:
@@ -107,6 +115,8 @@ def _wrap_once() -> None:
         found = re.search(r"/attempt-\d+-epoch-\d+-step-(\d+)(/manifest\.json)?", path)
         if found is not None:
             _written(path, int(found[1]), manifest=found[2] is not None)
+        else:
+            _remembered(path)
         sync(descriptor)
 
     dist.all_reduce, os.fsync = all_reduce, fsync
@@ -118,9 +128,25 @@ def _written(path: str, step: int, *, manifest: bool) -> None:
         if os.path.exists(f"{path}/manifest.json"):
             _here.reached("renamed", step)
         return
-    for fault in [fault for fault in _here.faults if fault.step == step]:
-        if fault.phase == ("manifest" if manifest else "shard") and not os.path.exists(fault.mark):
+    _half(path, [fault for fault in _here.faults if fault.step == step], "manifest" if manifest else "shard")
+    _here.reached("rename" if manifest else "written", step)
+
+
+def _remembered(path: str) -> None:
+    """A part's memory is written, or the folder in which it now is."""
+    if re.search(r"/part-\d{5}-[0-9a-f]{32}", path):
+        _here.remembers = True
+        _half(path, _here.faults, "memory")
+    elif _here.remembers and os.path.isdir(path):
+        _here.remembers = False
+        for fault in [fault for fault in _here.faults if fault.phase == "remembered"]:
+            fault.strike()
+
+
+def _half(path: str, faults: Sequence[Fault], phase: str) -> None:
+    """Let faults happen that leave half of a file."""
+    for fault in faults:
+        if fault.phase == phase and not os.path.exists(fault.mark):
             if fault.how == "kill":
                 os.truncate(path, os.path.getsize(path) // 2)
             fault.strike()
-    _here.reached("rename" if manifest else "written", step)

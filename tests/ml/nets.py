@@ -26,6 +26,14 @@ def scores() -> nn.Module:
     return mlp(3, outputs=3)
 
 
+def two_scores() -> nn.Module:
+    """Two scores for three numbers, all of them alike at the start."""
+    module = nn.Linear(3, 2)
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
 def column() -> nn.Module:
     """One number a row, ``[B, 1]``."""
     return mlp(3, outputs=1)

@@ -205,6 +205,8 @@ def test_estimators_are_told_apart():
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
         ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),
+        ("strategy", "allreduce", r"strategy is 'allreduce'; expected how replicas agree, such as AllReduce\(\)"),
+        ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected how replicas agree"),
         ("scheduler", 0.9, "scheduler is 0.9; expected a function"),
         ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
     ],

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from sparkdl.rounds.lbfgs import two_loops
+from sparkdl.objective import Objective
+from sparkdl.rounds.flat import flatten
+from sparkdl.rounds.lbfgs import LBFGS, two_loops
 from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, tell
+from sparkdl.rounds.run import Rounds
+from tests.contracts.algorithm_contract import InlineJobs, data, jobs, objective, parts_of, states
 
 FUNCTIONS = {
     "a parabola": (lambda t: (t - 1) ** 2, lambda t: 2 * (t - 1)),
@@ -72,3 +78,85 @@ def test_the_recursion_is_the_matrix() -> None:
     found = two_loops(g, [{"s": torch.from_numpy(s), "y": torch.from_numpy(y)} for s, y in pairs])
     assert np.allclose(found.numpy(), h @ g.numpy(), rtol=1e-12)
     assert torch.equal(two_loops(g, []), g)
+
+
+def test_a_quadratic_takes_few_evaluations():
+    """Five parameters: about as many steps, with one or two evaluations each."""
+    algorithm = LBFGS(tolerance=1e-8)
+    state, history = Rounds(algorithm, objective()).run(jobs(3))
+    assert history[-1]["status"].startswith("converged")
+    assert len(history) < 20
+    arrays = data()
+    rows, w = np.c_[arrays["x"], np.ones(90)], np.sqrt(arrays["w"])
+    expected = np.linalg.lstsq(rows * w[:, None], arrays["y"] * w, rcond=None)[0]
+    assert np.allclose(flatten(state["weights"], state["names"]).numpy(), expected, atol=1e-7)
+
+
+class Watched:
+    """Jobs that note every point that was evaluated, and the mean loss there."""
+
+    def __init__(self, inner: InlineJobs) -> None:
+        self.parts, self._inner, self.seen = inner.parts, inner, []
+
+    def run(self, work, state, *, number=0):
+        update, notes = self._inner.run(work, state, number=number)
+        self.seen.append((state["state"]["trial"], float(update["loss"]) / float(update["mass"])))
+        return update, notes
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 5, 7, 10, 15, None])
+@pytest.mark.parametrize("evaluations", [2, 25])
+def test_the_weights_are_the_best_that_were_seen(rounds, evaluations):
+    """Absolute errors have kinks, where no step satisfies the conditions; and a run may end within a search."""
+    watched = Watched(jobs(2))
+    kinked = Objective(partial(nn.Linear, 4, 1), nn.L1Loss(), precision="fp64")
+    state, history = Rounds(LBFGS(evaluations=evaluations), kinked, max_rounds=rounds).run(watched)
+    best, value = min(watched.seen, key=lambda each: each[1])
+    assert torch.equal(flatten(state["weights"], state["names"]), best)
+    assert history[-1]["objective"] == value
+    values = [row["objective"] for row in history]
+    assert values == sorted(values, reverse=True)
+    if rounds is None:
+        status = history[-1]["status"]
+        assert status.startswith(("stopped: the line search has found no step after", "converged: the last step"))
+        assert any("the line search has found no step" in row.get("status", "") for row in history)
+
+
+class Backwards(torch.autograd.Function):
+    """The same, with the gradient of the opposite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+def misleading(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (Backwards.apply(output.squeeze(-1)) - target).square()
+
+
+def test_a_search_that_finds_nothing_says_so_and_stops_where_it_began():
+    wrong = Objective(partial(nn.Linear, 4, 1), misleading, precision="fp64")
+    start = LBFGS().init(wrong, 0)["weights"]
+    state, history = Rounds(LBFGS(evaluations=9), wrong).run(jobs(2))
+    assert history[-1]["status"] == (
+        "stopped: the line search has found no step after 9 evaluations, along the gradient"
+    )
+    assert len(history) == 10
+    assert all(torch.equal(state["weights"][name], tensor) for name, tensor in start.items())
+
+
+def test_a_step_that_is_too_long_is_no_reason_to_give_up():
+    """Its loss is infinite in one of the parts."""
+    algorithm, parts = LBFGS(), parts_of(45, 45)
+    first, second = states(algorithm, parts, 1)
+    far = {**second, "trial": second["trial"] + 1e200}
+    updates = [algorithm.map(objective(), far, part, None)[0] for part in parts]
+    after = algorithm.apply(far, algorithm.reduce(*updates))
+    assert not algorithm.done(after)
+    assert after["best"]["value"] == second["best"]["value"]
+    assert 0 < Search.from_json(after["search"]).t < Search.from_json(second["search"]).t
+    assert all(torch.equal(after["weights"][name], tensor) for name, tensor in first["weights"].items())

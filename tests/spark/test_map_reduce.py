@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from sparkdl.errors import MemberFailed
 from sparkdl.spark import map_reduce
 from sparkdl.spark.cluster import SparkCluster
-from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, LossContract, MapReduceContract, Sums
+from sparkdl.spark.round_tasks import drop
+from tests.contracts.map_reduce_contract import (
+    ARRAYS,
+    COLUMNS,
+    LossContract,
+    MapReduceContract,
+    Marked,
+    Raises,
+    Sums,
+)
 from tests.sessions import frame
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +48,63 @@ class TestSpark(MapReduceContract, LossContract):
         assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
         assert others == notes
 
+    def test_what_executors_reduce_keeps_its_kind(self, jobs, monkeypatch):
+        monkeypatch.setattr(map_reduce, "_DIRECT", 0)
+        self.test_results_of_any_kind_keep_their_kind_and_order(jobs)
+        with pytest.raises(MemberFailed, match="part 1 in round 3"):
+            jobs.run(Raises(), {"factor": 1.0}, number=3)
+
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_only_a_part_whose_files_are_not_there_is_mapped_from_its_blocks(self, jobs, monkeypatch, tmp_path, cut):
+        whole, _ = jobs.run(Sums(), {"factor": 1.5})
+        if cut:
+            monkeypatch.setattr(map_reduce, "_DIRECT", 0)
+            jobs.run(Sums(), {"factor": 1.5})
+        for folder in folders(jobs):
+            shutil.rmtree(folder / "part-00001", ignore_errors=True)
+        found, _ = jobs.run(Marked(marks=str(tmp_path)), {"factor": 1.5})
+        assert torch.equal(found["sum"], whole["sum"])
+        assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
+        assert any((folder / "part-00001").exists() for folder in folders(jobs))
+
+    def test_the_files_go_with_the_data_wherever_they_are(self, spark, cluster):
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=1) as jobs:
+            [own] = folders(jobs)
+            assert [path.name for path in own.iterdir()] == ["part-00000"]
+            # As a copy of a task leaves them that was slower than another one, on an executor that is not heard of.
+            others = spark.sparkContext.parallelize(range(2), 2).mapPartitions(partial(copied, jobs._key, str(own)))
+            copies = {Path(path) for path in others.collect()} | {own}
+            assert len(copies) == 2
+        assert not any(path.exists() for path in copies)
+
+    def test_data_that_are_refused_leave_no_files(self, cluster, monkeypatch):
+        made: list[Any] = []
+        original = map_reduce.SparkJobs.close
+        monkeypatch.setattr(map_reduce.SparkJobs, "close", lambda jobs: (made.extend(folders(jobs)), original(jobs)))
+        self.test_rows_that_cannot_be_used_are_refused(cluster)
+        assert not any(folder.exists() for folder in made)
+
     def test_rows_stay_in_their_partitions_where_they_are_not_shuffled(self, cluster):
         data = frame(ARRAYS).repartition(5)
         with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
             assert len(jobs.parts) == 5
+
+
+def folders(jobs: Any) -> list[Path]:
+    """Where the files are: on this machine, whichever executor it is."""
+    return [Path(place.partition(":")[2]) for place in jobs._places]
+
+
+def marks(folder: Path) -> dict[str, int]:
+    """Part -> how often it was mapped."""
+    return dict(sorted(Counter(path.name.partition("-")[0] for path in folder.iterdir()).items()))
+
+
+def copied(key: str, source: str, rows: Iterable[Any]) -> Iterator[str]:
+    """The files as another executor would have them, where it has none."""
+    [_] = rows
+    for place in drop("nothing", []):
+        target = Path(place.partition(":")[2]).with_name(f"sparkdl-parts-{key}")
+        if not target.exists():
+            shutil.copytree(source, target)
+        yield str(target)

@@ -1,0 +1,153 @@
+"""What rounds on Spark cost: a round that does nothing, reading a part, a large model, and how two slots share.
+
+Each part measures both of its sides in one run and has a bar of its own. The result is how much of its bar the worst
+part takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from torch import nn
+
+from benchmarks.mlp import mlp
+from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from benchmarks.rounds_overhead.large import average, sgd
+from benchmarks.rounds_overhead.works import Nothing, Read, counted, drained
+from benchmarks.session import samples, session
+from sparkdl import SparkCluster
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.objective import Objective
+from sparkdl.rounds.averaging import ParallelSGD
+from sparkdl.rounds.run import Rounds
+
+BAR = "at most 1"
+
+FIXED = 1.5  # times an empty mapInArrow
+READING = 1e9  # bytes a second of a task
+COPIES = 3.0  # models that the driver's Python may grow by
+SLOTS = 1.7  # times faster on two than on one
+
+COLUMNS = Columns((Column("features"),), Column("label"))
+PASSES = 3  # that count, of each training
+
+
+def measure_fixed(given: argparse.Namespace) -> float:
+    """A round that does nothing, on two parts, against a mapInArrow that drains two rows."""
+    with session("rounds_overhead") as spark:
+        rows = spark.range(0, 2, 1, 2)
+        empty = spark.sparkContext.parallelize(range(2), 2)
+        with jobs_of(spark, 1000) as jobs:
+            pairs = interleave(
+                Side("round", lambda: seconds(lambda: jobs.run(Nothing(), {"x": 0}))),
+                Side("mapInArrow", lambda: seconds(rows.mapInArrow(drained, "rows long").collect)),
+                rounds=10 * given.rounds,
+                warmups=5,
+            )
+        bare = median(seconds(lambda: empty.mapPartitions(counted).collect()) for _ in range(10 * given.rounds))
+    print(pairs.table("seconds"))
+    print(f"an RDD of two rows, drained and collected: median {bare:.4g} s")
+    print(f"a round that does nothing: {pairs.ratio:.3f} of an empty mapInArrow (bar: at most {FIXED})")
+    return pairs.ratio / FIXED
+
+
+def measure_reading(given: argparse.Namespace) -> float:
+    """Bytes that a task reads of its part in a second, once the part lies on its disk."""
+    speeds = []
+    with session("rounds_overhead") as spark, jobs_of(spark, given.rows) as jobs:
+        for number in range(given.rounds + 1):
+            _, notes = jobs.run(Read(), {"x": 0})
+            found = [read / took for read, took in notes]
+            print(f"round {number}, GB/s:", *(f"{each / 1e9:.3g}" for each in found), file=sys.stderr, flush=True)
+            speeds += found if number else []
+            size = notes[0][0]
+    speed = median(speeds)
+    spread = f"{min(speeds) / 1e9:.3g} to {max(speeds) / 1e9:.3g}"
+    print(f"reading a part of {size / 1e6:.0f} MB: {speed / 1e9:.3g} GB/s a task ({spread}; bar: at least 1)")
+    return READING / speed
+
+
+def measure_large(given: argparse.Namespace) -> float:
+    """Models that the driver's Python grows by while a large one is averaged."""
+    with session("rounds_overhead", mebibytes=given.mebibytes) as spark:
+        limit = spark.conf.get("spark.driver.maxResultSize", "1g")
+        found = average(spark, rounds=2, width=given.width)
+    times = ", ".join(f"{each:.3g}" for each in found.rounds)
+    print(f"{found.model / 1e6:.0f} MB over 8 parts, driver's result limit {limit}: rounds of {times} s")
+    copies = found.python / found.model
+    print(f"the driver's JVM grew by {found.jvm / found.model:.2f} models")
+    print(f"the driver's Python grew by {copies:.2f} models (bar: under {COPIES:g})")
+    return copies / COPIES
+
+
+def measure_slots(given: argparse.Namespace) -> float:
+    """A pass of Parallel SGD over two parts on one slot, against the same on two."""
+    pairs = interleave(
+        Side("one slot", lambda: training(1, given.rows // 2)),
+        Side("two slots", lambda: training(2, given.rows // 2)),
+        rounds=given.rounds,
+        warmups=0,
+    )
+    print(pairs.table("seconds"))
+    print(f"two slots: {pairs.ratio:.3f} times faster than one (bar: at least {SLOTS})")
+    return SLOTS / pairs.ratio
+
+
+def training(slots: int, rows: int) -> float:
+    """Seconds of a pass on so many executors, the median of a few after the first."""
+    times: list[float] = []
+
+    def listener(row: dict[str, Any]) -> None:
+        times.append(row["seconds"])
+
+    objective = Objective(partial(mlp, 28, 256, 256, 1), nn.MSELoss(), sgd)
+    algorithm = ParallelSGD(rounds=PASSES + 1, batch_size=256)
+    with session("rounds_overhead", executors=slots) as spark, jobs_of(spark, rows) as jobs:
+        Rounds(algorithm, objective, listener=listener).run(jobs)
+    return median(times[1:])
+
+
+def jobs_of(spark: SparkSession, rows: int) -> Any:
+    """So many rows in two parts."""
+    frame: DataFrame = samples(spark, rows, partitions=2)
+    return SparkCluster(spark, 2).map_reduce(frame, COLUMNS, parts=2)
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
+    "fixed": measure_fixed,
+    "reading": measure_reading,
+    "large": measure_large,
+    "slots": measure_slots,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the parts that are asked for."""
+    parser = options(__doc__, rounds=3, rows=800_000)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
+    )
+    parser.add_argument("--width", type=int, default=9_985, help="of the large model (default %(default)s)")
+    parser.add_argument("--mebibytes", type=int, default=3072, help="executors' JVMs with it (default %(default)s)")
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.parts if part not in MEASURES]
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
+    print(environment())
+    figures = {}
+    for part in given.parts or MEASURES:
+        print(flush=True)
+        figures[part] = MEASURES[part](given)
+    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
+    print("\nof each bar:", shares, "- the largest counts")
+    print(verdict(max(figures.values()), BAR))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the rounds of this benchmark do; executors import it by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from sparkdl.feed.part import Part
+from sparkdl.map_reduce import Tensors
+from sparkdl.tensors import Ragged
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Counts a part's rows without reading them."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """See ``RoundWork``."""
+        return {"rows": torch.tensor(part.rows)}, None
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """See ``RoundWork``."""
+        return {name: tensor + other[name] for name, tensor in one.items()}
+
+
+@dataclass(frozen=True)
+class Read(Nothing):
+    """Adds up every value of a part; the note is what it read, in bytes, and the seconds."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """See ``RoundWork``."""
+        start = time.perf_counter()
+        read, total = 0, torch.zeros((), dtype=torch.float64)
+        for tensor in part.tensors.values():
+            assert not isinstance(tensor, Ragged)
+            total += tensor.sum()
+            read += tensor.nbytes
+        return {"total": total}, (read, time.perf_counter() - start)
+
+
+def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What mapInArrow runs on the other side: it takes its input and says how many rows there were."""
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], names=["rows"])
+
+
+def counted(rows: Iterable[Any]) -> list[int]:
+    """The same for an RDD."""
+    return [sum(1 for _ in rows)]

@@ -1,0 +1,56 @@
+"""The a9a data set, scaled, as both sides read it; and the model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.ml.linalg import SparseVector, VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField, StructType
+from torch import nn
+
+from benchmarks.session import ROOT, materialised
+
+FEATURES = 123
+
+
+def a9a() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Features ``[rows, 123]`` with a standard deviation of 1, not centred, and labels 0 and 1."""
+    folder = Path(os.environ.get("SPARKDL_DATA", ROOT / "../shared/data"))
+    lines = (folder / "a9a").read_text(encoding="utf-8").splitlines()
+    features, labels = np.zeros((len(lines), FEATURES)), np.zeros(len(lines))
+    for row, line in enumerate(lines):
+        label, *entries = line.split()
+        labels[row] = float(label) > 0
+        for entry in entries:
+            place, _, value = entry.partition(":")
+            features[row, int(place) - 1] = float(value)
+    spread = features.std(0, ddof=1)
+    return features / np.where(spread > 0, spread, 1.0), labels
+
+
+def frames(spark: SparkSession, *, partitions: int) -> tuple[DataFrame, DataFrame]:
+    """The same rows twice, persisted: as sparse vectors for MLlib, and as arrays of doubles."""
+    features, labels = a9a()
+    sparse, dense = [], []
+    for row, (values, label) in enumerate(zip(features, labels, strict=True)):
+        places = np.flatnonzero(values)
+        sparse.append((SparseVector(FEATURES, places, values[places]), float(label)))
+        dense.append((row, values.tolist(), float(label)))
+    label = StructField("label", DoubleType())
+    vectors = StructType([StructField("features", VectorUDT()), label])
+    arrays = StructType([StructField("id", LongType()), StructField("features", ArrayType(DoubleType())), label])
+    made = [spark.createDataFrame(rows, kind) for rows, kind in ((sparse, vectors), (dense, arrays))]
+    one, other = (materialised(frame.repartition(partitions)) for frame in made)
+    return one, other
+
+
+def logistic() -> nn.Module:
+    """Logistic regression from zero, where MLlib begins too, but for its intercept."""
+    model = nn.Linear(FEATURES, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model

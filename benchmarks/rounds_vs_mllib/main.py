@@ -1,0 +1,134 @@
+"""L-BFGS by rounds against MLlib's LogisticRegression: the time of an evaluation, and to the same objective.
+
+Both minimise the mean logistic loss of a9a plus ``l2/2 ||w||^2``, the intercept not penalised, over the same scaled
+features, in double precision, on the same two executors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from pyspark.ml.classification import LogisticRegression
+from pyspark.sql import DataFrame
+from torch import nn
+
+from benchmarks.pairs import Side, environment, interleave, options, verdict
+from benchmarks.rounds_vs_mllib.data import frames, logistic
+from benchmarks.session import session
+from sparkdl import SparkCluster
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.map_reduce import Jobs
+from sparkdl.objective import Objective
+from sparkdl.rounds.lbfgs import LBFGS
+from sparkdl.rounds.run import Rounds
+
+BAR = "at most 3"
+
+L2 = 1e-4
+NEAR = 1e-4  # of the optimum, relative
+COLUMNS = Columns((Column("features"),), Column("label", "float64"), row_id=Column("id", "int64"), floating="float64")
+
+
+@dataclass
+class Curve:
+    """Objectives, and the seconds after which each was known."""
+
+    values: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def steps(self, optimum: float) -> int:
+        """Entries until one is near the optimum."""
+        return next(step for step, value in enumerate(self.values, start=1) if value <= optimum * (1 + NEAR))
+
+
+class Rounded:
+    """L-BFGS by rounds."""
+
+    def __init__(self, frame: DataFrame, evaluations: int) -> None:
+        self.curves: list[Curve] = []
+        self.packing: list[float] = []
+        self._frame, self._evaluations = frame, evaluations
+
+    def per_evaluation(self) -> float:
+        """Seconds of an evaluation, the data being packed."""
+        start = time.perf_counter()
+        with self._packed() as jobs:
+            self.packing.append(time.perf_counter() - start)
+            curve, start = Curve(), time.perf_counter()
+
+            def listener(row: dict[str, Any]) -> None:
+                curve.values.append(row["objective"])
+                curve.times.append(time.perf_counter() - start)
+
+            objective = Objective(logistic, nn.BCEWithLogitsLoss(), precision="fp64")
+            algorithm = LBFGS(l2=L2, tolerance=0.0, progress=0.0)
+            Rounds(algorithm, objective, max_rounds=self._evaluations, listener=listener).run(jobs)
+        self.curves.append(curve)
+        return curve.times[-1] / len(curve.times)
+
+    def _packed(self) -> AbstractContextManager[Jobs]:
+        return SparkCluster(self._frame.sparkSession, 2).map_reduce(self._frame, COLUMNS, parts=2)
+
+
+class Classic:
+    """MLlib's LogisticRegression."""
+
+    def __init__(self, frame: DataFrame, iterations: int) -> None:
+        self.values: list[float] = []
+        self._frame, self._iterations = frame, iterations
+
+    def per_iteration(self) -> float:
+        """Seconds of an iteration: what the last ones add to a fit of one."""
+        few, _ = self._fit(1)
+        many, count = self._fit(self._iterations)
+        return (many - few) / (count - 1)
+
+    def until(self, optimum: float) -> float:
+        """Seconds of a fit that ends near the optimum."""
+        steps = Curve(self.values).steps(optimum) - 1  # the first value is that of the start
+        return self._fit(steps)[0]
+
+    def _fit(self, iterations: int) -> tuple[float, int]:
+        estimator = LogisticRegression(
+            regParam=L2, elasticNetParam=0.0, standardization=False, maxIter=iterations, tol=1e-12
+        )
+        start = time.perf_counter()
+        summary = estimator.fit(self._frame).summary
+        took = time.perf_counter() - start
+        if iterations == self._iterations:
+            self.values = [float(value) for value in summary.objectiveHistory]
+        return took, int(summary.totalIterations)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, rounds=5)
+    parser.add_argument("--evaluations", type=int, default=100, help="of each run (default %(default)s)")
+    given = parser.parse_args(arguments)
+    print(environment())
+    with session("rounds_vs_mllib") as spark:
+        vectors, arrays = frames(spark, partitions=2)
+        ours, theirs = Rounded(arrays, given.evaluations), Classic(vectors, given.evaluations)
+        pairs = interleave(
+            Side("an evaluation", ours.per_evaluation), Side("an iteration", theirs.per_iteration), rounds=given.rounds
+        )
+        optimum = min(*theirs.values, *(min(curve.values) for curve in ours.curves))
+        whole = median(theirs.until(optimum) for _ in range(given.rounds))
+    print(pairs.table("seconds"))
+    curves = ours.curves[-given.rounds :]
+    steps = curves[-1].steps(optimum)
+    loop = median(curve.times[steps - 1] for curve in curves)
+    packing = median(ours.packing[-given.rounds :])
+    print(f"the least objective that either side has found: {optimum:.9f}")
+    print(f"to within {NEAR:g} of it, rounds: {steps} evaluations, {loop:.4g} s and {packing:.4g} s of packing before")
+    print(f"the same, MLlib: {Curve(theirs.values).steps(optimum) - 1} iterations, {whole:.4g} s")
+    print(f"to the optimum: {(loop + packing) / whole:.3g} of MLlib's time; without packing {loop / whole:.3g}")
+    print(verdict(pairs.ratio, BAR))
+
+
+if __name__ == "__main__":
+    main()

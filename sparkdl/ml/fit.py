@@ -1,0 +1,103 @@
+"""What a fit is given and what it brings back, whichever plane it runs on; and fits on the gang plane."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from sparkdl.feed.columns import Columns
+from sparkdl.ml.recovery import keeping, make_supervisor
+from sparkdl.ml.report import make_report, scalar_output
+from sparkdl.objective import Objective
+from sparkdl.program import Signature
+from sparkdl.progress import Progress
+from sparkdl.run import Run
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.train import Trained
+
+if TYPE_CHECKING:
+    from sparkdl.ml.estimator import GangEstimator
+
+_UNUSED = ("maxRounds", "timeBudget")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit is given.
+
+    Attributes:
+        data: the rows.
+        columns: which of their columns become which tensors.
+        objective: what is minimised.
+        run: where it keeps what it leaves behind.
+        configuration: the estimator's Params, as JSON values by name.
+    """
+
+    data: DataFrame
+    columns: Columns
+    objective: Objective
+    run: Run
+    configuration: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit brings back.
+
+    Attributes:
+        weights: of the model, safetensors.
+        history: a row per epoch or round.
+        report: what it took.
+        scalar: whether the model's output is one number for each row.
+        signature: shape and dtype of a row of each input; None where they have several.
+    """
+
+    weights: bytes
+    history: list[dict[str, Any]]
+    report: dict[str, Any]
+    scalar: bool
+    signature: Signature | None
+
+
+def make_cluster(estimator: GangEstimator, fit: Fit) -> SparkCluster:
+    """The cluster of the rows' session, as the Params have it."""
+    return SparkCluster(
+        fit.data.sparkSession,
+        estimator.getNumWorkers(),
+        device=estimator.getDevice(),
+        slot_wait=estimator.getSlotWait(),
+        allow_plaintext=estimator.getAllowPlaintext(),
+        events=fit.run.events,
+    )
+
+
+def fit_gang(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted:
+    """Train on a gang, again where it fails.
+
+    Raises:
+        InvalidInput: a Param or a column cannot be used.
+        SparkdlError: the gang failed, and it is not worth another attempt.
+    """
+    start = time.monotonic()
+    estimator.warn_of_unused(_UNUSED)
+    training, cluster = estimator.training(), make_cluster(estimator, fit)
+    with keeping(fit.run.directory, estimator.getCheckpointEvery(), fit.configuration) as keeper:
+        supervisor = make_supervisor(cluster, estimator, keeper)
+        fit.run.save("config", fit.configuration)
+        members: list[Trained] = supervisor.gang(
+            replace(training, keeper=keeper),
+            fit.data,
+            fit.columns,
+            listener=progress,
+            attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
+        )
+    return Fitted(
+        members[0].weights,
+        members[0].history,
+        make_report(members, time.monotonic() - start, supervisor),
+        scalar_output([member.report["output"] for member in members]),
+        next((member.report["inputs"] for member in members if member.report["inputs"]), None),
+    )

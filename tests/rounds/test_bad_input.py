@@ -1,0 +1,95 @@
+"""What cannot work is said with the part and the round where it was seen; what is merely odd works."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.local_rounds import InlineJobs, dealt
+from sparkdl.objective import Objective
+from sparkdl.rounds.admm import ConsensusADMM
+from sparkdl.rounds.averaging import ParallelSGD
+from sparkdl.rounds.lbfgs import LBFGS
+from sparkdl.rounds.run import Rounds
+from sparkdl.rounds.solvers import Quadratic, Smooth, Steps
+from sparkdl.state import pack_state
+from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
+
+ALGORITHMS = [
+    ParallelSGD(),
+    LBFGS(),
+    ConsensusADMM(solver=Smooth()),
+    ConsensusADMM(solver=Quadratic()),
+    ConsensusADMM(solver=Steps()),
+]
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
+
+
+def tables(**columns: np.ndarray) -> list[pa.Table]:
+    """The data in three tables, with other columns."""
+    table = pa.table({name: list(array) for name, array in (data() | columns).items()})
+    return [table.slice(0, 30), table.slice(30, 30), table.slice(60, 30)]
+
+
+@each_algorithm
+def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_path):
+    x = data()["x"]
+    x[70] = 1e200  # its square is infinite
+    jobs = InlineJobs(dealt(tables(x=x), COLUMNS, 3))
+    with pytest.raises(InvalidInput, match=r"part 2 in round [01]: .*not finite"):
+        Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
+
+
+@pytest.mark.parametrize("algorithm", [ParallelSGD(), ConsensusADMM(solver=Steps())], ids=str)
+def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
+    wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
+    jobs = InlineJobs(dealt(tables(), COLUMNS, 3))
+    with pytest.raises(InvalidInput, match=r"part 0 in round [01]: .*not finite; lower the learning rate"):
+        Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
+
+
+@each_algorithm
+def test_rows_that_all_weigh_nothing_are_refused(algorithm, tmp_path):
+    jobs = InlineJobs(dealt(tables(w=np.zeros(90)), COLUMNS, 3))
+    with pytest.raises(InvalidInput, match="no row weighs anything"):
+        Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
+
+
+@each_algorithm
+def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
+    w = data()["w"]
+    w[60:] = 0.0
+    found = dealt(tables(w=w), COLUMNS, 3)
+    whole = Rounds(algorithm, objective(), memories=str(tmp_path / "all"), max_rounds=4).run(InlineJobs(found))[0]
+    two = dealt(tables(w=w)[:2], COLUMNS, 2)
+    state = Rounds(algorithm, objective(), memories=str(tmp_path / "two"), max_rounds=4).run(InlineJobs(two))[0]
+    for name, tensor in state["weights"].items():
+        assert torch.allclose(tensor, whole["weights"][name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ParallelSGD(rounds=200, batch_size=8),
+        LBFGS(history=5, tolerance=0.0, progress=0.0),
+        ConsensusADMM(solver=Quadratic(), absolute=0.0, relative=0.0),
+    ],
+    ids=str,
+)
+def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
+    """The columns differ by a factor of ten thousand, which L-BFGS is not done with by then."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(24, 12)) * np.logspace(-3, 1, 12)
+    table = {"x": x, "y": random.normal(size=24), "w": np.ones(24), "client": np.zeros(24, np.int64)}
+    wanted = Objective(partial(nn.Linear, 12, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e-4), precision="fp64")
+    found = states(algorithm, dealt(table, COLUMNS, 2), 200, wanted)
+    if isinstance(algorithm, LBFGS):
+        assert not algorithm.done(found[-1])
+    sizes = [len(pack_state(state)) for state in found[20:]]
+    assert max(sizes[80:]) <= 1.02 * max(sizes[:80])
