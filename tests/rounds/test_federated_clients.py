@@ -76,15 +76,6 @@ def test_every_row_is_one_clients():
     assert found[3] == [3, 8, 13, 18, 23]
 
 
-def test_rows_for_validation_are_nobodys():
-    columns = Columns(
-        (Column("x"), Column("id", "int64")), Column("y"), validation=Column("v"), client=CLIENT, floating="float64"
-    )
-    ids = np.arange(ROWS)
-    found = clients_of(table(ids % 3, id=ids, v=(ids % 3 == 1) | (ids == 0)), columns)
-    assert found == {0: list(range(3, ROWS, 3)), 2: list(range(2, ROWS, 3))}
-
-
 # ---- columns as they come ----------------------------------------------------------------------------------------
 
 
@@ -181,10 +172,21 @@ def test_clients_weigh_what_their_rows_do():
     assert torch.allclose(weighed["weights"]["weight"], plain["weights"]["weight"], rtol=0, atol=1e-14)
 
 
+VALIDATED = Columns((Column("x"),), Column("y"), validation=Column("v"), client=CLIENT, floating="float64")
+
+
+def test_rows_for_validation_train_nobody():
+    client = np.arange(ROWS) % 3
+    held = (client == 1) | (np.arange(ROWS) == 0)
+    state, history = run(table(client, v=held), VALIDATED)
+    assert [row["clients"] for row in history] == [2, 2]
+    without, _ = run(table(client).filter(pa.array(~held)))
+    assert torch.allclose(state["weights"]["weight"], without["weights"]["weight"], rtol=0, atol=1e-14)
+
+
 def test_all_rows_are_for_validation():
-    columns = Columns((Column("x"),), Column("y"), validation=Column("v"), client=CLIENT, floating="float64")
-    with pytest.raises(InvalidInput, match="no row weighs anything"):
-        run(table(np.arange(ROWS) % 4, v=np.ones(ROWS, bool)), columns)
+    with pytest.raises(InvalidInput, match="no rows to train on"):
+        run(table(np.arange(ROWS) % 4, v=np.ones(ROWS, bool)), VALIDATED)
 
 
 def test_a_client_for_every_row():
