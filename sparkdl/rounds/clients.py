@@ -16,10 +16,10 @@ from sparkdl.rounds.evaluation import alone
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of a part whose training rows weigh anything, in the order of their ids.
+    """The clients of a part whose rows weigh anything, in the order of their ids.
 
     Attributes:
-        part: the part's training rows, as a lone part.
+        part: the part's rows, as a lone part.
         ids: the clients' ids, int64 ``[clients]``.
         rows: positions of the part's rows, one client's behind the other's, ``[rows]``.
         bounds: of each client, its first position among ``rows`` and the one behind its last, ``[clients, 2]``.
@@ -44,9 +44,6 @@ class Clients:
         """
         column = _checked(part, name)
         own = alone(part, criterion)
-        if own.columns.validation is not None:
-            training, _ = own.split()
-            own = own.subset(training, (len(training),))
         stored = torch.arange(own.rows) if own.order is None else own.order.long()
         ordered, rows = torch.sort(numbers(own.tensors, column.name)[stored].long(), stable=True)
         ids, counts = torch.unique_consecutive(ordered, return_counts=True)

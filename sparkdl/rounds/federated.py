@@ -11,7 +11,7 @@ eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and batches of all of a client's
 Measuring the effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in
 heterogeneous networks, MLSys 2020 (FedProx, mu). With ``bits``, what a client sends, w - w_k, is rounded to so many
 bits a number, at random so that its mean stays: see ``sparkdl.rounds.quantisation``. K counts the clients whose
-training rows weigh anything.
+rows weigh anything.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""MNIST's 10 000 test images, dealt out to clients, and some of them held out."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from sparkdl.feed.columns import Column, Columns
+from sparkdl.feed.part import Part
+from sparkdl.objective import Objective
+from sparkdl.rounds import Algorithm, Memory, State, Update
+
+Array = npt.NDArray[Any]
+
+COLUMNS = Columns((Column("pixels"),), Column("digit", "int64"), client=Column("client", "int64"))
+DIGITS = 10
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images and the digits on them.
+
+    Attributes:
+        pixels: uint8 ``[rows, 784]``.
+        digits: int64 ``[rows]``.
+    """
+
+    pixels: Array
+    digits: Array
+
+    def __getitem__(self, rows: Array) -> Images:
+        return Images(self.pixels[rows], self.digits[rows])
+
+    def __len__(self) -> int:
+        return len(self.digits)
+
+
+def folder() -> Path:
+    """Where the data sets are: the folder that SPARKDL_DATA names, else ``../shared/data`` beside the checkout."""
+    return Path(os.environ.get("SPARKDL_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
+
+
+def mnist(held_out: float, seed: int) -> tuple[Images, Images]:
+    """The rows to train on, and those held out."""
+    with gzip.open(folder() / "t10k-images-idx3-ubyte.gz") as images:
+        pixels = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 784)
+    with gzip.open(folder() / "t10k-labels-idx1-ubyte.gz") as labels:
+        found = Images(pixels, np.frombuffer(labels.read(), np.uint8, offset=8).astype(np.int64))
+    order = np.random.default_rng(seed).permutation(len(found))
+    held = round(held_out * len(found))
+    return found[order[held:]], found[order[:held]]
+
+
+def alike(images: Images, clients: int) -> Array:
+    """Whose image it is, where all clients' are alike: the images are in random order."""
+    return np.arange(len(images)) * clients // len(images)
+
+
+def two_digits(images: Images, clients: int) -> Array:
+    """Whose image it is, where each client has images of two digits only, as McMahan et al. deal them out.
+
+    Each digit's images are cut into shards, and a client has a shard of its digit ``k mod 10`` and one of another.
+    """
+    owners = np.empty(len(images), np.int64)
+    wanted: list[list[int]] = [[] for _ in range(DIGITS)]
+    for client in range(clients):
+        digit = client % DIGITS
+        for each in (digit, (digit + 1 + client // DIGITS % (DIGITS - 1)) % DIGITS):
+            wanted[each].append(client)
+    for digit, those in enumerate(wanted):
+        for client, rows in zip(those, np.array_split(np.flatnonzero(images.digits == digit), len(those)), strict=True):
+            owners[rows] = client
+    return owners
+
+
+def tables(images: Images, owners: Array, parts: int) -> list[pa.Table]:
+    """A table for each part, with whole clients."""
+    found = []
+    for clients in np.array_split(np.unique(owners), parts):
+        rows = np.flatnonzero(np.isin(owners, clients))
+        pixels = pa.array((images.pixels[rows] / np.float32(255)).reshape(-1))
+        columns = {"digit": images.digits[rows], "client": owners[rows]}
+        found.append(pa.table({"pixels": pa.FixedSizeListArray.from_arrays(pixels, 784), **columns}))
+    return found
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An algorithm that is judged after every round, by rows held out, and is over once it is good enough.
+
+    Attributes:
+        algorithm: how rounds agree.
+        objective: whose model it is.
+        pixels: uint8 ``[rows, 784]``.
+        digits: int64 ``[rows]``.
+        enough: the accuracy; above 1 for none.
+    """
+
+    algorithm: Algorithm
+    objective: Objective
+    pixels: Tensor
+    digits: Tensor
+    enough: float
+
+    def init(self, objective: Objective, seed: int) -> State:
+        return {**self.algorithm.init(objective, seed), "accuracy": 0.0}
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        return self.algorithm.map(objective, state, part, memory)
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        return self.algorithm.reduce(one, other)
+
+    def apply(self, state: State, update: Update) -> State:
+        state = self.algorithm.apply(state, update)
+        module = self.objective.build().eval()
+        module.load_state_dict(state["weights"])
+        with torch.inference_mode():
+            right = module(self.pixels.float() / 255).argmax(1) == self.digits
+        return {**state, "accuracy": float(right.double().mean())}
+
+    def done(self, state: State) -> bool:
+        return bool(state["accuracy"] >= self.enough) or self.algorithm.done(state)
+
+    def row(self, state: State) -> dict[str, float | str]:
+        row = self.algorithm.row(state)
+        return {**row, "accuracy": state["accuracy"]} if row else row

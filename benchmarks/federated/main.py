@@ -1,0 +1,132 @@
+"""Rounds to an accuracy of 0.90: federated averaging against one step of all clients' gradients in a round."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from benchmarks.federated.digits import COLUMNS, Array, Images, Judged, alike, mnist, tables, two_digits
+from benchmarks.mlp import mlp
+from benchmarks.pairs import environment, verdict
+from sparkdl.cluster import InlineCluster
+from sparkdl.objective import Objective
+from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.run import Rounds
+
+BAR = "at least 5"
+ACCURACY = 0.90
+BUDGET = 40  # rounds that federated averaging may take, also where each client has two digits
+CLIENTS = 50
+HELD_OUT = 0.15
+PARTS = 5
+RATES = (0.1, 0.3, 1.0, 3.0)
+WHOLE = 10_000  # rows of a step: more than any client has
+
+FED_AVG = FederatedAveraging("client", fraction=0.2, epochs=5, batch_size=10)
+FED_SGD = FederatedAveraging("client", fraction=1.0, epochs=1, batch_size=WHOLE)
+
+network = partial(mlp, 784, 64, 10)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What came of one run.
+
+    Attributes:
+        rate: the clients' learning rate.
+        accuracies: on the rows held out, after each round.
+    """
+
+    rate: float
+    accuracies: tuple[float, ...]
+
+    @property
+    def rounds(self) -> float:
+        """Rounds to the accuracy; infinite where it was not reached."""
+        return len(self.accuracies) if self.accuracies[-1] >= ACCURACY else math.inf
+
+
+class Bench:
+    """The clients' rows, dealt out in one way, and those held out.
+
+    Args:
+        split: whose image it is, of the images and the number of clients.
+        seed: of the rows held out, and of the runs.
+    """
+
+    def __init__(self, split: Callable[[Images, int], Array], seed: int = 0) -> None:
+        images, held = mnist(HELD_OUT, seed)
+        self._data = tables(images, split(images, CLIENTS), PARTS)
+        self._pixels, self._digits = torch.tensor(held.pixels), torch.tensor(held.digits)
+        self._seed = seed
+
+    def run(self, algorithm: FederatedAveraging, rate: float) -> Curve:
+        """Rounds until the accuracy is reached, or there were too many."""
+        objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=rate))
+        judged = Judged(algorithm, objective, self._pixels, self._digits, ACCURACY)
+        with InlineCluster().map_reduce(self._data, COLUMNS, parts=PARTS) as jobs:
+            _, history = Rounds(judged, objective, seed=self._seed).run(jobs)
+        return Curve(rate, tuple(row["accuracy"] for row in history if "accuracy" in row))
+
+    def runs(self, name: str, algorithm: FederatedAveraging, rates: Sequence[float]) -> list[Curve]:
+        """A run for each rate; prints a line with their rounds."""
+        print(f"{name:<22}", end="", flush=True)
+        curves = []
+        for rate in rates:
+            curves.append(self.run(algorithm, rate))
+            print(f"{_rounds(curves[-1].rounds):>8}", end="", flush=True)
+        print()
+        return curves
+
+
+def best(curves: Sequence[Curve]) -> Curve:
+    """The one that needs the fewest rounds."""
+    return min(curves, key=lambda curve: (curve.rounds, -max(curve.accuracies)))
+
+
+def _rounds(rounds: float) -> str:
+    return "-" if rounds == math.inf else f"{rounds:.0f}"
+
+
+def table(curves: Mapping[str, Curve]) -> str:
+    """Accuracy by round: of the first rounds, and of each curve's last."""
+    longest = max(len(curve.accuracies) for curve in curves.values())
+    shown = {round_ for step in (1, 10, 100) for round_ in (step, 2 * step, 3 * step, 5 * step) if round_ <= longest}
+    shown |= {len(curve.accuracies) for curve in curves.values()}
+    lines = [f"{'round':<8}" + "".join(f"{name:>22}" for name in curves)]
+    for number in sorted(shown):
+        found = [curve.accuracies[number - 1 : number] for curve in curves.values()]
+        lines.append(f"{number:<8}" + "".join(f"{each[0]:>22.3f}" if each else f"{'':>22}" for each in found))
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of FedSGD at most (default %(default)s)")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates (default %(default)s)")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # the figures depend on nothing but the seed
+    print(environment())
+    print(f"{'rounds, by rate':<22}" + "".join(f"{rate:>8}" for rate in given.rates))
+    fed_avg, fed_sgd = replace(FED_AVG, rounds=min(BUDGET, given.rounds)), replace(FED_SGD, rounds=given.rounds)
+    averaging = Bench(alike).runs("FedAvg", fed_avg, given.rates)
+    steps = Bench(alike).runs("FedSGD", fed_sgd, given.rates)
+    # Rates at which clients who are alike do not get there are too high for clients who are not.
+    lower = [curve.rate for curve in averaging if curve.rounds < math.inf] or given.rates[:1]
+    unlike = Bench(two_digits).runs("FedAvg, two digits", fed_avg, lower)
+    curves = {"FedAvg": best(averaging), "FedSGD": best(steps), "FedAvg, two digits": best(unlike)}
+    named = {f"{name} ({curve.rate})": curve for name, curve in curves.items()}
+    print(table(named))
+    print(f"two digits a client: {_rounds(curves['FedAvg, two digits'].rounds)} rounds (budget: {BUDGET})")
+    # A run that did not get there counts as one that did in its last round.
+    print(verdict(len(curves["FedSGD"].accuracies) / len(curves["FedAvg"].accuracies), BAR))
+
+
+if __name__ == "__main__":
+    main()
