@@ -46,7 +46,7 @@ def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_p
         Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
-@pytest.mark.parametrize("algorithm", [ParallelSGD(), ConsensusADMM(solver=Steps())], ids=str)
+@pytest.mark.parametrize("algorithm", [ParallelSGD(batch_size=8), ConsensusADMM(solver=Steps(batch_size=8))], ids=str)
 def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
     jobs = InlineJobs(dealt(tables(), COLUMNS, 3))
