@@ -94,18 +94,15 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
 
 
 def test_slow_parts_are_mapped_twice_and_count_once(cluster, tmp_path, quiet):
-    """A part waits until somebody else maps it as well."""
+    """A part waits until somebody else maps it as well: nobody would, but for speculation."""
     expected = quiet(ADMM)
     faults = [Fault("hold", part, number, f"{tmp_path}/{number}", "map") for number, part in ((0, 1), (2, 1), (4, 2))]
     found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
     assert found == expected
     for fault in faults:
         assert Path(f"{fault.mark}.go").exists()
+        assert not Path(f"{fault.mark}.late").exists()
         assert len({call.pid for call in calls(tmp_path, fault.step, fault.rank)}) >= 2
-    # The first time both copies build the part, so that the second time both hosts have it.
-    for number in (0, 2):
-        assert {call.host for call in calls(tmp_path, number, 1)} == {"one", "two"}
-        assert {call.attempt for call in calls(tmp_path, number, 1)} >= {0, 1}
     cluster.gang_gone()
 
 
