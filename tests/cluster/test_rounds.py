@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.driving import Driver
+from tests.cluster.driving import PATIENCE, Driver
 from tests.cluster.standalone import Standalone
 from tests.faults import Fault
 from tests.faults.round_runs import PARTS, ROUNDS, assert_as_if_nothing_had_happened, on_spark
 from tests.faults.rounds import DRIVER, calls
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ADMM = "ConsensusADMM"
 
@@ -84,7 +84,7 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
     ]
     for fault in faults:
         driver = start(cluster.driver(), tmp_path, ADMM, faults)
-        driver.until(Path(fault.mark).exists, f"the {fault.phase} of round {fault.step}")
+        driver.until(Path(fault.mark).exists, f"the {fault.phase} of round {fault.step}", timeout=PATIENCE)
         driver.kill()
         cluster.nothing_left()
     found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
@@ -111,7 +111,7 @@ def test_executors_come_and_go(cluster, tmp_path, quiet):
     expected = quiet(ADMM)
     driver = cluster.driver(settled=False, **COMING_AND_GOING)
     try:
-        found = start(driver, tmp_path, ADMM, [], [2]).result()
+        found = start(driver, tmp_path, ADMM, [], [2]).result(2 * PATIENCE)
     finally:
         cluster.end_driver()
     assert_as_if_nothing_had_happened(found, expected, tmp_path, ADMM)
