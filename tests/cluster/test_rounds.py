@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.driving import Driver
+from tests.cluster.driving import PATIENCE, Driver
 from tests.cluster.standalone import Standalone
 from tests.faults import Fault
 from tests.faults.round_runs import PARTS, ROUNDS, assert_as_if_nothing_had_happened, on_spark
 from tests.faults.rounds import DRIVER, calls
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ADMM = "ConsensusADMM"
 
@@ -30,9 +30,9 @@ SPECULATION = {
 COMING_AND_GOING = {
     "dynamicAllocation__enabled": "true",
     "dynamicAllocation__shuffleTracking__enabled": "true",
-    "dynamicAllocation__shuffleTracking__timeout": "1s",
-    "dynamicAllocation__cachedExecutorIdleTimeout": "1s",
-    "dynamicAllocation__executorIdleTimeout": "1s",
+    "dynamicAllocation__shuffleTracking__timeout": "4s",
+    "dynamicAllocation__cachedExecutorIdleTimeout": "4s",
+    "dynamicAllocation__executorIdleTimeout": "4s",
     "dynamicAllocation__maxExecutors": "2",
 }
 
@@ -84,7 +84,7 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
     ]
     for fault in faults:
         driver = start(cluster.driver(), tmp_path, ADMM, faults)
-        driver.until(Path(fault.mark).exists, f"the {fault.phase} of round {fault.step}")
+        driver.until(Path(fault.mark).exists, f"the {fault.phase} of round {fault.step}", timeout=PATIENCE)
         driver.kill()
         cluster.nothing_left()
     found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
@@ -94,29 +94,25 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
 
 
 def test_slow_parts_are_mapped_twice_and_count_once(cluster, tmp_path, quiet):
-    """A part waits until somebody else maps it as well."""
+    """A part waits until somebody else maps it as well: nobody would, but for speculation."""
     expected = quiet(ADMM)
     faults = [Fault("hold", part, number, f"{tmp_path}/{number}", "map") for number, part in ((0, 1), (2, 1), (4, 2))]
     found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
     assert found == expected
     for fault in faults:
         assert Path(f"{fault.mark}.go").exists()
+        assert not Path(f"{fault.mark}.late").exists()
         assert len({call.pid for call in calls(tmp_path, fault.step, fault.rank)}) >= 2
-    # The first time both copies build the part, so that the second time both hosts have it.
-    for number in (0, 2):
-        assert {call.host for call in calls(tmp_path, number, 1)} == {"one", "two"}
-        assert {call.attempt for call in calls(tmp_path, number, 1)} >= {0, 1}
     cluster.gang_gone()
 
 
 def test_executors_come_and_go(cluster, tmp_path, quiet):
-    """Twice all of them leave between two rounds, and with them everything but the memories."""
+    """There are none in the beginning; between two rounds all leave, and with them everything but the memories."""
     expected = quiet(ADMM)
     driver = cluster.driver(settled=False, **COMING_AND_GOING)
     try:
-        found = start(driver, tmp_path, ADMM, [], [1, 3]).result()
+        found = start(driver, tmp_path, ADMM, [], [2]).result(2 * PATIENCE)
     finally:
         cluster.end_driver()
     assert_as_if_nothing_had_happened(found, expected, tmp_path, ADMM)
-    assert not workers(tmp_path, 1) & workers(tmp_path, 2)
-    assert not workers(tmp_path, 3) & workers(tmp_path, 4)
+    assert not workers(tmp_path, 2) & workers(tmp_path, 3)

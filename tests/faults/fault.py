@@ -30,7 +30,7 @@ class Fault:
             device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the process
             that started the member, ``"freeze"`` stops the whole process group, ``"executor"`` kills the Spark
             executor that it works for, ``"hold"`` waits for a file ``<mark>.go``, which somebody outside makes, or
-            whoever comes to the same place.
+            whoever comes to the same place, and leaves ``<mark>.late`` where nobody does.
         rank: of the member.
         step: the step in which, after which, or whose checkpoint; see ``phase``. Before the first step: how many
             faults with marks in the same folder have happened before.
@@ -107,7 +107,11 @@ def _kill_executor(mark: str) -> None:
 
 
 def _hold(mark: str) -> None:
-    wait_for(Path(f"{mark}.go"))
+    try:
+        wait_for(Path(f"{mark}.go"))
+    except TimeoutError:
+        Path(f"{mark}.late").touch()
+        raise
 
 
 _WAYS: dict[str, Callable[[str], None]] = {
