@@ -36,7 +36,7 @@ from sparkdl.feed.part import Part
 from sparkdl.feed.spool import Spool
 from sparkdl.tensors import DTYPES, Input, Ragged
 
-BYTES = 16 << 20
+BYTES = 4 << 20
 """Bytes of a block, about: more makes Spark's rows clumsy, fewer costs time for each."""
 
 _ABOUT = "part.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,24 +128,29 @@ class MapTask:
         else:
             yield from self._map(store, index)
 
-    def build(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def build(self, rows: Iterable[Any]) -> Iterator[Row]:
         """Write the part whose blocks come, unless it is here, and map it."""
         spare_imports()
-        rows = (row for batch in batches for row in zip(batch.column("part"), batch.column("payload"), strict=True))
-        first = next(rows, None)
+        remaining = iter(rows)
+        first = next(remaining, None)
         if first is None:
             return
-        index = first[0].as_py()
-        store = _store(self.key, index)
-        if not store.has(index):
-            with store.writing(index) as append:
-                append(first[1].as_buffer())
-                for _, payload in rows:
-                    append(payload.as_buffer())
+        store = _store(self.key, first.part)
+        if not store.has(first.part):
+            with store.writing(first.part) as append:
+                append(first.payload)
+                for row in remaining:
+                    append(row.payload)
+        for _ in remaining:
+            continue
+        yield from self._map(store, first.part)
+
+    def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[Row]:
+        """``build`` for the parts that are wanted, nothing for the others."""
+        if index in wanted:
+            yield from self.build(rows)
         for _ in rows:
             continue
-        for row in self._map(store, index):
-            yield _batch(PIECES, *row)
 
     def _map(self, store: Store, index: int) -> Iterator[Row]:
         found = self._mapped(store, index)
@@ -259,6 +264,23 @@ class ReduceTask:
 def _reduced(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
     [tensor] = tree.result().values()
     return _batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
+
+
+def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
+    """Part, rows and description of a packed partition that has rows."""
+    for row in rows:
+        if row.block == 0:
+            yield row.part, row.rows, row.about
+
+
+def results(rows: Iterable[Row]) -> Iterator[Row]:
+    """What is not a piece."""
+    return (row for row in rows if row[1] < 0)
+
+
+def pieces(rows: Iterable[Row]) -> Iterator[Row]:
+    """What is."""
+    return (row for row in rows if row[1] >= 0)
 
 
 def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:
