@@ -13,6 +13,7 @@ ever hold many copies of a model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.round_results import Results, assembled
-from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, drop, heads
+from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
 from sparkdl.state import pack_state
 
 Held = TypeVar("Held", RDD[Any], DataFrame)
@@ -89,6 +90,7 @@ class SparkJobs:
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
         self._places: set[str] = set()
+        self._work: tuple[bytes, Any] | None = None  # the digest of the last one that was large, and its broadcast
         self._large: bool | None = None  # whether results have to be cut, as far as is known
         # mapInArrow looks columns up by name, and a dot in a name means a field to it.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
@@ -128,7 +130,7 @@ class SparkJobs:
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
-        packed = pack_state(state)
+        shipped, packed = self._shipped(work), pack_state(state)
         if self._large is None:
             self._large = len(packed) * len(self.parts) > _DIRECT
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
@@ -137,7 +139,7 @@ class SparkJobs:
         try:
             for _ in range(_TRIES):
                 task = MapTask(
-                    work=ship(work),
+                    work=shipped,
                     state=sent,
                     key=self._key,
                     columns=self._columns,
@@ -155,6 +157,22 @@ class SparkJobs:
         finally:
             if broadcast is not None:
                 broadcast.destroy()
+
+    def _shipped(self, work: RoundWork) -> Sent:
+        """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
+        shipped = ship(work)
+        if len(shipped) <= _INLINE:
+            return shipped
+        digest = hashlib.sha256(shipped).digest()
+        if self._work is None or self._work[0] != digest:
+            self._forget()
+            self._work = digest, self._spark.sparkContext.broadcast(shipped)
+        return self._work[1]
+
+    def _forget(self) -> None:
+        if self._work is not None:
+            self._work[1].destroy()
+        self._work = None
 
     def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """A round whose results the driver reduces; None if they are too large for that, or a part was lost."""
@@ -216,6 +234,7 @@ class SparkJobs:
         with suppress(PySparkException, Py4JError):
             for each in self._kept:
                 each.unpersist()
+            self._forget()
 
 
 def _held(data: Held, stack: ExitStack) -> Held:

@@ -40,6 +40,9 @@ RESULT = -1
 Row = tuple[int, int, str, bytes]
 """Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
 
+Sent = bytes | Any
+"""Bytes, inside of a task, or a broadcast of them."""
+
 _PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 
 
@@ -98,7 +101,7 @@ class MapTask:
     """Maps parts.
 
     Attributes:
-        work: the pickled ``RoundWork``.
+        work: the pickled ``RoundWork``, or a broadcast of it.
         state: the packed state, or a broadcast of it.
         key: of the packed data; their files on the executors lie under it.
         columns: what the tensors are for.
@@ -108,8 +111,8 @@ class MapTask:
         cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
     """
 
-    work: bytes
-    state: Any
+    work: Sent
+    state: Sent
     key: str
     columns: Columns
     parts: tuple[int, ...]
@@ -170,12 +173,11 @@ class MapTask:
     def _mapped(self, store: Store, index: int) -> Mapped:
         known = self.columns, self.parts, self.layout
         part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
-        state = self.state if isinstance(self.state, bytes) else self.state.value
         context = TaskContext.get()
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            return mapped(self.work, unpack_state(state), part)
+            return mapped(received(self.work), unpack_state(received(self.state)), part)
         finally:
             torch.set_num_threads(before)
 
@@ -238,15 +240,15 @@ class ReduceTask:
     """Reduces pieces that come in the order of their numbers, and of the parts within.
 
     Attributes:
-        work: the pickled ``RoundWork``.
+        work: the pickled ``RoundWork``, or a broadcast of it.
     """
 
-    work: bytes
+    work: Sent
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each piece; in place of its part it has the number of parts that there were of it."""
         spare_imports()
-        reduce, tree, parts, last = unship(self.work).reduce, None, 0, None
+        reduce, tree, parts, last = unship(received(self.work)).reduce, None, 0, None
         for batch in batches:
             for row in range(batch.num_rows):
                 _, piece, name, payload = (column[row] for column in batch.columns)
@@ -264,6 +266,12 @@ class ReduceTask:
 def _reduced(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
     [tensor] = tree.result().values()
     return _batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
+
+
+def received(sent: Sent) -> bytes:
+    """The bytes."""
+    found: bytes = sent if isinstance(sent, bytes) else sent.value
+    return found
 
 
 def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
