@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +80,8 @@ class PackTask:
             yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
             return
         about = json.dumps({**told, "layout": spool.layout()})
-        with store.writing(index) as append, closing(_blocks(spool, self.columns, index)) as blocks:
-            for block, payload in enumerate(blocks):
+        with store.writing(index) as append:
+            for block, payload in enumerate(_blocks(spool, self.columns, index)):
                 append(payload)
                 yield _batch(PACKED, index, block, spool.rows, about, payload)
 
