@@ -42,7 +42,7 @@ Held = TypeVar("Held", RDD[Any], DataFrame)
 
 _INLINE = 1 << 16  # bytes of a state that travels inside of the task
 _DIRECT = 64 << 20  # bytes of results that the driver reduces
-_REDUCED = 64 << 20  # bytes of what comes to the driver at a time, about, of what executors have reduced
+_REDUCED = 16 << 20  # bytes that come to the driver at a time, about, of what executors have reduced
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
 
