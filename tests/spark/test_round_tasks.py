@@ -66,7 +66,7 @@ def mapped(work: RoundWork, **options: Any) -> list[Row]:
 
 def pieces(rows: list[Row]) -> list[Row]:
     """The pieces as Spark sorts them, reduced."""
-    ordered = sorted(row for row in rows if row[1] >= 0)
+    ordered = sorted((row for row in rows if row[1] >= 0), key=lambda row: (row[1], row[0]))
     columns = [pa.array(column, kind) for column, kind in zip(zip(*ordered, strict=True), KINDS, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, names=["part", "piece", "name", "payload"])
     return [
@@ -162,7 +162,7 @@ def test_an_error_comes_as_a_result(disk: Path) -> None:
     for part, rows in enumerate(ROWS):
         pack(part, rows)
     results = Results(3)
-    results.take(mapped(Raises(kind=InvalidInput), most=0, cut=True))
+    results.take(row for row in mapped(Raises(kind=InvalidInput), most=0, cut=True) if row[1] < 0)
     with pytest.raises(InvalidInput, match="part 1 in round 2: no such thing"):
         settle(results.found, 2)
 
