@@ -44,6 +44,7 @@ _INLINE = 1 << 16  # bytes of a state that travels inside of the task
 _DIRECT = 64 << 20  # bytes of results that the driver reduces
 _REDUCED = 16 << 20  # bytes that come to the driver at a time, about, of what executors have reduced
 _TRIES = 4  # as Spark's spark.task.maxFailures
+_GONE = (PySparkException, Py4JError, AttributeError)  # the last one is how a context that was stopped fails
 
 
 @contextmanager
@@ -156,7 +157,8 @@ class SparkJobs:
             raise MemberLost(f"Spark gave up round {number}: {_first_lines(error)}", place=Place("map")) from error
         finally:
             if broadcast is not None:
-                broadcast.destroy()
+                with suppress(*_GONE):
+                    broadcast.destroy()
 
     def _shipped(self, work: RoundWork) -> Sent:
         """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
@@ -224,14 +226,14 @@ class SparkJobs:
         executors that have gone, went with them.
         """
         context = self._spark.sparkContext
-        with suppress(PySparkException, Py4JError):
+        with suppress(*_GONE):
             slots = max(2, context.defaultParallelism)
             for _ in range(_TRIES):
                 rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
                 self._places -= set(rows.collect())
                 if not self._places:
                     break
-        with suppress(PySparkException, Py4JError):
+        with suppress(*_GONE):
             for each in self._kept:
                 each.unpersist()
             self._forget()
