@@ -37,6 +37,7 @@ def session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT}/conf/log4j2.properties",
+        "spark.executor.memory": f"{mebibytes}m",  # a local cluster's own figure is the most that it may be
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # what is pickled by name is found there
         "spark.python.worker.reuse": "true",
         "spark.sql.debug.maxToStringFields": 1000,  # 28 expressions in a row are no reason for a warning
@@ -48,7 +49,6 @@ def session(
         settings |= {
             "spark.cores.max": executors,
             "spark.executor.cores": 1,
-            "spark.executor.memory": f"{mebibytes}m",
         }
     builder = SparkSession.builder.appName(name).master(master or f"local-cluster[{executors},1,{mebibytes}]")
     spark = builder.config(map=settings).getOrCreate()

@@ -27,7 +27,6 @@ from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
-from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.federated import FederatedAveraging
 from sparkdl.rounds.flat import flatten
 from sparkdl.rounds.lbfgs import LBFGS
@@ -320,14 +319,6 @@ def test_a_relative_run_directory_was_another_one_in_every_process(tmp_path, mon
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_client_weighed_as_much_as_all_rows_of_its_part() -> None:
-    # What some of a part's rows weigh was the sum over all that are stored. With a weight column every client of a part
-    # so had the same share in federated averaging, however few rows it had.
-    own = alone(rounds.parts_of(90)[0], rounds.objective().criterion())
-    weights = torch.from_numpy(rounds.data()["w"])
-    assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
 
 
 def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:

@@ -49,7 +49,7 @@ def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
-    """Two passes over 64 rows by ``ParallelSGD``."""
+    """So many passes over 64 rows by ``ParallelSGD``."""
     columns = Columns((Column("features"),), Column("label"))
     objective = Objective(partial(mlp, 28, width, width, 1), nn.MSELoss(), sgd)
     times: list[float] = []

@@ -77,7 +77,7 @@ def measure_large(given: argparse.Namespace) -> float:
     """Models that the driver's Python grows by while a large one is averaged."""
     with session("rounds_overhead", mebibytes=given.mebibytes) as spark:
         limit = spark.conf.get("spark.driver.maxResultSize", "1g")
-        found = average(spark, rounds=2, width=given.width)
+        found = average(spark, rounds=1, width=given.width)
     times = ", ".join(f"{each:.3g}" for each in found.rounds)
     print(f"{found.model / 1e6:.0f} MB over 8 parts, driver's result limit {limit}: rounds of {times} s")
     copies = found.python / found.model

@@ -20,7 +20,7 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,14 +36,14 @@ from sparkdl.feed.part import Part
 from sparkdl.feed.spool import Spool
 from sparkdl.tensors import DTYPES, Input, Ragged
 
-BYTES = 16 << 20
+BYTES = 4 << 20
 """Bytes of a block, about: more makes Spark's rows clumsy, fewer costs time for each."""
 
 _ABOUT = "part.json"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def pack(part: Part, *, size: int = BYTES) -> Generator[bytes, None, None]:
+def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
     """A part's rows as blocks of about ``size`` bytes; at least one, which has no rows where the part has none."""
     row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
     step = max(1, size // max(1, row))

@@ -1,7 +1,7 @@
 """Rounds on Spark: ordinary tasks, so that dynamic allocation, speculation and preemption do no harm.
 
-The rows are packed once, into a persisted DataFrame of blocks of tensors, in row-id order; the task that packs a part
-also writes it to a disk of its executor. Of each part one small row is cached there besides. A round is a job over
+The rows are packed once, into a persisted RDD of blocks of tensors, in row-id order; the task that packs a part also
+writes it to a disk of its executor. Of each part one small row is cached there besides. A round is a job over
 these rows alone, so its tasks run where they are cached, and map the part from its files. An executor that took another
 one's task and has no such files says so, and a second job maps what is missing from the blocks, and leaves the files.
 The plan of a round is always the same few steps, however many rounds there were.
@@ -13,15 +13,16 @@ ever hold many copies of a model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import StorageLevel
+from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,15 +32,19 @@ from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.map_reduce import RoundWork, Tensors, settle
 from sparkdl.shipping import ship
+from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.round_results import Results, assembled
-from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, drop
+from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
 from sparkdl.state import pack_state
+
+Held = TypeVar("Held", RDD[Any], DataFrame)
 
 _INLINE = 1 << 16  # bytes of a state that travels inside of the task
 _DIRECT = 64 << 20  # bytes of results that the driver reduces
-_REDUCED = 64 << 20  # bytes of what comes to the driver at a time, about, of what executors have reduced
+_REDUCED = 16 << 20  # bytes that come to the driver at a time, about, of what executors have reduced
 _TRIES = 4  # as Spark's spark.task.maxFailures
+_GONE = (PySparkException, Py4JError, AttributeError)  # the last one is how a context that was stopped fails
 
 
 @contextmanager
@@ -86,13 +91,13 @@ class SparkJobs:
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
         self._places: set[str] = set()
+        self._work: tuple[bytes, Any] | None = None  # the digest of the last one that was large, and its broadcast
         self._large: bool | None = None  # whether results have to be cut, as far as is known
         # mapInArrow looks columns up by name, and a dot in a name means a field to it.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
         pack = PackTask(columns, tuple(frame.columns), self._key)
-        numbered = plain.withColumn("part", F.spark_partition_id())
-        # On disk, where it is no one's loss: it is read again when an executor has no files of a part, or has gone.
-        self._packed = numbered.mapInArrow(pack.run, PACKED).persist(StorageLevel.DISK_ONLY)
+        self._blocks = plain.withColumn("part", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
+        self._kept: list[RDD[Any]] = []
 
     def look(self) -> None:
         """Pack the data.
@@ -100,8 +105,10 @@ class SparkJobs:
         Raises:
             InvalidInput: they cannot be used.
         """
-        first = self._packed.where("block = 0").select("part", "rows", "about")
-        self._triggers = first.rdd.persist(StorageLevel.MEMORY_AND_DISK)
+        # On disk: they are read again only when an executor has no files of a part, or has gone. An RDD, since Spark
+        # writes one of bytes as it comes, but of a DataFrame's batches it would hold a hundred in memory.
+        self._packed = self._keep(self._blocks.rdd, StorageLevel.DISK_ONLY)
+        self._triggers = self._keep(self._packed.mapPartitions(heads), StorageLevel.MEMORY_AND_DISK)
         found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
         for part, _, about in found:
@@ -124,7 +131,7 @@ class SparkJobs:
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
-        packed = pack_state(state)
+        shipped, packed = self._shipped(work), pack_state(state)
         if self._large is None:
             self._large = len(packed) * len(self.parts) > _DIRECT
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
@@ -133,7 +140,7 @@ class SparkJobs:
         try:
             for _ in range(_TRIES):
                 task = MapTask(
-                    work=ship(work),
+                    work=shipped,
                     state=sent,
                     key=self._key,
                     columns=self._columns,
@@ -150,14 +157,31 @@ class SparkJobs:
             raise MemberLost(f"Spark gave up round {number}: {_first_lines(error)}", place=Place("map")) from error
         finally:
             if broadcast is not None:
-                broadcast.destroy()
+                with suppress(*_GONE):
+                    broadcast.destroy()
+
+    def _shipped(self, work: RoundWork) -> Sent:
+        """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
+        shipped = ship(work)
+        if len(shipped) <= _INLINE:
+            return shipped
+        digest = hashlib.sha256(shipped).digest()
+        if self._work is None or self._work[0] != digest:
+            self._forget()
+            self._work = digest, self._spark.sparkContext.broadcast(shipped)
+        return self._work[1]
+
+    def _forget(self) -> None:
+        if self._work is not None:
+            self._work[1].destroy()
+        self._work = None
 
     def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """A round whose results the driver reduces; None if they are too large for that, or a part was lost."""
         results = Results(len(self.parts))
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
-            results.take(self._build(task, results).collect())
+            results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
         settle(results.found, number)
         self._large = results.large
         return None if results.large or results.absent else (results.reduced(work), results.notes)
@@ -166,38 +190,34 @@ class SparkJobs:
         """A round whose results executors reduce; None if some of them were lost before they were."""
         results = Results(len(self.parts))
         with ExitStack() as stack:
-            rows = self._triggers.mapPartitionsWithIndex(task.run)
-            pieces = self._held(self._spark.createDataFrame(rows, PIECES, verifySchema=False), stack)
-            results.take(pieces.where("piece < 0").collect())
+            # Held on disk, so that nothing is mapped twice if a part is absent, and nothing reduced if one has failed.
+            rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
+            results.take(rows.mapPartitions(round_tasks.results).collect())
             if results.absent:
-                built = self._held(self._build(task, results), stack)
-                results.take(built.where("piece < 0").collect())
-                pieces = pieces.union(built)
+                build = partial(task.build_some, results.absent)
+                built = _held(self._packed.mapPartitionsWithIndex(build), stack)
+                results.take(built.mapPartitions(round_tasks.results).collect())
+                rows = rows.union(built)
             settle(results.found, number)
             if results.absent:
                 return None
             self._large = results.pieces > 0
             if not results.pieces:
                 return results.reduced(work), results.notes
+            pieces = self._spark.createDataFrame(rows.mapPartitions(round_tasks.pieces), PIECES, verifySchema=False)
             tasks = max(self._size, -(-results.bytes // _REDUCED))
-            ordered = pieces.where("piece >= 0").repartition(tasks, "piece").sortWithinPartitions("piece", "part")
-            reduced = self._held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
+            ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "part")
+            reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
             # All tasks reduce at the same time; after that the driver takes one task's result after the other.
             counts = [row.part for row in reduced.select("part").collect()]
             if counts != [len(self.parts)] * results.pieces:
                 return None
             return assembled(reduced.toLocalIterator()), results.notes
 
-    def _build(self, task: MapTask, results: Results) -> DataFrame:
-        """What comes of the parts that are absent, from their blocks."""
-        absent = results.absent
-        return self._packed.where(F.col("part").isin(absent)).mapInArrow(task.build, PIECES)
-
-    @staticmethod
-    def _held(frame: DataFrame, stack: ExitStack) -> DataFrame:
-        frame = frame.persist(StorageLevel.DISK_ONLY)
-        stack.callback(frame.unpersist)
-        return frame
+    def _keep(self, rdd: RDD[Any], level: StorageLevel) -> RDD[Any]:
+        """Persist it until the jobs are closed."""
+        self._kept.append(rdd.persist(level))
+        return self._kept[-1]
 
     def close(self) -> None:
         """Delete the files on the executors, and what Spark keeps.
@@ -206,17 +226,24 @@ class SparkJobs:
         executors that have gone, went with them.
         """
         context = self._spark.sparkContext
-        with suppress(PySparkException, Py4JError):
+        with suppress(*_GONE):
             slots = max(2, context.defaultParallelism)
             for _ in range(_TRIES):
                 rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
                 self._places -= set(rows.collect())
                 if not self._places:
                     break
-        with suppress(PySparkException, Py4JError):
-            if hasattr(self, "_triggers"):
-                self._triggers.unpersist()
-            self._packed.unpersist()
+        with suppress(*_GONE):
+            for each in self._kept:
+                each.unpersist()
+            self._forget()
+
+
+def _held(data: Held, stack: ExitStack) -> Held:
+    """The data, on executors' disks until the end of the block."""
+    data.persist(StorageLevel.DISK_ONLY)
+    stack.callback(data.unpersist)
+    return data
 
 
 def _first_lines(error: Exception) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,9 @@ RESULT = -1
 
 Row = tuple[int, int, str, bytes]
 """Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
+
+Sent = bytes | Any
+"""Bytes, inside of a task, or a broadcast of them."""
 
 _PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 
@@ -78,8 +80,8 @@ class PackTask:
             yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
             return
         about = json.dumps({**told, "layout": spool.layout()})
-        with store.writing(index) as append, closing(_blocks(spool, self.columns, index)) as blocks:
-            for block, payload in enumerate(blocks):
+        with store.writing(index) as append:
+            for block, payload in enumerate(_blocks(spool, self.columns, index)):
                 append(payload)
                 yield _batch(PACKED, index, block, spool.rows, about, payload)
 
@@ -87,7 +89,7 @@ class PackTask:
         spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
 
 
-def _blocks(spool: Spool, columns: Columns, index: int) -> Generator[bytes, None, None]:
+def _blocks(spool: Spool, columns: Columns, index: int) -> Iterator[bytes]:
     tensors = spool.seal({})
     order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
     return pack(Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order))
@@ -98,7 +100,7 @@ class MapTask:
     """Maps parts.
 
     Attributes:
-        work: the pickled ``RoundWork``.
+        work: the pickled ``RoundWork``, or a broadcast of it.
         state: the packed state, or a broadcast of it.
         key: of the packed data; their files on the executors lie under it.
         columns: what the tensors are for.
@@ -108,8 +110,8 @@ class MapTask:
         cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
     """
 
-    work: bytes
-    state: Any
+    work: Sent
+    state: Sent
     key: str
     columns: Columns
     parts: tuple[int, ...]
@@ -128,24 +130,29 @@ class MapTask:
         else:
             yield from self._map(store, index)
 
-    def build(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def build(self, rows: Iterable[Any]) -> Iterator[Row]:
         """Write the part whose blocks come, unless it is here, and map it."""
         spare_imports()
-        rows = (row for batch in batches for row in zip(batch.column("part"), batch.column("payload"), strict=True))
-        first = next(rows, None)
+        remaining = iter(rows)
+        first = next(remaining, None)
         if first is None:
             return
-        index = first[0].as_py()
-        store = _store(self.key, index)
-        if not store.has(index):
-            with store.writing(index) as append:
-                append(first[1].as_buffer())
-                for _, payload in rows:
-                    append(payload.as_buffer())
+        store = _store(self.key, first.part)
+        if not store.has(first.part):
+            with store.writing(first.part) as append:
+                append(first.payload)
+                for row in remaining:
+                    append(row.payload)
+        for _ in remaining:
+            continue
+        yield from self._map(store, first.part)
+
+    def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[Row]:
+        """``build`` for the parts that are wanted, nothing for the others."""
+        if index in wanted:
+            yield from self.build(rows)
         for _ in rows:
             continue
-        for row in self._map(store, index):
-            yield _batch(PIECES, *row)
 
     def _map(self, store: Store, index: int) -> Iterator[Row]:
         found = self._mapped(store, index)
@@ -165,12 +172,11 @@ class MapTask:
     def _mapped(self, store: Store, index: int) -> Mapped:
         known = self.columns, self.parts, self.layout
         part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
-        state = self.state if isinstance(self.state, bytes) else self.state.value
         context = TaskContext.get()
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            return mapped(self.work, unpack_state(state), part)
+            return mapped(received(self.work), unpack_state(received(self.state)), part)
         finally:
             torch.set_num_threads(before)
 
@@ -233,15 +239,15 @@ class ReduceTask:
     """Reduces pieces that come in the order of their numbers, and of the parts within.
 
     Attributes:
-        work: the pickled ``RoundWork``.
+        work: the pickled ``RoundWork``, or a broadcast of it.
     """
 
-    work: bytes
+    work: Sent
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each piece; in place of its part it has the number of parts that there were of it."""
         spare_imports()
-        reduce, tree, parts, last = unship(self.work).reduce, None, 0, None
+        reduce, tree, parts, last = unship(received(self.work)).reduce, None, 0, None
         for batch in batches:
             for row in range(batch.num_rows):
                 _, piece, name, payload = (column[row] for column in batch.columns)
@@ -259,6 +265,29 @@ class ReduceTask:
 def _reduced(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
     [tensor] = tree.result().values()
     return _batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
+
+
+def received(sent: Sent) -> bytes:
+    """The bytes."""
+    found: bytes = sent if isinstance(sent, bytes) else sent.value
+    return found
+
+
+def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
+    """Part, rows and description of a packed partition that has rows."""
+    for row in rows:
+        if row.block == 0:
+            yield row.part, row.rows, row.about
+
+
+def results(rows: Iterable[Row]) -> Iterator[Row]:
+    """What is not a piece."""
+    return (row for row in rows if row[1] < 0)
+
+
+def pieces(rows: Iterable[Row]) -> Iterator[Row]:
+    """What is."""
+    return (row for row in rows if row[1] >= 0)
 
 
 def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:

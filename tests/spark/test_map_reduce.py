@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,17 @@ class TestSpark(MapReduceContract, LossContract):
         assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
         assert any((folder / "part-00001").exists() for folder in folders(jobs))
 
+    def test_a_large_work_is_sent_once(self, jobs, spark):
+        spark.sparkContext._jvm.System.gc()
+        files = Path(spark.sparkContext._temp_dir)
+        before = set(files.iterdir())
+        work = Heavy(ballast=b"x" * (2 << 20))
+        for number in range(3):
+            jobs.run(work, {"factor": 1.0}, number=number)
+            assert len(set(files.iterdir()) - before) == 1
+        jobs.run(Heavy(ballast=b"y" * (2 << 20)), {"factor": 1.0})
+        assert len(set(files.iterdir()) - before) == 1
+
     def test_the_files_go_with_the_data_wherever_they_are(self, spark, cluster):
         with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=1) as jobs:
             [own] = folders(jobs)
@@ -88,6 +100,13 @@ class TestSpark(MapReduceContract, LossContract):
         data = frame(ARRAYS).repartition(5)
         with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
             assert len(jobs.parts) == 5
+
+
+@dataclass(frozen=True)
+class Heavy(Sums):
+    """A work with a model in it."""
+
+    ballast: bytes = b""
 
 
 def folders(jobs: Any) -> list[Path]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from pyspark.sql import Row as SparkRow
 
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Column, Columns
@@ -19,7 +20,7 @@ from sparkdl.map_reduce import RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.round_results import Results, assembled
-from sparkdl.spark.round_tasks import MapTask, PackTask, ReduceTask, Row, drop
+from sparkdl.spark.round_tasks import MapTask, PackTask, ReduceTask, Row, drop, heads
 from sparkdl.state import pack_state
 from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 
@@ -65,7 +66,7 @@ def mapped(work: RoundWork, **options: Any) -> list[Row]:
 
 def pieces(rows: list[Row]) -> list[Row]:
     """The pieces as Spark sorts them, reduced."""
-    ordered = sorted(row for row in rows if row[1] >= 0)
+    ordered = sorted((row for row in rows if row[1] >= 0), key=lambda row: (row[1], row[0]))
     columns = [pa.array(column, kind) for column, kind in zip(zip(*ordered, strict=True), KINDS, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, names=["part", "piece", "name", "payload"])
     return [
@@ -104,13 +105,16 @@ def test_a_part_that_is_elsewhere_is_built_from_its_blocks(disk: Path) -> None:
     assert list(disk.iterdir()) == []
     [missing] = task(Sums()).run(0, iter([]))
     assert missing[2:] == ("missing", b"")
-    batch = pa.RecordBatch.from_pylist(blocks)
+    rows = [SparkRow(**block) for block in blocks]
+    [part, *_] = heads(rows)
+    assert part[:2] == (0, 40)
+    assert list(task(Sums()).build_some([1], 0, iter(rows))) == []
     for _ in range(2):  # the second time it is here
-        [built] = [row for each in task(Sums()).build([batch]) for row in each.to_pylist()]
-        assert tuple(built.values()) == before
+        [built] = task(Sums()).build_some([0], 0, iter(rows))
+        assert built == before
     [found] = task(Sums()).run(0, iter([]))
     assert found == before
-    assert list(task(Sums()).build([batch.slice(0, 0)])) == []
+    assert list(task(Sums()).build(iter([]))) == []
 
 
 def test_values_that_cannot_be_used_are_told_and_leave_no_files(disk: Path) -> None:
@@ -158,7 +162,7 @@ def test_an_error_comes_as_a_result(disk: Path) -> None:
     for part, rows in enumerate(ROWS):
         pack(part, rows)
     results = Results(3)
-    results.take(mapped(Raises(kind=InvalidInput), most=0, cut=True))
+    results.take(row for row in mapped(Raises(kind=InvalidInput), most=0, cut=True) if row[1] < 0)
     with pytest.raises(InvalidInput, match="part 1 in round 2: no such thing"):
         settle(results.found, 2)
 
