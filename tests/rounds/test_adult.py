@@ -18,6 +18,8 @@ from sparkdl.rounds.averaging import ParallelSGD
 from sparkdl.rounds.run import Rounds
 from tests.rounds.data import adult
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EPOCHS = 5
 BATCH = 64
 
@@ -49,7 +51,7 @@ def area_of_one_process() -> float:
     return area(module)
 
 
-@pytest.mark.parametrize("rounds", [EPOCHS, 1])
+@pytest.mark.parametrize("rounds", [EPOCHS, pytest.param(1, marks=pytest.mark.slow)])
 def test_averaging_four_parts_is_as_good_as_one_process(rounds):
     """Averaged after every epoch; and once, from the same start, as Zinkevich et al. do it."""
     x, y = adult()["train"]

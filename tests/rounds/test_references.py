@@ -21,6 +21,8 @@ from sparkdl.rounds.run import Rounds
 from sparkdl.rounds.solvers import Quadratic
 from tests.rounds.data import a9a, diabetes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"), floating="float64")
 each_count = pytest.mark.parametrize("parts", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 
