@@ -112,7 +112,7 @@ class ConsensusADMM:
             return scalars(mass=mass, parts=float(mass > 0)), None
         if not mass:  # it is none of the N parts, since it has no problem of its own
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
-            return {**_apart(zero, zero, zero), **weighed(rest(state["weights"], state["names"]), 0.0)}, None
+            return {**_apart(zero, zero, zero), **weighed(rest(state["weights"], state["names"]), 0.0)}, {}
         return self._solved(objective, state, own, memory, key=(state["seed"], part.index))
 
     def _solved(

@@ -92,8 +92,9 @@ def look(jobs: Jobs, work: Look) -> Seen:
     """Look at all parts.
 
     Raises:
-        InvalidInput: there are fewer rows to train on than parts, no validation rows although there is a column for
-            them, or labels that cannot be; the model or the loss does not take the rows.
+        InvalidInput: there are no rows to train on, no validation rows although there is a column for them, or labels
+            that cannot be.
+        MemberFailed: the model or the loss does not take the rows.
     """
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
@@ -105,11 +106,6 @@ def look(jobs: Jobs, work: Look) -> Seen:
     if columns.validation is not None and not sum(validation):
         raise InvalidInput(
             "there is a validation column, but no row is a validation row; expected some, or no such column."
-        )
-    if sum(training) < len(training):
-        raise InvalidInput(
-            f"there are {sum(training)} rows to train on in {len(training)} parts; expected at least a row for each "
-            "part. Ask for fewer parts: numWorkers says how many there are."
         )
     inputs, output = (
         next((note[name] for note in notes if note[name] is not None), None) for name in ("inputs", "output")

@@ -59,7 +59,8 @@ class Round:
         if part.columns.validation is not None:
             part = part.subset(part.split()[0], self.rows)
         part = replace(part, transforms=self.transforms)
-        memory = self._memories().read(state["memories"][part.index]) if state["memories"] else None
+        name = state["memories"][part.index] if state["memories"] else None  # a part without rows may have none
+        memory = None if name is None else self._memories().read(name)
         update, memory = self.algorithm.map(self.objective, state["state"], part, memory)
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):

@@ -97,7 +97,7 @@ class Fails:
 
 
 class Failing:
-    """Jobs of which one fails, in one call."""
+    """Jobs of rounds, of which one part fails from some call on."""
 
     def __init__(self, inner: InlineJobs, call: int, part: int) -> None:
         self.parts = inner.parts
@@ -105,6 +105,8 @@ class Failing:
 
     def run(self, work: Any, state: Any, *, number: int = 0) -> Any:
         """The round, or the failure."""
+        if not isinstance(work, Round):  # what the loop looks at besides
+            return self._inner.run(work, state, number=number)
         self._left -= 1
         return self._inner.run(Fails(work, self._part) if self._left < 0 else work, state, number=number)
 
@@ -115,9 +117,10 @@ class AlgorithmContract:
     algorithm: Any
 
     @pytest.fixture(scope="class")
-    def whole(self, request, tmp_path_factory):
+    @classmethod
+    def whole(cls, tmp_path_factory):
         """State and history of a run that nothing disturbs."""
-        return request.cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
+        return cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
 
     def rounds(self, folder: Path, *, kept: bool = False, rounds: int = ROUNDS, **options: Any) -> Rounds:
         """A run in a folder."""
@@ -134,8 +137,8 @@ class AlgorithmContract:
         )
 
     def test_it_learns(self, tmp_path):
-        state, history = self.rounds(tmp_path, rounds=40).run(jobs(3))
-        assert [row["round"] for row in history] == list(range(len(history)))
+        state, history = self.rounds(tmp_path, rounds=20).run(jobs(3))
+        assert [row["round"] for row in history] == list(range(1, len(history) + 1))
         weight = state["weights"]["weight"].flatten()
         assert torch.allclose(weight, torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), atol=0.15)
 
@@ -193,16 +196,15 @@ class AlgorithmContract:
             whole = self.algorithm.reduce(found[0], found[1])[name].reshape(-1)[:1]
             assert torch.equal(piece[name], whole)
 
-    def test_an_empty_part_makes_no_difference(self, tmp_path):
-        whole, _ = self.rounds(tmp_path / "whole", rounds=3).run(InlineJobs(parts_of(45, 45)))
-        state, _ = self.rounds(tmp_path / "empty", rounds=3).run(InlineJobs(parts_of(45, 45, 0)))
-        for name, tensor in whole["weights"].items():
-            assert torch.allclose(state["weights"][name], tensor, rtol=1e-9, atol=1e-12), name
+    def test_an_empty_part_makes_no_difference(self):
+        one, other = (states(self.algorithm, parts_of(*sizes), 4)[-1] for sizes in ((45, 45), (45, 45, 0)))
+        for name, tensor in one["weights"].items():
+            assert torch.allclose(other["weights"][name], tensor, rtol=1e-9, atol=1e-12), name
 
-    def test_there_may_be_fewer_rows_than_parts(self, tmp_path):
-        state, history = self.rounds(tmp_path, rounds=3).run(InlineJobs(parts_of(0, 1, 0, 1, 1)))
-        assert history
-        assert all(bool(torch.isfinite(each).all()) for each in state["weights"].values())
+    def test_there_may_be_fewer_rows_than_parts(self):
+        first, *_, last = states(self.algorithm, parts_of(0, 1, 0, 1, 1), 4)
+        assert all(bool(torch.isfinite(each).all()) for each in last["weights"].values())
+        assert not torch.equal(last["weights"]["weight"], first["weights"]["weight"])
 
     def test_a_run_that_fails_anywhere_goes_on_bit_equal(self, tmp_path, whole):
         """In every round each part fails, and then the driver, as it begins the next round."""

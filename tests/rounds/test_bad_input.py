@@ -42,15 +42,15 @@ def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_p
     x = data()["x"]
     x[70] = 1e200  # its square is infinite
     jobs = InlineJobs(dealt(tables(x=x), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"part 2 in round [01]: .*not finite"):
+    with pytest.raises(InvalidInput, match=r"part 2 in round 1: .*not finite"):
         Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
-@pytest.mark.parametrize("algorithm", [ParallelSGD(), ConsensusADMM(solver=Steps())], ids=str)
+@pytest.mark.parametrize("algorithm", [ParallelSGD(batch_size=8), ConsensusADMM(solver=Steps(batch_size=8))], ids=str)
 def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
     jobs = InlineJobs(dealt(tables(), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"part 0 in round [01]: .*not finite; lower the learning rate"):
+    with pytest.raises(InvalidInput, match=r"part 0 in round 1: .*not finite; lower the learning rate"):
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
@@ -92,4 +92,5 @@ def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
     if isinstance(algorithm, LBFGS):
         assert not algorithm.done(found[-1])
     sizes = [len(pack_state(state)) for state in found[20:]]
-    assert max(sizes[80:]) <= 1.02 * max(sizes[:80])
+    # The best point that L-BFGS has seen is the iterate, or another one that is packed beside it.
+    assert max(sizes[80:]) <= 1.1 * max(sizes[:80])

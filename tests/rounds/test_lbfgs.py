@@ -14,7 +14,7 @@ from sparkdl.objective import Objective
 from sparkdl.rounds.flat import flatten
 from sparkdl.rounds.lbfgs import LBFGS, two_loops
 from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, tell
-from sparkdl.rounds.run import Rounds
+from sparkdl.rounds.run import Round, Rounds
 from tests.contracts.algorithm_contract import InlineJobs, data, jobs, objective, parts_of, states
 
 FUNCTIONS = {
@@ -100,7 +100,8 @@ class Watched:
 
     def run(self, work, state, *, number=0):
         update, notes = self._inner.run(work, state, number=number)
-        self.seen.append((state["state"]["trial"], float(update["loss"]) / float(update["mass"])))
+        if isinstance(work, Round):
+            self.seen.append((state["state"]["trial"], float(update["loss"]) / float(update["mass"])))
         return update, notes
 
 

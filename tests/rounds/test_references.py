@@ -22,7 +22,7 @@ from sparkdl.rounds.solvers import Quadratic
 from tests.rounds.data import a9a, diabetes
 
 COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"), floating="float64")
-each_count = pytest.mark.parametrize("parts", [1, 4, 16])
+each_count = pytest.mark.parametrize("parts", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 
 
 def linear(algorithm, loss, x, y, parts, folder):
