@@ -34,7 +34,7 @@ def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.
     return torch.cat(
         [
             quantised(piece, bits, random) if packed(len(piece), size, bits) < len(piece) * size else piece
-            for piece in flat.split(list(sizes))
+            for piece in torch.split(flat, list(sizes))
         ]
     )
 
