@@ -16,7 +16,6 @@ from torch import nn
 
 from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
-from sparkdl.cluster import InlineCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.factory import describe, resolve
 from sparkdl.feed import part as part_module
@@ -27,10 +26,9 @@ from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
-from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.flat import flatten
 from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.run import Rounds
 from sparkdl.run import Run
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
@@ -321,6 +319,14 @@ def test_a_relative_run_directory_was_another_one_in_every_process(tmp_path, mon
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_client_weighed_as_much_as_all_rows_of_its_part() -> None:
+    # What some of a part's rows weigh was the sum over all that are stored. With a weight column every client of a part
+    # so had the same share in federated averaging, however few rows it had.
+    own = alone(rounds.parts_of(90)[0], rounds.objective().criterion())
+    weights = torch.from_numpy(rounds.data()["w"])
+    assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
+
+
 def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     # It was looked for under a name that nothing was ever kept under, so that the run began the same search again, or
     # ended with worse weights than it had evaluated.
@@ -332,18 +338,3 @@ def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
     assert str(algorithm.row(after)["status"]).endswith("on from the best point")
-
-
-def test_a_client_counted_as_much_as_its_whole_part() -> None:
-    # Where rows have weights, a part's masses are those of all rows that are stored, and what a client weighs was their
-    # sum. So the clients of a part were averaged as if they had the same number of rows each.
-    x = np.random.default_rng(3).normal(size=(24, 2))
-    data = {"x": x, "y": x @ [1.0, 2.0], "w": np.ones(24), "client": np.repeat([1, 2], [20, 4])}
-    objective = Objective(partial(torch.nn.Linear, 2, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=0.1))
-    found = []
-    for weight in (None, Column("w")):
-        columns = Columns((Column("x"),), Column("y"), weight=weight, client=Column("client", "int64"))
-        with InlineCluster().map_reduce(data, columns) as jobs:
-            state, _ = Rounds(FederatedAveraging("client", fraction=1.0, rounds=2, batch_size=100), objective).run(jobs)
-        found.append(state["weights"]["weight"])
-    torch.testing.assert_close(*found)

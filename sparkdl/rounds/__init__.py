@@ -52,7 +52,7 @@ class Algorithm(Protocol):
         """Two updates as one, tensor by tensor and elementwise: a large update is reduced in pieces of its tensors."""
 
     def apply(self, state: State, update: Update) -> State:
-        """The state after the round, from the one before it and all parts' updates."""
+        """The state after the round, from the one before it, which it leaves as it is, and all parts' updates."""
 
     def done(self, state: State) -> bool:
         """Whether there is no need of another round."""

@@ -95,7 +95,7 @@ def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
 
 
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
-    """The weighted mean of weights, in the dtypes of ``like``; whole numbers are rounded.
+    """The weighted mean of weights, in the dtypes of ``like``; whole numbers are rounded. The sums become it.
 
     Raises:
         InvalidInput: nobody has a share in it.
@@ -103,7 +103,8 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
     share = float(update["share"])
     if not share:
         raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-    means = {name: update[f"weights/{name}"] / share for name in like}
+    # In place: a model may be so large that the driver should not hold one more of it.
+    means = {name: update[f"weights/{name}"].div_(share) for name in like}
     return {
         name: (mean if like[name].is_floating_point() else mean.round()).to(like[name].dtype)
         for name, mean in means.items()

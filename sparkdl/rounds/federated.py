@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +67,9 @@ class FederatedAveraging:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "epochs", "batch_size"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise InvalidInput(f"FederatedAveraging has {name}={getattr(self, name)!r}; expected at least 1.")
+            given = getattr(self, name)
+            if not (isinstance(given, Integral) and int(given) >= 1):
+                raise InvalidInput(f"FederatedAveraging has {name}={given!r}; expected a whole number of at least 1.")
         if not 0 < self.fraction <= 1:
             raise InvalidInput(f"FederatedAveraging has fraction={self.fraction!r}; expected above 0 and at most 1.")
         if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.mu < math.inf):
@@ -75,7 +77,7 @@ class FederatedAveraging:
                 f"FederatedAveraging has learning_rate={self.learning_rate!r}, momentum={self.momentum!r} and "
                 f"mu={self.mu!r}; expected above 0, from 0 to below 1, and at least 0."
             )
-        if self.bits is not None and not (isinstance(self.bits, int) and 1 <= self.bits <= 16):
+        if self.bits is not None and not (isinstance(self.bits, Integral) and 1 <= self.bits <= 16):
             raise InvalidInput(f"FederatedAveraging has bits={self.bits!r}; expected 1 to 16, or None.")
 
     @property

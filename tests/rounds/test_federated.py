@@ -45,7 +45,7 @@ def clients() -> list[pa.Table]:
 def objective(rate: float = RATE, **options: object) -> Objective:
     """Squared errors of a linear model, by plain SGD in fp64."""
     optimizer = partial(torch.optim.SGD, lr=rate)
-    return Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), optimizer, precision="fp64", **options)  # type: ignore[arg-type]
+    return Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), optimizer, precision="fp64", **options)
 
 
 def jobs(tables: list[pa.Table], columns: Columns = COLUMNS, parts: int = 1) -> InlineJobs:
@@ -59,7 +59,7 @@ def run(algorithm: FederatedAveraging, tables: list[pa.Table], rounds: int, **op
     """The state after so many rounds of averaging, and the history without the round that counts."""
     given = {"columns": COLUMNS, "parts": 1, "objective": objective(), **options}
     columns, parts, minimised = given["columns"], given["parts"], given["objective"]
-    state, history = Rounds(replace(algorithm, rounds=rounds), minimised, seed=3).run(jobs(tables, columns, parts))  # type: ignore[arg-type]
+    state, history = Rounds(replace(algorithm, rounds=rounds), minimised, seed=3).run(jobs(tables, columns, parts))
     return state, [row for row in history if "loss" in row]
 
 

@@ -164,6 +164,13 @@ def test_nothing_weighs_anything(bits):
         run(table(np.arange(ROWS) % 4, w=np.zeros(ROWS)), WEIGHED, bits=bits)
 
 
+def test_clients_weigh_what_their_rows_do():
+    data = table(np.repeat([1, 2], [20, 4]), w=np.ones(ROWS))
+    weighed, _ = run(data, WEIGHED, batch_size=100)
+    plain, _ = run(data, COLUMNS, batch_size=100)
+    assert torch.allclose(weighed["weights"]["weight"], plain["weights"]["weight"], rtol=0, atol=1e-14)
+
+
 VALIDATED = Columns((Column("x"),), Column("y"), validation=Column("v"), client=CLIENT, floating="float64")
 
 

