@@ -19,7 +19,7 @@ from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
-from sparkdl.feed.tables import Batches, deal
+from sparkdl.feed.tables import Batches, by_client, deal
 from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, mapped, settle
 from sparkdl.process import MemberProcess
 from sparkdl.shipping import ship
@@ -152,10 +152,12 @@ def _work_off(
 
 
 def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Part]:
-    """The data in so many parts, spooled in this process."""
+    """The data in so many parts, spooled in this process; a list of tables as it is, else clients as a whole."""
     tables, wanted = deal(data, columns, count)
     if wanted is None:
         raise InvalidInput("there are no data; expected rows to map.")
+    if wanted.client is not None and not isinstance(data, Sequence):
+        tables = by_client(tables, wanted.client.name)
     return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)], wanted)
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
+from sparkdl.cluster import InlineCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.factory import describe, resolve
 from sparkdl.feed import part as part_module
@@ -29,6 +30,7 @@ from sparkdl.objective import Criterion, Objective
 from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.flat import flatten
 from sparkdl.rounds.lbfgs import LBFGS
+from sparkdl.rounds.run import Rounds
 from sparkdl.run import Run
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
@@ -338,3 +340,25 @@ def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
     assert str(algorithm.row(after)["status"]).endswith("on from the best point")
+
+
+def test_a_weight_of_two_names_went_back_to_where_it_began() -> None:
+    # A state_dict has a tied parameter under each of its names, and only the first was trained. Whichever was loaded
+    # last won: after every round the model began where it had begun the first.
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(3, 3, bias=False)
+            self.b = nn.Linear(3, 3, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x))
+
+    x = np.random.default_rng(5).normal(size=(40, 3))
+    objective = Objective(Tied, nn.MSELoss(), precision="fp64")
+    columns = Columns((Column("x"),), Column("y"), floating="float64")
+    with InlineCluster().map_reduce({"x": x, "y": 2 * x}, columns, parts=2) as jobs:
+        state, history = Rounds(LBFGS(tolerance=1e-8), objective).run(jobs)
+    assert history[-1]["objective"] < 1e-9
+    assert list(state["weights"]) == ["a.weight"]

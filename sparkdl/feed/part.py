@@ -128,7 +128,9 @@ class Part:
         if transforms:
             yield from prefetch(self._transformed(transforms, plan, epoch, start, totals=totals, device=device))
             return
-        for chunk in prefetch(self._chunks(plan, epoch, start, device)):
+        chunks = self._chunks(plan, epoch, start, device)
+        # A single chunk is waited for either way, and a thread would take longer than a few rows.
+        for chunk in chunks if self._chunk_steps(plan) >= plan.steps - start else prefetch(chunks):
             yield from self._cut(plan, chunk, totals)
 
     def _positions(self, plan: Plan, epoch: int) -> Tensor:
@@ -165,11 +167,7 @@ class Part:
     def _chunks(self, plan: Plan, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
         """Gathered rows of several steps at a time."""
         positions = self._positions(plan, epoch)
-        single = (*self.columns.targets, self.columns.weight)
-        fed = [column.name for column in (*self.columns.inputs, *single) if column]
-        row_bytes = sum(_row_bytes(self.tensors[name]) for name in fed)
-        step_bytes = row_bytes * plan.batch_size * self.rows // max(1, plan.total)
-        steps = max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
+        fed, steps = self._fed(), self._chunk_steps(plan)
         for first in range(start, plan.steps, steps):
             bounds = [plan.offset(self.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
             chosen = positions[bounds[0] : bounds[-1]]
@@ -177,6 +175,16 @@ class Part:
             masses = None if self.masses is None else self.masses.index_select(0, chosen)
             target = _target(rows, self.columns)
             yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, target, masses)
+
+    def _fed(self) -> list[str]:
+        """Names of the columns that batches are made of."""
+        single = (*self.columns.targets, self.columns.weight)
+        return [column.name for column in (*self.columns.inputs, *single) if column]
+
+    def _chunk_steps(self, plan: Plan) -> int:
+        row_bytes = sum(_row_bytes(self.tensors[name]) for name in self._fed())
+        step_bytes = row_bytes * plan.batch_size * self.rows // max(1, plan.total)
+        return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
 
     def _cut(self, plan: Plan, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
         target, weight = chunk.target, self.columns.weight

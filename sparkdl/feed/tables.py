@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,24 @@ def deal(
     for schema in schemas:
         wanted.check(schema)
     return parts, wanted
+
+
+def by_client(parts: Sequence[Batches], client: str) -> list[Batches]:
+    """As many parts, with all rows of a client in one of them, in the order in which they came.
+
+    Args:
+        parts: record batches.
+        client: the column that says whose row it is; where it holds no integers rows stay where they are.
+    """
+    found: list[list[pa.RecordBatch]] = [[] for _ in parts]
+    for batch in itertools.chain.from_iterable(parts):
+        owners = batch.column(client)
+        if not pa.types.is_integer(owners.type) or owners.null_count:
+            return list(parts)  # whoever reads it says what is wrong with it
+        homes = owners.to_numpy(zero_copy_only=False).astype(np.int64) % len(parts)
+        for index, home in enumerate(found):
+            home.append(batch.filter(pa.array(homes == index)))
+    return list(found)
 
 
 def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:

@@ -23,7 +23,7 @@ from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
 
 State = dict[str, Any]
-"""Plain data, as ``sparkdl.state`` packs it; ``"weights"`` is the best ``state_dict`` of the model that is known."""
+"""Plain data, as ``sparkdl.state`` packs it; ``"weights"`` is the best ``state_dict`` that is known, tied ones once."""
 
 Update = dict[str, Tensor]
 """What a part gives to a round. Tensors of any shape; those of the same name have the same one for all parts."""

@@ -17,12 +17,11 @@ rows weigh anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
@@ -31,7 +30,7 @@ from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.averaging import average, scalars, weighed
 from sparkdl.rounds.clients import Clients
-from sparkdl.rounds.flat import Weights, flatten, module_of, rest, start, trainable, unflatten
+from sparkdl.rounds.flat import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.rounds.local import Local, toward
 from sparkdl.rounds.quantisation import packed, quantised_each
 
@@ -89,8 +88,8 @@ class FederatedAveraging:
         """See ``Algorithm``; the first round counts the clients."""
         weights, names = start(objective, seed)
         velocity = torch.zeros_like(flatten(weights, names))
-        known = {"weights": weights, "names": names, "tied": _tied(module_of(objective, weights))}
-        return {**known, "velocity": velocity, "seed": seed, "round": 0, "clients": None, "row": {}}
+        known = {"weights": weights, "names": names, "velocity": velocity}
+        return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
         """See ``Algorithm``: the part's chosen clients, one after the other."""
@@ -98,7 +97,7 @@ class FederatedAveraging:
             counts = torch.zeros(part.count, dtype=torch.float64)
             counts[part.index] = len(Clients.of(part, self.client, objective.criterion()))
             return {"clients": counts}, None
-        w, others = flatten(state["weights"], state["names"]), _others(state["weights"], state)
+        w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
         zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
         total = {"apart": torch.zeros_like(w), **weighed(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
         chosen = self._chosen(state, part.index)
@@ -123,9 +122,8 @@ class FederatedAveraging:
         names, share = state["names"], float(update["share"])
         velocity = self.momentum * state["velocity"] + update["apart"] / share
         w = flatten(state["weights"], names) - self.learning_rate * velocity
-        others = average(update, _others(state["weights"], state))
+        others = average(update, rest(state["weights"], names))
         weights = {**unflatten(w, state["weights"], names), **others}
-        weights |= {name: weights[first].clone() for name, first in state["tied"].items()}
         row = {"loss": float(update["loss"]) / share, **self._traffic(weights, state, round(float(update["clients"])))}
         return {**state, "weights": weights, "velocity": velocity, "round": state["round"] + 1, "row": row}
 
@@ -154,7 +152,7 @@ class FederatedAveraging:
     def _traffic(self, weights: Weights, state: State, clients: int) -> dict[str, float]:
         """Bytes that so many clients send: what is trained in few bits, buffers as they are."""
         trained = [weights[name] for name in state["names"]]
-        others = sum(tensor.nbytes for tensor in _others(weights, state).values())
+        others = sum(tensor.nbytes for tensor in rest(weights, state["names"]).values())
         whole = sum(tensor.nbytes for tensor in trained) + others
         sent = sum(packed(tensor.numel(), tensor.element_size(), self.bits) for tensor in trained) + others
         return {"clients": clients, "bytes": clients * sent, "bytes_saved": clients * (whole - sent)}
@@ -171,6 +169,7 @@ class _Training:
         self._algorithm, self._objective, self._state, self._w = algorithm, objective, state, w
         self._module = module_of(objective, state["weights"])
         self._parameters = list(trainable(self._module).values())
+        self._others = list(rest(state["weights"], state["names"]))  # what is averaged and not trained
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         self._pull = toward(w, algorithm.mu) if algorithm.mu else None
 
@@ -185,13 +184,14 @@ class _Training:
             raise InvalidInput(f"client {client}: {error.message}") from error
         share = float(mass)
         total["apart"].add_(self._apart(client), alpha=share)
-        for name, tensor in _others(self._module.state_dict(), self._state).items():
-            total[f"weights/{name}"].add_(tensor, alpha=share)
+        trained = self._module.state_dict()
+        for name in self._others:
+            total[f"weights/{name}"].add_(trained[name], alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value
 
     def _reset(self) -> None:
-        self._module.load_state_dict(self._state["weights"])
+        load(self._module, self._state["weights"])
         for name, buffer in self._module.named_buffers():
             buffer.copy_(self._buffers[name])
 
@@ -202,15 +202,3 @@ class _Training:
             return apart
         random = generator(self._state["seed"], client, self._state["round"], 1)
         return quantised_each(apart, [each.numel() for each in self._parameters], self._algorithm.bits, random)
-
-
-def _others(weights: Mapping[str, Tensor], state: State) -> Weights:
-    """What is averaged and not trained."""
-    return {name: tensor for name, tensor in rest(weights, state["names"]).items() if name not in state["tied"]}
-
-
-def _tied(module: nn.Module) -> dict[str, str]:
-    """The other names of parameters that have several -> the first."""
-    first = {id(parameter): name for name, parameter in trainable(module).items()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(each)] for name, each in every if id(each) in first and first[id(each)] != name}

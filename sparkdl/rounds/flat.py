@@ -30,16 +30,29 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A copy of the module's ``state_dict``."""
-    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    """A copy of the module's ``state_dict``, tied parameters once."""
+    others = tied(module)
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name not in others}
 
 
 def module_of(objective: Objective, weights: Mapping[str, Tensor]) -> nn.Module:
     """A module with these weights, a copy of them."""
     with torch.random.fork_rng(devices=[]):
         module = objective.build()
-    module.load_state_dict(dict(weights))
+    load(module, weights)
     return module
+
+
+def load(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Set a module's weights, tied parameters to that of their first name."""
+    module.load_state_dict({**weights, **{name: weights[first] for name, first in tied(module).items()}})
+
+
+def tied(module: nn.Module) -> dict[str, str]:
+    """The other names of parameters that have several -> the first."""
+    first: dict[int, str] = {}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(each)] for name, each in every if first.setdefault(id(each), name) != name}
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -76,6 +76,15 @@ class Marked(Sums):
 
 
 @dataclass(frozen=True)
+class Clients(Sums):
+    """The note is whose rows a part has."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """The part's clients."""
+        return {}, numbers(part.tensors, "client").unique().tolist()
+
+
+@dataclass(frozen=True)
 class Raises(Sums):
     """Raises on part 1."""
 
@@ -181,6 +190,8 @@ class MapReduceContract:
         columns = Columns((Column("x"),), row_id=Column("id", "int64"), client=Column("client", "int64"))
         with cluster.map_reduce(self.make_data(ARRAYS), columns, parts=3) as jobs:
             assert sum(jobs.parts) == ROWS
+            _, notes = jobs.run(Clients(), {})
+        assert sorted(client for found in notes for client in found) == list(range(7))
 
     def test_no_rows(self, cluster):
         arrays = {name: array[:0] for name, array in ARRAYS.items()}
