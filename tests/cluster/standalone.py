@@ -158,10 +158,16 @@ class Standalone:
         self._wait_for_none(self._left_by_gang, ())
 
     def _wait_for_none(self, find: Callable[[Host], list[str]], hosts: tuple[Host, ...]) -> None:
-        wanted = hosts or tuple(self.workers)
+        left: dict[str, list[str]] = {}
+
+        def none() -> bool:
+            # A worker may still start an ``rm`` after a moment in which there was nothing: the last look counts.
+            left.clear()
+            left.update({host.name: found for host in hosts or self.workers if (found := find(host))})
+            return not left
+
         with contextlib.suppress(TimeoutError):
-            until(lambda: not any(map(find, wanted)), "nothing left", timeout=4 * LOST)
-        left = {host.name: found for host in wanted if (found := find(host))}
+            until(none, "nothing left", timeout=4 * LOST)
         assert not left, left
 
     def _left(self, host: Host) -> list[str]:
