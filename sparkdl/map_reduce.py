@@ -122,6 +122,13 @@ class Mapped:
         return packed
 
     @classmethod
+    def of_error(cls, index: int, error: Exception) -> Mapped:
+        """What went wrong with a part."""
+        message = error.message if isinstance(error, SparkdlError) else str(error)
+        trace = "".join(traceback.format_exception(error))
+        return cls(index, trouble=(type(error).__name__, message, trace), host=socket.gethostname())
+
+    @classmethod
     def unpacked(cls, packed: bytes) -> Mapped:
         """What was ``packed`` in a process of this cluster."""
         index, tensors, *rest = cloudpickle.loads(packed)
@@ -140,9 +147,7 @@ def mapped(work: bytes, state: Any, part: Part) -> Mapped:
     except OSError:
         raise
     except Exception as error:
-        message = error.message if isinstance(error, SparkdlError) else str(error)
-        trace = "".join(traceback.format_exception(error))
-        return Mapped(part.index, trouble=(type(error).__name__, message, trace), host=socket.gethostname())
+        return Mapped.of_error(part.index, error)
 
 
 def settle(found: Sequence[Mapped], number: int) -> None:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
+from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part
 from sparkdl.feed.spool import Spool
 from sparkdl.tensors import DTYPES, Input, Ragged
@@ -40,6 +41,7 @@ BYTES = 4 << 20
 """Bytes of a block, about: more makes Spark's rows clumsy, fewer costs time for each."""
 
 _ABOUT = "part.json"
+_MARK = "fingerprint"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -98,14 +100,21 @@ class Store:
                 append(block)
 
     @contextmanager
-    def writing(self, index: int) -> Iterator[Callable[[bytes], None]]:
-        """A function that takes a part's blocks one by one; at the end of the block the part comes into its place."""
+    def writing(self, index: int, mark: str | None = None) -> Iterator[Callable[[bytes], None]]:
+        """A function that takes a part's blocks one by one; at the end of the block the part comes into its place.
+
+        Args:
+            index: which part.
+            mark: its fingerprint, where that is known; see ``fingerprint``.
+        """
         made = self.folder / f"{uuid.uuid4().hex}.tmp"
         made.mkdir(parents=True)
         about: dict[str, Any] = {"rows": 0, "columns": []}
         try:
             yield partial(_append_block, made, about)
             (made / _ABOUT).write_text(json.dumps(about))
+            if mark is not None:
+                (made / _MARK).write_text(mark)
             self._place(made, index)
         finally:
             shutil.rmtree(made, ignore_errors=True)
@@ -132,6 +141,15 @@ class Store:
             return empty_part(index, columns, parts, layout)
         tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
         return Part(index, len(parts), about["rows"], parts, columns, tensors)
+
+    def fingerprint(self, part: Part) -> str:
+        """The fingerprint of a part that was opened here; its rows are read for it once."""
+        place = self._at(part.index) / _MARK
+        if not place.exists():
+            written = place.with_suffix(f".{uuid.uuid4().hex}")
+            written.write_text(str(fingerprint(part)))
+            written.rename(place)
+        return place.read_text()
 
     def remove(self) -> None:
         """Delete all parts."""

@@ -42,7 +42,9 @@ Held = TypeVar("Held", RDD[Any], DataFrame)
 
 _INLINE = 1 << 16  # bytes of a state that travels inside of the task
 _DIRECT = 64 << 20  # bytes of results that the driver reduces
-_REDUCED = 16 << 20  # bytes that come to the driver at a time, about, of what executors have reduced
+# Bytes that come to the driver at a time, about, of what executors have reduced; by chance several times as many. The
+# driver's JVM, of 1 GiB by default, wants each lot in one piece of memory, beside the weights that it has sent.
+_REDUCED = 4 << 20
 _TRIES = 4  # as Spark's spark.task.maxFailures
 _GONE = (PySparkException, Py4JError, AttributeError)  # the last one is how a context that was stopped fails
 
@@ -111,6 +113,7 @@ class SparkJobs:
         self._triggers = self._keep(self._packed.mapPartitions(heads), StorageLevel.MEMORY_AND_DISK)
         found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
+        marks: dict[int, str] = {}
         for part, _, about in found:
             told = json.loads(about)
             if "trouble" in told:
@@ -124,10 +127,13 @@ class SparkJobs:
                         f"{part}."
                     )
                 owner.setdefault(name, part)
+            marks[part] = told["fingerprint"]
         rows = {part: count for part, count, _ in found}
         if not sum(rows.values()):
             raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
-        self.parts = tuple(rows.get(part, 0) for part in range(self._triggers.getNumPartitions()))
+        count = range(self._triggers.getNumPartitions())
+        self.parts = tuple(rows.get(part, 0) for part in count)
+        self._fingerprints = tuple(marks.get(part, "") for part in count)
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
@@ -145,6 +151,7 @@ class SparkJobs:
                     key=self._key,
                     columns=self._columns,
                     parts=self.parts,
+                    fingerprints=self._fingerprints,
                     layout=self._layout,
                     most=_DIRECT,
                     cut=self._large,

@@ -23,6 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.blocks import Store, empty_part, pack
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
+from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.map_reduce import Mapped, Tree, mapped
@@ -42,6 +43,11 @@ Row = tuple[int, int, str, bytes]
 Sent = bytes | Any
 """Bytes, inside of a task, or a broadcast of them."""
 
+_CHANGED = (
+    "its rows have come back different from those that were packed, after an executor was lost: they are not computed "
+    "the same twice (rand() without a seed, an order that is not fixed). Give idCol, or write the rows to a table and "
+    "train on that."
+)
 _PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 
 
@@ -79,9 +85,11 @@ class PackTask:
                 continue
             yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
             return
-        about = json.dumps({**told, "layout": spool.layout()})
-        with store.writing(index) as append:
-            for block, payload in enumerate(_blocks(spool, self.columns, index)):
+        layout, part = spool.layout(), _sealed(spool, self.columns, index)
+        mark = str(fingerprint(part))
+        about = json.dumps({**told, "layout": layout, "fingerprint": mark})
+        with store.writing(index, mark) as append:
+            for block, payload in enumerate(pack(part)):
                 append(payload)
                 yield _batch(PACKED, index, block, spool.rows, about, payload)
 
@@ -89,10 +97,10 @@ class PackTask:
         spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
 
 
-def _blocks(spool: Spool, columns: Columns, index: int) -> Iterator[bytes]:
+def _sealed(spool: Spool, columns: Columns, index: int) -> Part:
     tensors = spool.seal({})
     order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
-    return pack(Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order))
+    return Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,7 @@ class MapTask:
         key: of the packed data; their files on the executors lie under it.
         columns: what the tensors are for.
         parts: rows of every part.
+        fingerprints: of every part's rows, as they were when they were packed.
         layout: of columns, for parts without rows.
         most: bytes of all parts' tensors that the driver reduces; more are cut into pieces, which are reduced apart.
         cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
@@ -115,6 +124,7 @@ class MapTask:
     key: str
     columns: Columns
     parts: tuple[int, ...]
+    fingerprints: tuple[str, ...]
     layout: Mapping[str, Layout]
     most: int
     cut: bool
@@ -172,6 +182,8 @@ class MapTask:
     def _mapped(self, store: Store, index: int) -> Mapped:
         known = self.columns, self.parts, self.layout
         part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
+        if part.rows and store.fingerprint(part) != self.fingerprints[index]:
+            return Mapped.of_error(index, InvalidInput(_CHANGED))
         context = TaskContext.get()
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl.errors import MemberFailed
+from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.spark import map_reduce
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.round_tasks import drop
@@ -127,3 +128,25 @@ def copied(key: str, source: str, rows: Iterable[Any]) -> Iterator[str]:
         if not target.exists():
             shutil.copytree(source, target)
         yield str(target)
+
+    @pytest.mark.parametrize("same", [True, False])
+    def test_parts_that_were_lost_are_computed_again_and_must_be_the_same(self, cluster, spark, same):
+        data = frame(ARRAYS).repartition(2, "id")
+        data = data if same else data.mapInPandas(shifted, data.schema)
+        with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
+            before, _ = jobs.run(Sums(), {"factor": 1.0}, number=1)
+            for kept in (jobs._triggers, jobs._packed):
+                kept.unpersist(blocking=True)
+            spark.sparkContext.parallelize(range(4), 4).mapPartitions(partial(drop, jobs._key)).collect()
+            if same:
+                assert torch.equal(jobs.run(Sums(), {"factor": 1.0}, number=2)[0]["sum"], before["sum"])
+                return
+            with pytest.raises(InvalidInput, match=r"part \d in round 2: its rows have come back different.*idCol"):
+                jobs.run(Sums(), {"factor": 1.0}, number=2)
+
+
+def shifted(frames):
+    """Rows that are others each time they are computed."""
+    for rows in frames:
+        rows["x"] = [row + random.SystemRandom().random() for row in rows["x"]]
+        yield rows

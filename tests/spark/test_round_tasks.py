@@ -27,6 +27,7 @@ from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 COLUMNS = Columns((Column("x"),), row_id=Column("id", "int64"), floating="float64")
 LAYOUT = {"x": ("float64", (3,)), "id": ("int64", ())}
 ROWS = (40, 0, 25)
+MARKS: dict[int, str] = {}
 
 
 @pytest.fixture
@@ -50,13 +51,16 @@ def batches(part: int, rows: int) -> Iterator[pa.RecordBatch]:
 def pack(part: int, rows: int, key: str = "key") -> list[dict[str, Any]]:
     """The rows of a packed partition."""
     task = PackTask(COLUMNS, ("x", "id"), key)
-    return [row for batch in task.run(batches(part, rows)) for row in batch.to_pylist()]
+    packed = [row for batch in task.run(batches(part, rows)) for row in batch.to_pylist()]
+    MARKS[part] = json.loads(packed[0]["about"])["fingerprint"] if packed else ""
+    return packed
 
 
 def task(work: RoundWork, *, most: int = 1 << 20, cut: bool = False) -> MapTask:
     """A round's task."""
     state = pack_state({"factor": 1.0})
-    return MapTask(ship(work), state, "key", COLUMNS, ROWS, LAYOUT, most, cut)
+    marks = tuple(MARKS.get(part, "") for part in range(len(ROWS)))
+    return MapTask(ship(work), state, "key", COLUMNS, ROWS, marks, LAYOUT, most, cut)
 
 
 def mapped(work: RoundWork, **options: Any) -> list[Row]:
@@ -115,6 +119,15 @@ def test_a_part_that_is_elsewhere_is_built_from_its_blocks(disk: Path) -> None:
     [found] = task(Sums()).run(0, iter([]))
     assert found == before
     assert list(task(Sums()).build(iter([]))) == []
+
+
+def test_rows_that_are_others_than_those_that_were_packed_are_refused(disk: Path) -> None:
+    pack(0, 40)
+    MARKS[0] = MARKS[0].replace("40-", "41-")
+    results = Results(1)
+    results.take(task(Sums()).run(0, iter([])))
+    with pytest.raises(InvalidInput, match="part 0 in round 3: its rows have come back different"):
+        settle(results.found, 3)
 
 
 def test_values_that_cannot_be_used_are_told_and_leave_no_files(disk: Path) -> None:
