@@ -219,7 +219,12 @@ class SparkJobs:
             counts = [row.part for row in reduced.select("part").collect()]
             if counts != [len(self.parts)] * results.pieces:
                 return None
-            return assembled(reduced.toLocalIterator()), results.notes
+            return assembled(self._one_by_one(reduced.rdd)), results.notes
+
+    def _one_by_one(self, rows: RDD[Any]) -> Iterator[Any]:
+        """The rows, a partition at a time. ``toLocalIterator`` of a DataFrame keeps all of them in the driver's JVM."""
+        for part in range(rows.getNumPartitions()):
+            yield from self._spark.sparkContext.runJob(rows, list, [part])
 
     def _keep(self, rdd: RDD[Any], level: StorageLevel) -> RDD[Any]:
         """Persist it until the jobs are closed."""

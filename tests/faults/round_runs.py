@@ -108,7 +108,8 @@ def run(
         if also is not None:
             also(row)
 
-    given = {"memories": str(folder / "memories"), "max_rounds": ROUNDS, "listener": listener} | options
+    most = options.pop("max_rounds", ROUNDS) - watched.prepares
+    given = {"memories": str(folder / "memories"), "max_rounds": most, "listener": listener} | options
     loop = Rounds(watched, objective(name), seed=3, checkpoints=checkpoints(folder, name), **given)
     with cluster.map_reduce(data, columns(name), parts=parts) as jobs:
         state, history = loop.run(jobs)
@@ -138,7 +139,7 @@ def assert_as_if_nothing_had_happened(found: Any, expected: Any, folder: Path, n
     assert found == expected
     assert bool(found["memories"]) == (name == "ConsensusADMM")
     check_calls(folder, ROUNDS, PARTS)
-    assert len(saved(folder, name)["history"]) == ROUNDS
+    assert saved(folder, name)["done"] == ROUNDS
     for manifest in (folder / "checkpoints").glob("attempt-*/manifest.json"):
         checkpoints(folder, name).open(manifest.parent.name).verify()
 

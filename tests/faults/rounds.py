@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.rounds import Memory, State, Update
+from sparkdl.rounds.admm import ConsensusADMM
+from sparkdl.rounds.federated import FederatedAveraging
 from tests.faults.fault import Fault
 from tests.faults.places import watch_files
 
@@ -39,6 +41,16 @@ class Watched:
     algorithm: Any
     folder: str
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return bool(self.algorithm.takes_steps)
+
+    @property
+    def prepares(self) -> int:
+        """Rounds that are in no history: they have numbers here all the same, from 0."""
+        return int(isinstance(self.algorithm, (ConsensusADMM, FederatedAveraging)))
 
     def init(self, objective: Any, seed: int) -> State:
         """See ``Algorithm``."""
@@ -78,8 +90,9 @@ class Watched:
 
     def kept(self, row: dict[str, Any]) -> None:
         """The loop's listener."""
-        self._note("kept", row["round"])
-        self._reached("kept", DRIVER, row["round"])
+        number = row["round"] - 1 + self.prepares
+        self._note("kept", number)
+        self._reached("kept", DRIVER, number)
 
     def _reached(self, phase: str, rank: int, number: int) -> None:
         for fault in self.faults:
