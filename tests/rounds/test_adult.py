@@ -51,7 +51,8 @@ def area_of_one_process() -> float:
     return area(module)
 
 
-@pytest.mark.parametrize("rounds", [EPOCHS, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [EPOCHS, 1])
 def test_averaging_four_parts_is_as_good_as_one_process(rounds):
     """Averaged after every epoch; and once, from the same start, as Zinkevich et al. do it."""
     x, y = adult()["train"]

@@ -24,7 +24,7 @@ from tests.rounds.data import a9a, diabetes
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"), floating="float64")
-each_count = pytest.mark.parametrize("parts", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
+each_count = pytest.mark.parametrize("parts", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 16))])
 
 
 def linear(algorithm, loss, x, y, parts, folder):
