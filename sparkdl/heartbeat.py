@@ -8,7 +8,8 @@ other events, and any event is a sign of life. Two limits end an attempt:
               the user's code waits for something
 
 The first step takes as long as it takes, so that only ``timeout`` counts before it. A member that has never sent a
-heartbeat is not judged: where executors cannot reach the driver nobody is.
+heartbeat is not judged: where executors cannot reach the driver nobody is. So a member waits a moment until its first
+one is delivered, before it does anything in which it could be stopped.
 """
 
 from __future__ import annotations

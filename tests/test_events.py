@@ -279,6 +279,25 @@ def test_a_listener_can_be_called_directly(seen: Seen, caplog: pytest.LogCapture
     assert caplog.text.count("ZeroDivisionError") == 1
 
 
+def test_what_was_recorded_is_settled_once_the_driver_has_had_it() -> None:
+    stuck = Stuck()
+    with Channel(stuck) as channel, Recorder(channel.endpoint, rank=0) as recorder:
+        assert recorder.settle(0)  # nothing was recorded
+        recorder.record("value", value=1)
+        assert stuck.entered.wait(LONG)
+        assert not recorder.settle(0.01)
+        stuck.released.set()
+        assert recorder.settle(LONG)
+        assert values(stuck.events) == [1]
+
+
+def test_what_goes_nowhere_is_settled_as_well() -> None:
+    with Recorder(nobody(), rank=0) as recorder:
+        recorder.record("value", value=1)
+        assert recorder.settle(LONG)
+        assert recorder.dropped == 1
+
+
 def test_recording_nests_and_reaches_threads() -> None:
     outer, inner = Seen(), Seen()
     record("nobody listens", value=0)
