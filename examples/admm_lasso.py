@@ -5,8 +5,9 @@
 
     minimise  1/(2 M) ||y - X w - b||^2 + strength ||w||_1
 
-Every part solves its own least squares, drawn towards a consensus; the driver soft-thresholds that. Rows never leave
-their tasks: what travels is eleven numbers a part and round. The rows are scikit-learn's diabetes.
+Every part solves its own least squares, drawn towards a consensus; the driver soft-thresholds that. Once they are
+dealt out, rows stay where they are: a few vectors of eleven numbers a part travel in a round. The rows are
+scikit-learn's diabetes.
 """
 
 from __future__ import annotations

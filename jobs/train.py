@@ -62,9 +62,11 @@ def check_output(spark: SparkSession, output: str, estimator: GangEstimator, *, 
 
 def summary(model: TorchModel) -> str:
     """What the training took, and the last epoch's or round's figures."""
-    last, kind = model.history[-1], "epochs" if "epoch" in model.history[-1] else "rounds"
+    last = model.history[-1] if model.history else {}  # of a time budget that was over before the first round
+    kind = "epochs" if "epoch" in last else "rounds"
     named = ("loss", "objective", "primal", "dual")
     figures = [f"{name} {value:.4f}" for name, value in last.items() if name in named or name.startswith("valid_")]
+    figures += [str(last["status"])] if "status" in last else []
     report, count = model.report, len(model.history)
     return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {count} {kind}: {', '.join(figures)}"
 

@@ -237,7 +237,7 @@ class LocalCluster:
                 wanted,
                 self._timeout,
                 self._device,
-                self._threads or max(1, len(os.sched_getaffinity(0)) // members),
+                self._threads_of(members),
                 channel.endpoint if listener else None,
                 heartbeat=guard.heartbeat if guard else None,
             )
@@ -256,7 +256,10 @@ class LocalCluster:
         shuffle: bool = True,
     ) -> AbstractContextManager[Jobs]:
         """See ``Cluster.map_reduce``; the processes take one part after the other."""
-        return process_jobs(self._all, data, columns, parts or self.size)
+        return process_jobs(self._all, data, columns, parts or self.size, threads=self._threads_of(self.size))
+
+    def _threads_of(self, members: int) -> int:
+        return self._threads or max(1, len(os.sched_getaffinity(0)) // members)
 
     @contextmanager
     def _all(self) -> Iterator[list[MemberProcess]]:

@@ -15,7 +15,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.transforms import Collate, Transforms, collated
-from sparkdl.objective import Criterion, target_of
+from sparkdl.objective import Criterion, forward, target_of
 from sparkdl.tensors import Batch, Input, arguments
 from sparkdl.world import Group
 
@@ -165,7 +165,7 @@ def observe(
             if on_batch is not None:
                 on_batch(number)
             if batch.weight:
-                output = module(*arguments(batch.inputs))
+                output = forward(module, batch.inputs)
                 meter.add(criterion(output, batch), output, batch)
     module.train(was_training)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
@@ -59,7 +60,7 @@ def inline_jobs(data: Any, columns: Columns | Sequence[str] | None, parts: int) 
 
 @contextmanager
 def process_jobs(
-    processes: Processes, data: Any, columns: Columns | Sequence[str] | None, parts: int
+    processes: Processes, data: Any, columns: Columns | Sequence[str] | None, parts: int, *, threads: int
 ) -> Iterator[ProcessJobs]:
     """See ``Cluster.map_reduce``."""
     found = dealt(data, columns, parts)
@@ -69,7 +70,8 @@ def process_jobs(
             store.write(part.index, pack(part))
         # Parts without rows were sealed with the layout of the others, so that any of them tells it.
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
-        yield ProcessJobs(processes, folder, found[0].columns, tuple(part.rows for part in found), layout)
+        rows = tuple(part.rows for part in found)
+        yield ProcessJobs(processes, _Task(folder, found[0].columns, rows, layout, threads))
 
 
 def _layout(rows: Input) -> Layout:
@@ -80,16 +82,14 @@ def _layout(rows: Input) -> Layout:
 class ProcessJobs:
     """See ``Jobs``: processes take the parts in turn, each the next one when it is done."""
 
-    def __init__(
-        self, processes: Processes, folder: str, columns: Columns, parts: tuple[int, ...], layout: dict[str, Layout]
-    ) -> None:
-        self.parts = parts
-        self._processes, self._folder, self._columns, self._layout = processes, folder, columns, layout
+    def __init__(self, processes: Processes, task: _Task) -> None:
+        self.parts = task.parts
+        self._processes, self._task = processes, task
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
-        (Path(self._folder) / "state").write_bytes(pack_state(state))
-        task = _Task(self._folder, self._columns, self.parts, self._layout, ship(work))
+        (Path(self._task.folder) / "state").write_bytes(pack_state(state))
+        task = replace(self._task, work=ship(work))
         left, tries, found = [*range(len(self.parts))], dict.fromkeys(range(len(self.parts)), 0), dict[int, Mapped]()
         while left:
             # A process that has gone is replaced when the next ones are asked for.
@@ -117,10 +117,12 @@ class _Task:
     columns: Columns
     parts: tuple[int, ...]
     layout: dict[str, Layout]
-    work: bytes
+    threads: int
+    work: bytes = b""
 
     def map(self, index: int) -> bytes:
         """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
+        torch.set_num_threads(self.threads)  # a gang's member sets its own
         part = Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
         return mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part).packed()
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.tensors import Batch, arguments
+from sparkdl.tensors import Batch, Input, arguments
 
 ModelFactory = Callable[[], nn.Module]
 LossFunction = Callable[[Any, Tensor], Tensor]
@@ -45,7 +45,8 @@ class Objective:
         model: a factory without arguments, or a module whose weights are the start.
         loss: an ``nn`` loss module, or ``loss(output, target)`` returning losses ``[B, ...]`` or a scalar batch mean.
         optimizer: called with the parameters; the default is Adam with torch's defaults.
-        scheduler: called with the optimizer; stepped after every optimizer step. None for a constant rate.
+        scheduler: called with the optimizer; stepped after every optimizer step, or once a round. None for a
+            constant rate.
         metrics: name -> ``torchmetrics.Metric`` (copied before use).
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
         clip_norm: the largest L2 norm of the global gradient; None for no clipping.
@@ -154,6 +155,33 @@ def shapes(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"({', '.join(map(shapes, value))})"
     return type(value).__name__
+
+
+def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
+    """The model's output.
+
+    Raises:
+        MemberFailed: the model raised; the message says what it was given.
+    """
+    inputs = arguments(columns)
+    try:
+        return module(*inputs)
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise MemberFailed(
+            f"forward() of {type(module).__name__} raised {type(error).__name__}: {error}. It was given "
+            f"{len(inputs)} inputs, of {', '.join(map(shapes, inputs))}."
+        ) from error
+
+
+def trained(loss: Tensor) -> Tensor:
+    """The loss, of which something can be trained.
+
+    Raises:
+        InvalidInput: nothing can.
+    """
+    if loss.grad_fn is None:
+        raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
+    return loss
 
 
 def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tensor:

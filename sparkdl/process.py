@@ -95,12 +95,15 @@ class MemberProcess:
         """What the process has sent.
 
         Raises:
-            EOFError: it has ended and sent nothing more.
+            EOFError: it has ended, and sent nothing more or not all of it.
             ConnectionError: the same.
         """
         if not self.connection.poll():
             raise EOFError
-        return self.connection.recv()
+        try:
+            return self.connection.recv()
+        except OSError as error:  # multiprocessing's word for a message that breaks off in the middle
+            raise EOFError from error
 
     def obituary(self) -> str:
         """What is known of the end of a process that has ended."""

@@ -199,3 +199,17 @@ def test_spool_runs(tmp_path):
 def test_scoring_runs(tmp_path, arguments):
     lines = run(*arguments, "--rounds", "1", "--rows", "2000", folder=tmp_path)
     assert LAST_LINE.fullmatch(lines[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "arguments", [("fixed", "reading", "--rounds", "1", "--rows", "4000"), ("large", "--width", "300")]
+)
+def test_rounds_overhead_runs(tmp_path, arguments):
+    *_, shares, last = run("rounds_overhead", *arguments, folder=tmp_path)
+    parts = [each for each in arguments if each in ("fixed", "reading", "large")]
+    assert re.findall(r"(\w+) \d[\d.e+-]*", shares) == parts
+    assert shares.startswith("of each bar: ")
+    assert LAST_LINE.fullmatch(last)

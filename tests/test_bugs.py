@@ -27,10 +27,13 @@ from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import deal
 from sparkdl.layout.replicated import Replicated
 from sparkdl.objective import Criterion, Objective
+from sparkdl.rounds.admm import ConsensusADMM
+from sparkdl.rounds.averaging import ParallelSGD
 from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.flat import flatten
 from sparkdl.rounds.lbfgs import LBFGS
 from sparkdl.rounds.run import Rounds
+from sparkdl.rounds.solvers import Quadratic
 from sparkdl.run import Run
 from sparkdl.tensors import Batch
 from sparkdl.weights import pack, unpack
@@ -340,6 +343,29 @@ def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
     assert str(algorithm.row(after)["status"]).endswith("on from the best point")
+
+
+def test_a_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
+    # Steps had to make the gradient small relative to where they began. With one part and no penalty they begin at the
+    # minimum sooner or later, where both gradients are rounding, and squared errors were refused as not quadratic.
+    algorithm = ConsensusADMM(solver=Quadratic(), absolute=0, relative=0)
+    found = rounds.states(algorithm, rounds.parts_of(90), 60)
+    assert found[-1]["round"] == 59
+
+
+def test_a_mask_of_minus_infinity_was_a_result_that_is_not_finite() -> None:
+    # It is a buffer, and buffers are averaged: the first round ended with advice about the learning rate.
+    model = nn.Linear(4, 1)
+    model.register_buffer("mask", torch.full((2, 2), -torch.inf))
+    objective = Objective(model, nn.MSELoss(), precision="fp64")
+    state, _ = Rounds(ParallelSGD(rounds=2), objective).run(rounds.jobs(2))
+    assert bool((state["weights"]["mask"] == -torch.inf).all())
+
+
+def test_not_a_number_of_rounds_never_ended() -> None:
+    # NaN is not below 1, and no round is the last of so many.
+    with pytest.raises(InvalidInput, match="ParallelSGD has rounds=nan; expected a whole number"):
+        ParallelSGD(rounds=float("nan"))
 
 
 def test_a_weight_of_two_names_went_back_to_where_it_began() -> None:

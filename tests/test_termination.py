@@ -125,3 +125,21 @@ def test_a_job_without_checkpoints_is_ended_at_once(digits, tmp_path):  # noqa: 
     said, code = finish(process)
     assert code == 143, said
     assert "stopped: the run was asked to stop (Spark's JVM got SIGTERM) and was not saved" in said
+
+
+def test_a_job_of_rounds_ends_with_the_round_that_it_is_in(digits, tmp_path):  # noqa: F811 - the fixture
+    changes = {"data.path": digits / "train", "estimator.runDir": tmp_path / "run", "algorithm.rounds": 10_000}
+    arguments = [word for key, value in changes.items() for word in (f"--{key}", value)]
+    config = ("--config", "conf/rounds/parallel_sgd.yaml", "--test", "null", "--output", "null")
+    process = submit("parallel_sgd", *config, *arguments, local=tmp_path / "local")
+    checkpoints = tmp_path / "run/checkpoints"
+    while not list(checkpoints.glob("attempt-*/manifest.json")):
+        assert process.poll() is None, finish(process)[0]
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    said, code = finish(process)
+    assert code == 143, said
+    found = re.search(r"stopped: .* ended after round (\d+)", said)
+    assert found, said
+    manifests = [json.loads(path.read_text()) for path in checkpoints.glob("attempt-*/manifest.json")]
+    assert max(each["manifest"]["clock"]["step"] for each in manifests) == int(found[1])

@@ -133,6 +133,27 @@ class Part:
         for chunk in chunks if self._chunk_steps(plan) >= plan.steps - start else prefetch(chunks):
             yield from self._cut(plan, chunk, totals)
 
+    def batch(self, chosen: slice | Tensor) -> Batch:
+        """Stored rows at these positions as a batch by itself; those of a slice are not copied."""
+        found = {name: wide(_taken(self.tensors[name], chosen)) for name in self._fed()}
+        masses = None if self.masses is None else _taken(self.masses, chosen)
+        weight, rows = self.columns.weight, len(next(iter(found.values())))
+        return Batch(
+            inputs=tuple([found[column.name] for column in self.columns.inputs]),
+            target=_target(found, self.columns),
+            weights=None if weight is None else numbers(found, weight.name),
+            masses=masses,
+            rows=rows,
+            weight=float(rows) if masses is None else float(masses.sum()),
+            share=1.0,
+            total=rows,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row of a batch has, about."""
+        return sum(_row_bytes(self.tensors[name]) for name in self._fed())
+
     def _positions(self, plan: Plan, epoch: int) -> Tensor:
         positions = plan.permutation(self.index, epoch)
         if self.order is not None:
@@ -182,8 +203,7 @@ class Part:
         return [column.name for column in (*self.columns.inputs, *single) if column]
 
     def _chunk_steps(self, plan: Plan) -> int:
-        row_bytes = sum(_row_bytes(self.tensors[name]) for name in self._fed())
-        step_bytes = row_bytes * plan.batch_size * self.rows // max(1, plan.total)
+        step_bytes = self.row_bytes * plan.batch_size * self.rows // max(1, plan.total)
         return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
 
     def _cut(self, plan: Plan, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
@@ -254,6 +274,10 @@ def _target(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:
     if columns.target is None or isinstance(columns.target, Column):
         return None if columns.target is None else numbers(rows, columns.target.name)
     return torch.stack([numbers(rows, column.name) for column in columns.targets], 1)
+
+
+def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
+    return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
 
 
 def _row_bytes(tensor: Input) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput
 from sparkdl.layout import GradientSink
 from sparkdl.layout.fitting import check_fit, kind_of
-from sparkdl.objective import Objective, shapes
-from sparkdl.tensors import Batch, Input, arguments
+from sparkdl.objective import Objective, forward, trained
+from sparkdl.tensors import Batch
 from sparkdl.world import World
 
 
@@ -112,23 +112,11 @@ class ReplicatedReplica:
 
     def _pass(self, batch: Batch) -> Tensor:
         with self._autocast:
-            output = self._forward(batch.inputs)
-            loss = self._criterion(output, batch)
-        if loss.grad_fn is None:
-            raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
+            output = forward(self.module, batch.inputs)
+            loss = trained(self._criterion(output, batch))
         (loss if batch.fraction == 1.0 else loss * batch.fraction).backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss.detach()
-
-    def _forward(self, columns: tuple[Input, ...]) -> Any:
-        inputs = arguments(columns)
-        try:
-            return self.module(*inputs)
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:
-            raise MemberFailed(
-                f"forward() of {type(self.module).__name__} raised {type(error).__name__}: {error}. It was given "
-                f"{len(inputs)} inputs, of {', '.join(map(shapes, inputs))}."
-            ) from error
 
     def _nothing(self) -> Tensor:
         self.output = None

@@ -84,7 +84,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         loss: an ``nn`` loss module, whose class weights and ``ignore_index`` count as in torch alone on the whole
             batch; or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar, taken for a mean of rows.
         optimizer: called with the parameters; default Adam with a rate of 1e-3.
-        scheduler: called with the optimizer; stepped after every optimizer step.
+        scheduler: called with the optimizer; stepped after every optimizer step, in rounds once a round.
         metrics: name -> torchmetrics metric.
         inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
         featuresCol: short for ``inputCols=[featuresCol]``.
@@ -120,9 +120,9 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
         checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"``, ``"auto"`` (default), which weighs their
-            cost against failures, or ``"never"``. Rounds are saved one by one, or never. The next attempt goes on from
-            the newest, and so does the same fit again in the same ``runDir``; without one they are in a temporary
-            directory of the driver's host.
+            cost against failures, or ``"never"``. The next attempt goes on from the newest, and so does the same fit
+            again in the same ``runDir``; without one they are in a temporary directory of the driver's host. Rounds
+            are saved one by one where there is a ``runDir``, or never.
         maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
         minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
         elasticWait: seconds to wait for all slots before fewer members start; default 300.

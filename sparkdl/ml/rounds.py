@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -66,6 +67,9 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None
+    status = str(history[-1].get("status", "")) if history else ""
+    if status.startswith("stopped"):
+        warnings.warn(f"{type(algorithm).__name__} {status}. The weights are the best that were seen.", stacklevel=3)
     report = _report(rounds, history, time.monotonic() - start)
     weights = pack(module_of(fit.objective, state["weights"]))
     return Fitted(weights, history, report, scalar_output([rounds.seen.output]), rounds.seen.inputs)
@@ -81,6 +85,12 @@ def _check(estimator: GangEstimator, algorithm: Algorithm) -> None:
         )
     if estimator.getPrecision() == "bf16":
         raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
+    patience, measured = estimator.getPatience(), estimator.getValidationCol() is not None
+    if patience is not None and not measured and not getattr(algorithm, "has_loss", True):
+        raise InvalidInput(
+            f"patience is {patience}, which counts rounds without a smaller loss, and the history of {name} has none; "
+            "set validationCol, or leave patience out: it stops by a rule of its own."
+        )
 
 
 def _unused(estimator: GangEstimator, algorithm: Algorithm) -> tuple[str, ...]:

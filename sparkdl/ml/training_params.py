@@ -39,7 +39,7 @@ def _strategy(value: Any) -> Any:
     if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
         raise InvalidInput(
             f"strategy is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
-            "as ParallelSGD()."
+            "as ParallelSGD(): a dataclass with takes_steps, init, map, reduce, apply, done and row."
         )
     return value
 

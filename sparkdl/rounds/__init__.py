@@ -15,6 +15,7 @@ after the last. Each algorithm is one file that reads alone; ``sparkdl.rounds.ru
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
@@ -33,7 +34,11 @@ Memory = Any
 
 
 class Algorithm(Protocol):
-    """How rounds agree: a frozen dataclass."""
+    """How rounds agree: a frozen dataclass.
+
+    It may have a method ``sent(state)`` besides: what ``map`` needs of the state, where that is less than all of it;
+    and an attribute ``has_loss``, False where its rows have neither a ``loss`` nor an ``objective``.
+    """
 
     @property
     def takes_steps(self) -> bool:
@@ -62,8 +67,17 @@ class Algorithm(Protocol):
 
 
 def is_algorithm(value: object) -> TypeGuard[Algorithm]:
-    """Whether it is an algorithm of rounds."""
-    return all(callable(getattr(value, name, None)) for name in ("init", "map", "reduce", "apply", "done", "row"))
+    """Whether it is an algorithm of rounds: a dataclass, since its fields say which run is which, with all of it."""
+    methods = ("init", "map", "reduce", "apply", "done", "row")
+    whole = hasattr(value, "takes_steps") and all(callable(getattr(value, name, None)) for name in methods)
+    return whole and is_dataclass(value) and not isinstance(value, type)
+
+
+def to_send(algorithm: Algorithm, state: State) -> State:
+    """What goes to the parts."""
+    sent = getattr(algorithm, "sent", None)
+    found: State = state if sent is None else sent(state)
+    return found
 
 
 def add(one: Update, other: Update) -> Update:

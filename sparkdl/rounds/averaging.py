@@ -22,7 +22,8 @@ from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.evaluation import alone, mass_of
-from sparkdl.rounds.flat import Weights, module_of, start, weights_of
+from sparkdl.rounds.flat import Weights, averaged, module_of, start, trainable, weights_of
+from sparkdl.rounds.hyperparameters import whole
 from sparkdl.rounds.local import Local
 
 
@@ -45,9 +46,7 @@ class ParallelSGD:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"ParallelSGD has {name}={getattr(self, name)!r}; expected at least 1.")
+        whole(self, rounds=1, epochs=1, batch_size=1)
 
     @property
     def takes_steps(self) -> bool:
@@ -67,7 +66,10 @@ class ParallelSGD:
         loss, _ = local.train(objective, module, own)
         mass = mass_of(own)
         share = mass if self.weighted else float(mass > 0)
-        return {**weighed(weights_of(module), share), **scalars(loss=loss, mass=mass)}, None
+        # Of what is trained, all: there something that is not finite is to be refused.
+        names, found = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
+        sent = {name: tensor for name, tensor in found.items() if name in names}
+        return {**weighed(sent, share), **scalars(loss=loss, mass=mass)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
         """See ``Algorithm``: sums."""
@@ -97,6 +99,8 @@ def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
     """The weighted mean of weights, in the dtypes of ``like``; whole numbers are rounded. The sums become it.
 
+    What is not in the update stays as it is in ``like``.
+
     Raises:
         InvalidInput: nobody has a share in it.
     """
@@ -104,11 +108,12 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
     if not share:
         raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
     # In place: a model may be so large that the driver should not hold one more of it.
-    means = {name: update[f"weights/{name}"].div_(share) for name in like}
-    return {
+    means = {name: update[f"weights/{name}"].div_(share) for name in like if f"weights/{name}" in update}
+    found = {
         name: (mean if like[name].is_floating_point() else mean.round()).to(like[name].dtype)
         for name, mean in means.items()
     }
+    return {name: found.get(name, tensor) for name, tensor in like.items()}
 
 
 def _summed(tensor: Tensor) -> torch.dtype:

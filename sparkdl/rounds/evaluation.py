@@ -15,14 +15,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sparkdl.feed.columns import Column
-from sparkdl.feed.part import Part, numbers, wide
+from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan, generator
-from sparkdl.objective import Criterion, Objective
-from sparkdl.tensors import Batch, Input, arguments
+from sparkdl.objective import Criterion, Objective, forward, trained
+from sparkdl.tensors import Batch
 
 ROWS = 8192
-"""Rows that the model sees at a time."""
+"""Rows that the model sees at a time, at most."""
+
+_BYTES = 32 << 20  # and of what: wide rows come fewer at a time, since the model computes more of each
 
 
 def alone(part: Part, criterion: Criterion) -> Part:
@@ -37,18 +38,21 @@ def shuffled(part: Part, size: int, seed: int, epoch: int) -> Iterator[Batch]:
             yield batch
 
 
-def batches(part: Part, size: int = ROWS) -> Iterator[Batch]:
-    """A lone part's rows in row-id order, ``size`` at a time, without batches of no weight.
+def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
+    """A lone part's rows in row-id order, without batches of no weight.
+
+    They come ``size`` at a time, by default ``ROWS``, and fewer where they are wide.
 
     Rows that lie in that order already are not copied, and are read in this thread: a linear model is done with rows
     sooner than a copy of them is made.
     """
     order = None if part.order is None or _lies_so(part.order) else part.order
     begin = int(part.order[0]) if part.order is not None and order is None else 0
+    size = size or max(1, min(ROWS, _BYTES // max(1, part.row_bytes)))
     for first in range(0, part.rows, size):
         last = min(first + size, part.rows)
         chosen = slice(begin + first, begin + last) if order is None else order[first:last]
-        batch = _batch(part, chosen, last - first)
+        batch = part.batch(chosen)
         if part.transforms:
             batch = part.transforms(batch, generator(first))
         if batch.weight:
@@ -75,7 +79,7 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
     module.eval()
     total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for batch in batches(alone(part, criterion)):
-        loss = criterion(module(*arguments(batch.inputs)), batch) * batch.weight
+        loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
         mass += batch.weight
@@ -85,29 +89,3 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
 def _lies_so(order: Tensor) -> bool:
     """Whether the rows of an order are stored one behind the other."""
     return len(order) > 0 and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0])
-
-
-def _batch(part: Part, chosen: slice | Tensor, rows: int) -> Batch:
-    """Stored rows as a batch by itself."""
-
-    def taken(tensor: Input) -> Input:
-        return wide(tensor[chosen] if isinstance(chosen, slice) else tensor.index_select(0, chosen))
-
-    columns = part.columns
-    single = [column for column in (*columns.targets, columns.weight) if column is not None]
-    found = {column.name: taken(part.tensors[column.name]) for column in (*columns.inputs, *single)}
-    target: Tensor | None = None
-    if columns.target is not None:
-        labels = [numbers(found, column.name) for column in columns.targets]
-        target = labels[0] if isinstance(columns.target, Column) else torch.stack(labels, 1)
-    masses = None if part.masses is None else part.masses[chosen]
-    return Batch(
-        inputs=tuple(found[column.name] for column in columns.inputs),
-        target=target,
-        weights=None if columns.weight is None else numbers(found, columns.weight.name),
-        masses=masses,
-        rows=rows,
-        weight=float(rows) if masses is None else float(masses.sum()),
-        share=1.0,
-        total=rows,
-    )

@@ -31,6 +31,7 @@ from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.averaging import average, scalars, weighed
 from sparkdl.rounds.clients import Clients
 from sparkdl.rounds.flat import Weights, flatten, load, module_of, rest, start, trainable, unflatten
+from sparkdl.rounds.hyperparameters import whole
 from sparkdl.rounds.local import Local, toward
 from sparkdl.rounds.quantisation import packed, quantised_each
 
@@ -65,10 +66,7 @@ class FederatedAveraging:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "epochs", "batch_size"):
-            given = getattr(self, name)
-            if not (isinstance(given, Integral) and int(given) >= 1):
-                raise InvalidInput(f"FederatedAveraging has {name}={given!r}; expected a whole number of at least 1.")
+        whole(self, rounds=1, epochs=1, batch_size=1)
         if not 0 < self.fraction <= 1:
             raise InvalidInput(f"FederatedAveraging has fraction={self.fraction!r}; expected above 0 and at most 1.")
         if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.mu < math.inf):
@@ -90,6 +88,10 @@ class FederatedAveraging:
         velocity = torch.zeros_like(flatten(weights, names))
         known = {"weights": weights, "names": names, "velocity": velocity}
         return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
+
+    def sent(self, state: State) -> State:
+        """See ``Algorithm``; the server's momentum stays there."""
+        return {name: value for name, value in state.items() if name not in ("velocity", "row")}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
         """See ``Algorithm``: the part's chosen clients, one after the other."""

@@ -83,5 +83,16 @@ def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
-    """What is not trained and can be averaged: floating-point buffers, and parameters that are frozen."""
-    return {name: tensor for name, tensor in weights.items() if name not in names and tensor.is_floating_point()}
+    """What is not trained and can be averaged: floating-point buffers, and parameters that are frozen.
+
+    Args:
+        weights: those of the state, which are the same for all parts: so all find the same names.
+        names: of what is trained.
+    """
+    others = {name: tensor for name, tensor in weights.items() if name not in names and tensor.is_floating_point()}
+    return averaged(others)
+
+
+def averaged(weights: Mapping[str, Tensor]) -> Weights:
+    """The weights without tensors that are not finite: a mask of -inf has no mean, and stays as it is."""
+    return {name: tensor for name, tensor in weights.items() if bool(torch.isfinite(tensor).all())}

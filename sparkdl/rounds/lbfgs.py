@@ -28,6 +28,7 @@ from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.evaluation import evaluate
 from sparkdl.rounds.flat import flatten, gradient_of, module_of, start, trainable, unflatten
+from sparkdl.rounds.hyperparameters import whole
 from sparkdl.rounds.line_search import Point, Search, begin, tell
 from sparkdl.rounds.prox import penalised
 
@@ -53,9 +54,10 @@ class LBFGS:
     evaluations: int = 25
 
     def __post_init__(self) -> None:
-        for name, least in (("history", 1), ("evaluations", 1), ("l2", 0), ("tolerance", 0), ("progress", 0)):
-            if not getattr(self, name) >= least:
-                raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least {least}.")
+        whole(self, history=1, evaluations=1)
+        for name in ("l2", "tolerance", "progress"):
+            if not getattr(self, name) >= 0:
+                raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least 0.")
 
     @property
     def takes_steps(self) -> bool:
@@ -77,6 +79,10 @@ class LBFGS:
             "note": "",
             "status": "",
         }
+
+    def sent(self, state: State) -> State:
+        """See ``Algorithm``; the pairs and what else the driver computes with stay there."""
+        return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
         """See ``Algorithm``: the part's loss, mass and gradient."""

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
-from sparkdl.objective import Objective
+from sparkdl.objective import Objective, forward, trained
 from sparkdl.rounds.evaluation import shuffled
 from sparkdl.rounds.flat import seeded, trainable
-from sparkdl.tensors import arguments
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
 """Adds to the gradients, after the backward pass and before they are clipped."""
@@ -57,7 +56,7 @@ class Local:
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
                 for batch in shuffled(part, self.batch_size, seed, epoch):
-                    loss = criterion(module(*arguments(batch.inputs)), batch)
+                    loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
                     self._step(objective, parameters, optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part
+from sparkdl.feed.sampling import generator
 from sparkdl.feed.transforms import Transforms
 from sparkdl.labels import Classes, check_bounds, label_bounds
 from sparkdl.map_reduce import Jobs, Tensors
-from sparkdl.objective import Objective
+from sparkdl.objective import Objective, forward, trained
 from sparkdl.rounds import add
-from sparkdl.rounds.evaluation import alone, batches
+from sparkdl.rounds.evaluation import alone
 from sparkdl.tensors import arguments
 
 _PROBE = 2  # rows that are put through the model
@@ -72,20 +73,29 @@ class Look:
         found: dict[str, Any] = {"inputs": None, "output": None}
         if not part.rows:
             return found
-        criterion, few = self.objective.criterion(), part.subset(torch.arange(min(_PROBE, part.rows)), part.parts)
-        few = replace(alone(few, criterion), transforms=self.transforms)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            module = self.objective.build().eval()
-            for batch in batches(few, _PROBE):
-                output = module(*arguments(batch.inputs))
-                criterion(output, batch)  # which says what is wrong with its arguments
-                if all(isinstance(each, Tensor) for each in batch.inputs):
-                    found["inputs"] = [
-                        (list(each.shape[1:]), str(each.dtype).removeprefix("torch."))
-                        for each in arguments(batch.inputs)
-                    ]
-                found["output"] = list(output.shape[1:]) if isinstance(output, Tensor) else None
+        criterion = self.objective.criterion()
+        own = alone(part, criterion)
+        with torch.random.fork_rng(devices=[]):
+            batch = own.batch(_probed(own))
+            batch = self.transforms(batch, generator(0)) if self.transforms else batch
+            output = forward(self.objective.build().eval(), batch.inputs)
+            if batch.weight:  # else there is no mean
+                trained(criterion(output, batch))
+        if all(isinstance(each, Tensor) for each in batch.inputs):
+            found["inputs"] = [
+                (list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in arguments(batch.inputs)
+            ]
+        found["output"] = list(output.shape[1:]) if isinstance(output, Tensor) else None
         return found
+
+
+def _probed(part: Part) -> Tensor:
+    """Stored positions of the first few rows: of those that weigh anything, where there are so many."""
+    positions = torch.arange(min(_PROBE, part.rows))
+    if part.masses is not None:
+        weighs = (part.masses if part.order is None else part.masses.index_select(0, part.order)) > 0
+        positions = torch.cat([torch.nonzero(each).flatten()[:_PROBE] for each in (weighs, ~weighs)])[:_PROBE]
+    return positions if part.order is None else part.order[positions]
 
 
 def look(jobs: Jobs, work: Look) -> Seen:

@@ -25,7 +25,7 @@ from sparkdl.feed.transforms import Transforms
 from sparkdl.labels import Classes
 from sparkdl.map_reduce import Jobs, Tensors
 from sparkdl.objective import Objective
-from sparkdl.rounds import Algorithm, State
+from sparkdl.rounds import Algorithm, State, to_send
 from sparkdl.rounds.look import Look, Seen, look
 from sparkdl.rounds.memory import Memories
 from sparkdl.rounds.patience import Patience
@@ -140,6 +140,8 @@ class Rounds:
                     memories.forget(saved["done"] - (1 if self.checkpoints is None else self.checkpoints.keep))
                 if self.listener is not None and saved["history"]:
                     self.listener(saved["history"][-1])
+            if memories is not None and self.checkpoints is None:  # nobody will go on from here
+                memories.forget(saved["done"])
         patience = self._patience(saved)
         self.best = patience.round
         return {**saved["state"], "weights": patience.weights(saved["state"])}, saved["history"]
@@ -157,7 +159,8 @@ class Rounds:
     def _round(self, jobs: Jobs, work: Round, saved: dict[str, Any], collate: Transforms | None) -> dict[str, Any]:
         """What is to be saved after another round."""
         start, number = time.monotonic(), len(saved["history"]) + 1
-        sent = {"state": saved["state"], "memories": saved["memories"], "number": saved["done"] + 1}
+        needed = to_send(self.algorithm, saved["state"])
+        sent = {"state": needed, "memories": saved["memories"], "number": saved["done"] + 1}
         update, memories = jobs.run(work, sent, number=number)
         self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
         state = self.algorithm.apply(saved["state"], update)

@@ -4,7 +4,9 @@
 
 with ``F`` the sum of the part's losses, ``M`` the mass of all parts' rows and ``v = z - u``. ``Quadratic`` and
 ``Smooth`` multiply vectors by the Hessian, through a second backward pass, in conjugate gradients: M. Hestenes and
-E. Stiefel, Methods of conjugate gradients for solving linear systems, 1952.
+E. Stiefel, Methods of conjugate gradients for solving linear systems, 1952. ``Smooth`` is so an inexact Newton method,
+Newton-CG, where L-BFGS could stand as well: a product costs but one backward pass through what the model has computed
+already, and as ``f`` is strongly convex wherever ``F`` is convex, conjugate gradients need nothing else.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
-from sparkdl.objective import Objective
+from sparkdl.objective import Objective, forward, trained
 from sparkdl.rounds.evaluation import batches, mass_of
 from sparkdl.rounds.flat import trainable
+from sparkdl.rounds.hyperparameters import whole
 from sparkdl.rounds.local import Local, toward
-from sparkdl.tensors import arguments
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Problem:
         criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
         gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
         for batch in batches(self.part):
-            loss = criterion(self.module(*arguments(batch.inputs)), batch) * batch.weight
+            loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
             found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
             total += float(loss.detach())
             gradient += torch.cat([each.detach().flatten() for each in found])
@@ -145,7 +147,7 @@ class Quadratic:
 
     Attributes:
         tolerance: largest residual relative to the one at ``v``; the objective is refused as not quadratic where ten
-            times as many steps as there are parameters, and a hundred more, do not reach its root.
+            times as many steps as there are parameters, and a hundred more, reach neither its root nor rounding.
     """
 
     tolerance: float = 1e-12
@@ -166,7 +168,7 @@ class Quadratic:
         step = conjugate_gradients(here.product, -here.gradient, goal=self.tolerance * first, steps=steps)
         there = problem.expand(problem.v + step)
         least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
-        if not there.steepness**2 <= least * max(first**2, 1e-300):
+        if not (there.steepness**2 <= least * max(first**2, 1e-300) or there.steepness <= _rounding(here, there)):
             raise InvalidInput(
                 "the loss is not quadratic in the parameters, and solver=Quadratic() solves nothing else; take "
                 "solver=Smooth() for convex ones or solver=Steps() for networks."
@@ -193,10 +195,11 @@ class Smooth:
     iterations: int = 20
 
     def __post_init__(self) -> None:
-        if not (0 <= self.reduction < 1 and self.tolerance >= 0 and self.iterations >= 1):
+        whole(self, iterations=1)
+        if not (0 <= self.reduction < 1 and self.tolerance >= 0):
             raise InvalidInput(
-                f"Smooth has reduction={self.reduction!r}, tolerance={self.tolerance!r} and "
-                f"iterations={self.iterations!r}; expected from 0 to below 1, at least 0, and at least 1."
+                f"Smooth has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
+                "1, and at least 0."
             )
 
     @property
@@ -233,9 +236,7 @@ class Steps:
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"Steps has {name}={getattr(self, name)!r}; expected at least 1.")
+        whole(self, epochs=1, batch_size=1)
 
     @property
     def takes_steps(self) -> bool:
@@ -277,6 +278,18 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal:
         before, squared = squared, float(residual @ residual)
         d = residual + squared / before * d
     return x
+
+
+def _rounding(here: Expansion, there: Expansion) -> float:
+    """How steep a quadratic may seem at its minimum ``there``.
+
+    Where ``v`` is the solution already, the gradient is rounding at both ends, and cannot become small relative to
+    itself. With ``L`` what the Hessian stretches by, a rounded ``x`` is ``L eps ||x||`` steep, and rows whose losses
+    come to ``f`` have gradients of about ``sqrt(L f)``, whose sum is rounded too.
+    """
+    stretch = float(here.product(here.gradient).norm()) / max(here.steepness, 1e-300)
+    size = stretch * float(there.x.norm()) + math.sqrt(stretch * abs(there.value))
+    return 1e2 * torch.finfo(there.x.dtype).eps * size
 
 
 def _along(problem: Problem, here: Expansion, step: Tensor) -> Expansion | None:

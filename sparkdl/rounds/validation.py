@@ -17,7 +17,7 @@ from sparkdl.map_reduce import Jobs, Tensors
 from sparkdl.objective import Objective
 from sparkdl.rounds import add
 from sparkdl.rounds.averaging import scalars
-from sparkdl.rounds.evaluation import ROWS, alone, batches
+from sparkdl.rounds.evaluation import alone, batches
 from sparkdl.rounds.flat import Weights, module_of
 
 _CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ class Validation:
         if part.columns.validation is not None:
             part = part.subset(part.split()[int(self.held)], part.parts)
         own = replace(alone(part, criterion), transforms=self.transforms)
-        observe(module_of(self.objective, state["weights"]), criterion, batches(own, ROWS), meter)
+        observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
         found = meter.state_dict()
         return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
 

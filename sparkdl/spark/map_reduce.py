@@ -34,6 +34,7 @@ from sparkdl.map_reduce import RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
+from sparkdl.spark.resources import find_slots
 from sparkdl.spark.round_results import Results, assembled
 from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
 from sparkdl.state import pack_state
@@ -47,6 +48,10 @@ _DIRECT = 64 << 20  # bytes of results that the driver reduces
 _REDUCED = 4 << 20
 _TRIES = 4  # as Spark's spark.task.maxFailures
 _GONE = (PySparkException, Py4JError, AttributeError)  # the last one is how a context that was stopped fails
+
+
+class _Lost(Exception):
+    """Results were lost between two jobs of a round."""
 
 
 @contextmanager
@@ -93,8 +98,8 @@ class SparkJobs:
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
         self._places: set[str] = set()
-        self._work: tuple[bytes, Any] | None = None  # the digest of the last one that was large, and its broadcast
-        self._large: bool | None = None  # whether results have to be cut, as far as is known
+        self._works: dict[type, tuple[bytes, Any]] = {}  # of the last large one of a kind: its digest, its broadcast
+        self._large: dict[type, bool] = {}  # whether results of a kind of work have to be cut, as far as is known
         # mapInArrow looks columns up by name, and a dot in a name means a field to it.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
         pack = PackTask(columns, tuple(frame.columns), self._key)
@@ -114,11 +119,11 @@ class SparkJobs:
         found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
         marks: dict[int, str] = {}
-        for part, _, about in found:
-            told = json.loads(about)
+        each_told = [json.loads(about) for _, _, about in found]
+        self._places |= {told["at"] for told in each_told}
+        for (part, _, _), told in zip(found, each_told, strict=True):
             if "trouble" in told:
                 raise InvalidInput(told["trouble"], place=Place("feed", part))
-            self._places.add(told["at"])
             for name, (dtype, shape) in told["layout"].items():
                 own = dtype, tuple(shape)
                 if self._layout.setdefault(name, own) != own:
@@ -138,8 +143,7 @@ class SparkJobs:
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
         shipped, packed = self._shipped(work), pack_state(state)
-        if self._large is None:
-            self._large = len(packed) * len(self.parts) > _DIRECT
+        large = self._large.setdefault(type(work), len(packed) * len(self.parts) > _DIRECT)
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
         sent: Any = packed if broadcast is None else broadcast
         del packed  # a large one is in a file now
@@ -154,11 +158,12 @@ class SparkJobs:
                     fingerprints=self._fingerprints,
                     layout=self._layout,
                     most=_DIRECT,
-                    cut=self._large,
+                    cut=large,
                 )
-                found = (self._apart if self._large else self._together)(work, task, number)
+                found = (self._apart if large else self._together)(work, task, number)
                 if found is not None:
                     return found
+                large = self._large[type(work)]
             raise MemberLost(f"results of round {number} were lost {_TRIES} times.", place=Place("reduce"))
         except (PySparkException, Py4JError) as error:
             raise MemberLost(f"Spark gave up round {number}: {_first_lines(error)}", place=Place("map")) from error
@@ -172,16 +177,13 @@ class SparkJobs:
         shipped = ship(work)
         if len(shipped) <= _INLINE:
             return shipped
-        digest = hashlib.sha256(shipped).digest()
-        if self._work is None or self._work[0] != digest:
-            self._forget()
-            self._work = digest, self._spark.sparkContext.broadcast(shipped)
-        return self._work[1]
-
-    def _forget(self) -> None:
-        if self._work is not None:
-            self._work[1].destroy()
-        self._work = None
+        digest, (known, broadcast) = hashlib.sha256(shipped).digest(), self._works.get(type(work), (None, None))
+        if known != digest:
+            if broadcast is not None:
+                broadcast.destroy()
+            broadcast = self._spark.sparkContext.broadcast(shipped)
+            self._works[type(work)] = digest, broadcast
+        return broadcast
 
     def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """A round whose results the driver reduces; None if they are too large for that, or a part was lost."""
@@ -189,8 +191,9 @@ class SparkJobs:
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
+        self._places |= results.places
         settle(results.found, number)
-        self._large = results.large
+        self._large[type(work)] = results.large
         return None if results.large or results.absent else (results.reduced(work), results.notes)
 
     def _apart(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
@@ -200,31 +203,53 @@ class SparkJobs:
             # Held on disk, so that nothing is mapped twice if a part is absent, and nothing reduced if one has failed.
             rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
             results.take(rows.mapPartitions(round_tasks.results).collect())
-            if results.absent:
-                build = partial(task.build_some, results.absent)
-                built = _held(self._packed.mapPartitionsWithIndex(build), stack)
+            absent = results.absent
+            # What was lost and is mapped again may turn up after all, and must not count beside what was built of it.
+            pieces = rows.mapPartitions(partial(round_tasks.pieces, absent))
+            if absent:
+                built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
                 results.take(built.mapPartitions(round_tasks.results).collect())
-                rows = rows.union(built)
+                pieces = pieces.union(built.mapPartitions(partial(round_tasks.pieces, ())))
+            self._places |= results.places
             settle(results.found, number)
             if results.absent:
                 return None
-            self._large = results.pieces > 0
+            self._large[type(work)] = results.pieces > 0
             if not results.pieces:
                 return results.reduced(work), results.notes
-            pieces = self._spark.createDataFrame(rows.mapPartitions(round_tasks.pieces), PIECES, verifySchema=False)
-            tasks = max(self._size, -(-results.bytes // _REDUCED))
-            ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "part")
-            reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
-            # All tasks reduce at the same time; after that the driver takes one task's result after the other.
-            counts = [row.part for row in reduced.select("part").collect()]
-            if counts != [len(self.parts)] * results.pieces:
-                return None
-            return assembled(self._one_by_one(reduced.rdd)), results.notes
+            return self._reduced(pieces, task, results, stack)
 
-    def _one_by_one(self, rows: RDD[Any]) -> Iterator[Any]:
-        """The rows, a partition at a time. ``toLocalIterator`` of a DataFrame keeps all of them in the driver's JVM."""
+    def _reduced(
+        self, rows: RDD[Any], task: MapTask, results: Results, stack: ExitStack
+    ) -> tuple[Tensors, list[Any]] | None:
+        """What executors make of the pieces; None if an executor went away, and pieces with it."""
+        pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
+        tasks = max(self._size, -(-results.bytes // _REDUCED))
+        ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "part")
+        reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
+        # All tasks reduce at the same time; after that the driver takes one task's result after the other.
+        counts = [row.part for row in reduced.select("part").collect()]
+        if counts != [len(self.parts)] * results.pieces:
+            return None
+        with suppress(_Lost):
+            return assembled(self._one_by_one(reduced.rdd, results.pieces)), results.notes
+        return None
+
+    def _one_by_one(self, rows: RDD[Any], pieces: int) -> Iterator[Any]:
+        """The pieces, a partition at a time. ``toLocalIterator`` of a DataFrame keeps all in the driver's JVM.
+
+        Raises:
+            _Lost: a piece is not of all parts: it was reduced again, when some were no longer there.
+        """
+        count = 0
         for part in range(rows.getNumPartitions()):
-            yield from self._spark.sparkContext.runJob(rows, list, [part])
+            for row in self._spark.sparkContext.runJob(rows, list, [part]):
+                if row.part != len(self.parts):
+                    raise _Lost
+                count += 1
+                yield row
+        if count != pieces:
+            raise _Lost
 
     def _keep(self, rdd: RDD[Any], level: StorageLevel) -> RDD[Any]:
         """Persist it until the jobs are closed."""
@@ -239,7 +264,7 @@ class SparkJobs:
         """
         context = self._spark.sparkContext
         with suppress(*_GONE):
-            slots = max(2, context.defaultParallelism)
+            slots = max(2, find_slots(self._spark).now or 0)
             for _ in range(_TRIES):
                 rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
                 self._places -= set(rows.collect())
@@ -248,7 +273,9 @@ class SparkJobs:
         with suppress(*_GONE):
             for each in self._kept:
                 each.unpersist()
-            self._forget()
+            for _, broadcast in self._works.values():
+                broadcast.destroy()
+            self._works.clear()
 
 
 def _held(data: Held, stack: ExitStack) -> Held:

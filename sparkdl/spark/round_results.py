@@ -22,18 +22,22 @@ class Results:
         large: whether there was one that should have been cut into pieces.
         pieces: how many pieces each part's tensors were cut into; 0 where the results hold them.
         bytes: of the tensors that were cut.
+        places: where parts were written to that were not there.
     """
 
     def __init__(self, parts: int) -> None:
         self.large = False
         self.pieces = self.bytes = 0
+        self.places: set[str] = set()
         self._parts = parts
         self._found: dict[int, Mapped] = {}
 
     def take(self, rows: Iterable[Row]) -> None:
         """Take what a job has brought."""
         for part, _, name, payload in rows:
-            if name == "missing":
+            if name == "written":
+                self.places.add(bytes(payload).decode())
+            if name in ("missing", "written"):
                 continue
             if name == "large":
                 self.large = True

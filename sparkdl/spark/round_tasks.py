@@ -38,7 +38,8 @@ RESULT = -1
 """The piece of what is not reduced apart: the note, small tensors, what went wrong."""
 
 Row = tuple[int, int, str, bytes]
-"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
+"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none, or
+``"written"``: then the payload is where its part was written to."""
 
 Sent = bytes | Any
 """Bytes, inside of a task, or a broadcast of them."""
@@ -153,6 +154,7 @@ class MapTask:
                 append(first.payload)
                 for row in remaining:
                     append(row.payload)
+            yield first.part, RESULT, "written", place(store).encode()
         for _ in remaining:
             continue
         yield from self._map(store, first.part)
@@ -257,7 +259,14 @@ class ReduceTask:
     work: Sent
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each piece; in place of its part it has the number of parts that there were of it."""
+        """One row for each piece; in place of its part it has the number of parts that there were of it.
+
+        They come when all input is in: a task has a few pieces alone, and large rows that travel both ways at once
+        hold each other up.
+        """
+        return iter([*self._reduced(batches)])
+
+    def _reduced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         spare_imports()
         reduce, tree, parts, last = unship(received(self.work)).reduce, None, 0, None
         for batch in batches:
@@ -297,9 +306,9 @@ def results(rows: Iterable[Row]) -> Iterator[Row]:
     return (row for row in rows if row[1] < 0)
 
 
-def pieces(rows: Iterable[Row]) -> Iterator[Row]:
-    """What is."""
-    return (row for row in rows if row[1] >= 0)
+def pieces(absent: Container[int], rows: Iterable[Row]) -> Iterator[Row]:
+    """What is, but of parts that were absent."""
+    return (row for row in rows if row[1] >= 0 and row[0] not in absent)
 
 
 def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from sparkdl.feed.part import Part
 from sparkdl.local_rounds import InlineJobs, dealt
 from sparkdl.map_reduce import Tensors, Tree
 from sparkdl.objective import Objective
+from sparkdl.rounds import to_send
 from sparkdl.rounds.run import Round, Rounds
 from sparkdl.state import pack_state, unpack_state
 
@@ -67,7 +68,7 @@ def states(algorithm: Any, parts: list[Part], rounds: int, wanted: Objective | N
     for _ in range(rounds):
         tree = Tree(algorithm.reduce)
         for index, part in enumerate(parts):
-            update, memories[index] = algorithm.map(wanted, found[-1], part, memories[index])
+            update, memories[index] = algorithm.map(wanted, to_send(algorithm, found[-1]), part, memories[index])
             tree.push(update)
         found.append(algorithm.apply(found[-1], tree.result()))
     return found
@@ -145,6 +146,13 @@ class AlgorithmContract:
     def test_the_same_run_gives_the_same_bits(self, tmp_path, whole):
         state, _ = self.rounds(tmp_path).run(jobs(3))
         assert pack_state(state) == pack_state(whole[0])
+
+    def test_what_is_sent_does_not_grow(self):
+        """Whatever the driver remembers of former rounds stays there: it would be sent again and again."""
+        after = states(self.algorithm, parts_of(30, 30, 30), ROUNDS)
+        vector = sum(tensor.nbytes for tensor in after[-1]["weights"].values())
+        sizes = [len(pack_state(to_send(self.algorithm, state))) for state in after[2:]]
+        assert max(sizes) - min(sizes) < vector
 
     def test_parts_may_be_mapped_in_any_order(self, tmp_path):
         """Partial results are reduced in the parts' order, whatever the order in which they come."""

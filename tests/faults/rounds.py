@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkdl.rounds import Memory, State, Update
+from sparkdl.rounds import Memory, State, Update, to_send
 from sparkdl.rounds.admm import ConsensusADMM
 from sparkdl.rounds.federated import FederatedAveraging
 from tests.faults.fault import Fault
@@ -55,6 +55,10 @@ class Watched:
     def init(self, objective: Any, seed: int) -> State:
         """See ``Algorithm``."""
         return {**self.algorithm.init(objective, seed), "number": 0}
+
+    def sent(self, state: State) -> State:
+        """See ``Algorithm``."""
+        return {**to_send(self.algorithm, state), "number": state["number"]}
 
     def map(self, objective: Any, state: State, part: Any, memory: Memory) -> tuple[Update, Memory]:
         """See ``Algorithm``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from torch import Tensor, nn
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, SparkdlError
 from tests.ml import nets
 
@@ -167,7 +167,7 @@ MISTAKES = {
         ["objective.model.lock is of type lock", "cannot pickle"], {"model": Locked()}
     ),
     "a module that executors lack": Mistake(
-        ["the module 'on_the_driver_alone' is on the driver but not on", "--py-files"], {"model": only_here()}
+        ["the module 'on_the_driver_alone' is on the driver but not on", "--py-files"], {"model": only_here}
     ),
     "a model that raises": Mistake(
         ["LookupError: no such sample"], {"model": Fails}, row(features=[200.0, 0.0, 0.0]), MemberFailed
@@ -207,12 +207,33 @@ MISTAKES = {
 }
 
 
+IN_ROUNDS = {
+    "a NaN loss": ["part ", "round 1", "the loss is not finite", "clipNorm"],
+    "a model that raises": ["part ", "round 1", "LookupError: no such sample"],
+}
+"""What rounds say of it, where that is something else."""
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_named(spark, tmp_path, name):
+    check(spark, tmp_path / "run", MISTAKES[name], batchSize=40)
+
+
+@pytest.mark.filterwarnings("ignore:.*makes no use of")
+@pytest.mark.parametrize("name", sorted({*MISTAKES} - {"too many workers", "a hook of nothing"}))
+def test_a_mistake_is_named_in_rounds(spark, tmp_path, name):
+    """Parts wait for their turn, and hooks are of no use."""
     mistake = MISTAKES[name]
+    says = IN_ROUNDS.get(name, mistake.says)
+    check(spark, tmp_path / "run", replace(mistake, says=says), strategy=ParallelSGD(rounds=1, batch_size=20))
+
+
+def check(spark, run, mistake, **given):
+    """The mistake is one error of its kind that says what it should, and leaves no history."""
     data = mistake.data(spark) if callable(mistake.data) else spark.createDataFrame(mistake.data or ROWS)
-    arguments = {"model": nets.scores, "numWorkers": 2, "batchSize": 40} | mistake.arguments
-    run = tmp_path / "run"
+    arguments = {"model": nets.scores, "numWorkers": 2} | given | mistake.arguments
+    if arguments["model"] is only_here:  # and not wherever this module is imported, which executors do as well
+        arguments["model"] = only_here()
     with pytest.raises(mistake.kind) as caught:
         mistake.estimator(**arguments, runDir=str(run)).fit(data)
     assert type(caught.value) is mistake.kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from sparkdl import (
     L2,
     LBFGS,
     ConsensusADMM,
+    ElasticNet,
     FederatedAveraging,
     ParallelSGD,
     TorchClassifier,
@@ -25,8 +27,10 @@ from sparkdl import (
     TorchRegressor,
 )
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.solvers import Quadratic
+from sparkdl.rounds.solvers import Quadratic, Steps
 from tests.ml import nets
+from tests.ml.descent import Descent
+from tests.rounds.test_lbfgs import misleading
 from tests.sessions import frame
 
 ROWS = 120
@@ -123,6 +127,50 @@ def test_more_rounds_go_on_and_a_search_tries_strategies(data, tmp_path):
 
 
 @pytest.mark.cluster
+def test_an_algorithm_of_the_users_own(data, tmp_path):
+    estimator = classifier(Descent(), model=nets.two_scores, runDir=str(tmp_path / "run"))
+    losses = [row["loss"] for row in estimator.fit(data).history]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    longer = estimator.setStrategy(Descent(rounds=5)).fit(data)
+    assert [row["loss"] for row in longer.history][:3] == losses
+
+
+@pytest.mark.parametrize(
+    "strategy", [ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=Steps(batch_size=4)), LBFGS(l2=0.1), ParallelSGD()]
+)
+def test_an_estimator_is_saved_with_its_algorithm(spark, tmp_path, strategy):
+    classifier(strategy, optimizer=torch.optim.SGD).write().save(str(tmp_path / "estimator"))
+    assert TorchClassifier.load(str(tmp_path / "estimator")).getStrategy() == strategy
+
+
+@pytest.mark.cluster
+def test_nothing_is_kept_of_a_run_without_checkpoints(data, tmp_path):
+    fitted = classifier(
+        ConsensusADMM(), model=nets.two_scores, runDir=str(tmp_path), checkpointEvery="never", maxRounds=2
+    ).fit(data)
+    assert len(fitted.history) == 2
+    assert not (tmp_path / "checkpoints").exists()
+    assert not [path for path in (tmp_path / "memories").rglob("*") if path.is_file()]
+
+
+@pytest.mark.cluster
+def test_a_budget_that_is_over_at_once_leaves_the_start(data, jobs):
+    fitted = classifier(ParallelSGD(), timeBudget=0.0).fit(data)
+    assert fitted.history == []
+    assert f"trained on {ROWS} rows" in jobs.train.summary(fitted)
+
+
+@pytest.mark.cluster
+def test_a_line_search_that_finds_nothing_is_warned_of(data):
+    with pytest.warns(UserWarning, match=r"LBFGS stopped: the line search has found no step.*best that were seen"):
+        fitted = TorchRegressor(
+            model=nets.column, inputCols=["x"], labelCol="y", strategy=LBFGS(evaluations=4), loss=misleading
+        ).fit(data)
+    assert "stopped" in fitted.history[-1]["status"]
+
+
+@pytest.mark.cluster
 def test_rows_that_are_not_shuffled_stay_in_their_partitions(data):
     partitions = data.repartitionByRange(3, "row")
     with pytest.warns(UserWarning, match="numWorkers is 2"):
@@ -138,11 +186,28 @@ def test_rows_that_are_not_shuffled_stay_in_their_partitions(data):
     [
         ({"device": "cuda"}, "device is 'cuda', and ParallelSGD runs in tasks on CPUs"),
         ({"precision": "bf16"}, "expected 'fp32' or 'fp64' with ParallelSGD"),
+        (
+            {"patience": 3, "strategy": ConsensusADMM()},
+            "patience is 3, .* the history of ConsensusADMM has none; set validationCol",
+        ),
     ],
 )
 def test_what_rounds_cannot_do_is_refused_by_name(data, given, message):
     with pytest.raises(InvalidInput, match=message):
-        classifier(ParallelSGD(), **given).fit(data)
+        classifier(**{"strategy": ParallelSGD()} | given).fit(data)
+
+
+@dataclass
+class Half:
+    """All that an algorithm has, but for what it says of its steps."""
+
+    init = map = reduce = apply = done = row = print
+
+
+@pytest.mark.parametrize("wrong", [Half(), LBFGS, "LBFGS", 3])
+def test_what_is_no_algorithm_is_refused(wrong):
+    with pytest.raises(InvalidInput, match=r"expected how replicas agree.*a dataclass with takes_steps, init, map"):
+        TorchClassifier(strategy=wrong)
 
 
 def test_a_client_column_that_is_not_there_is_refused(data):

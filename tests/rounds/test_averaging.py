@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.sampling import Plan, generator
+from sparkdl.local_rounds import InlineJobs, dealt
 from sparkdl.objective import Objective
+from sparkdl.rounds.admm import ConsensusADMM
 from sparkdl.rounds.averaging import ParallelSGD, average, weighed
-from tests.contracts.algorithm_contract import data, objective, parts_of, states
+from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.run import Rounds
+from sparkdl.rounds.solvers import Smooth, Steps
+from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, parts_of, states
 
 
 def test_one_part_is_local_training():
@@ -70,7 +79,92 @@ def _normalised() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
 
 
-@pytest.mark.parametrize("name", ["rounds", "epochs", "batch_size"])
-def test_what_is_refused(name):
-    with pytest.raises(InvalidInput, match=f"ParallelSGD has {name}=0; expected at least 1"):
-        ParallelSGD(**{name: 0})
+# ---- what is not finite ------------------------------------------------------------------------------------------
+
+
+class Masked(nn.Module):
+    """A linear model with what is not finite in it, a mask as attention has it among that, and with statistics."""
+
+    def __init__(self, *, trained: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        mask = torch.full((4, 4), -torch.inf).triu(1)
+        if trained:
+            self.mask = nn.Parameter(mask)
+        else:
+            self.register_buffer("mask", mask)
+        self.register_buffer("least", torch.tensor(torch.inf))
+        self.register_buffer("seen", torch.zeros(4))
+        self.frozen = nn.Parameter(torch.tensor([1.0, torch.nan]), requires_grad=False)
+
+    def forward(self, x):
+        if self.training:
+            self.seen += x.detach().mean(0)
+        return self.linear((x.unsqueeze(1) + self.mask).softmax(-1)[:, -1] * x)
+
+
+MASKED = Objective(Masked, nn.MSELoss(), objective().optimizer, precision="fp64")
+each_algorithm = pytest.mark.parametrize(
+    "algorithm",
+    [
+        ParallelSGD(batch_size=8),
+        ParallelSGD(batch_size=8, weighted=False),
+        FederatedAveraging("client", fraction=0.5),
+        FederatedAveraging("client", fraction=1.0, bits=8),
+        ConsensusADMM(solver=Steps(batch_size=8)),
+        ConsensusADMM(solver=Smooth()),
+    ],
+    ids=str,
+)
+
+
+@each_algorithm
+@pytest.mark.parametrize("light", [0, 30], ids=lambda rows: f"{rows} rows of no weight")
+def test_what_is_not_finite_from_the_start_stays_as_it_is(algorithm, light, tmp_path):
+    """Some parts have rows that weigh nothing, or none at all: what is not finite has no share that is 0 either."""
+    w = data()["w"]
+    w[len(w) - light :] = 0.0
+    table = pa.table({name: list(array) for name, array in (data() | {"w": w}).items()})
+    tables = [table.slice(0, 30), table.slice(30, 30), table.slice(60), table.slice(90)]
+    first = algorithm.init(MASKED, 3)["weights"]
+    rounds = Rounds(algorithm, MASKED, seed=3, memories=str(tmp_path), max_rounds=4)
+    last = rounds.run(InlineJobs(dealt(tables, COLUMNS, 4)))[0]["weights"]
+    assert list(last) == list(first)
+    for name in ("mask", "least", "frozen"):
+        assert torch.equal(last[name].nan_to_num(7.0), first[name].nan_to_num(7.0))
+    assert all(bool(torch.isfinite(last[name]).all()) for name in ("linear.weight", "linear.bias", "seen"))
+    assert not torch.equal(last["linear.weight"], first["linear.weight"])
+    assert bool(last["seen"].any()) == algorithm.takes_steps
+
+
+def test_what_is_trained_is_refused_where_it_is_not_finite():
+    wanted = replace(MASKED, model=partial(Masked, trained=True))
+    with pytest.raises(InvalidInput, match=r"part 0 in round 1: weights/mask is not finite"):
+        Rounds(ParallelSGD(), wanted, max_rounds=2).run(jobs(3))
+
+
+def test_statistics_that_become_infinite_are_refused():
+    """They were finite in the state, so that all parts send them."""
+    x = data()["x"] * 1e200
+    table = {name: list(array) for name, array in (data() | {"x": x}).items()}
+    wanted = Objective(Summed, nn.MSELoss(), objective().optimizer, precision="fp64")
+    with pytest.raises(InvalidInput, match=r"part 0 in round 1: weights/seen is not finite"):
+        Rounds(ParallelSGD(), wanted, max_rounds=2).run(InlineJobs(dealt(pa.table(table), COLUMNS, 2)))
+
+
+class Summed(Masked):
+    """Statistics that are squares, and a loss that does not grow."""
+
+    def forward(self, x):
+        if self.training:
+            self.seen += x.detach().square().sum(0)
+        return self.linear(x.sign())
+
+
+def test_what_is_not_in_an_update_stays_as_it_is():
+    like = {"a": torch.tensor([torch.inf]), "b": torch.zeros(2), "c": torch.tensor(3)}
+    found = average(weighed({"b": torch.ones(2)}, 2.0), like)
+    assert list(found) == ["a", "b", "c"]
+    assert found["a"].tolist() == [torch.inf]
+    assert found["b"].tolist() == [1.0, 1.0]
+    assert found["c"].item() == 3

@@ -15,6 +15,7 @@ from sparkdl.local_rounds import InlineJobs, dealt
 from sparkdl.objective import Objective
 from sparkdl.rounds.admm import ConsensusADMM
 from sparkdl.rounds.averaging import ParallelSGD
+from sparkdl.rounds.federated import FederatedAveraging
 from sparkdl.rounds.lbfgs import LBFGS
 from sparkdl.rounds.run import Rounds
 from sparkdl.rounds.solvers import Quadratic, Smooth, Steps
@@ -54,6 +55,25 @@ def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_pa
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name", "rate"),
+    [
+        (ParallelSGD(batch_size=100), "weights/weight", 1e250),
+        (FederatedAveraging("client", fraction=1.0, batch_size=100), "apart", 1e250),
+        (ConsensusADMM(solver=Steps(batch_size=100)), "apart2", 1e100),  # a square, too large sooner than its root
+    ],
+    ids=["averaging", "federated", "admm"],
+)
+def test_a_result_that_is_not_finite_names_the_part_and_the_round(algorithm, name, rate, tmp_path):
+    """A part takes one step, before which its loss is finite; the labels of one part make it too long."""
+    y = data()["y"]
+    y[60:] *= 1e100
+    wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=rate), precision="fp64")
+    jobs = InlineJobs(dealt(tables(y=y), COLUMNS, 3))
+    with pytest.raises(InvalidInput, match=f"part 2 in round 1: {name} is not finite; lower the learning rate"):
+        Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
+
+
 @each_algorithm
 def test_rows_that_all_weigh_nothing_are_refused(algorithm, tmp_path):
     jobs = InlineJobs(dealt(tables(w=np.zeros(90)), COLUMNS, 3))
@@ -79,6 +99,7 @@ def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
         ParallelSGD(rounds=200, batch_size=8),
         LBFGS(history=5, tolerance=0.0, progress=0.0),
         ConsensusADMM(solver=Quadratic(), absolute=0.0, relative=0.0),
+        FederatedAveraging("client", fraction=0.5, rounds=200, batch_size=8, momentum=0.9),
     ],
     ids=str,
 )
@@ -86,7 +107,7 @@ def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
     """The columns differ by a factor of ten thousand, which L-BFGS is not done with by then."""
     random = np.random.default_rng(1)
     x = random.normal(size=(24, 12)) * np.logspace(-3, 1, 12)
-    table = {"x": x, "y": random.normal(size=24), "w": np.ones(24), "client": np.zeros(24, np.int64)}
+    table = {"x": x, "y": random.normal(size=24), "w": np.ones(24), "client": np.arange(24) % 6}
     wanted = Objective(partial(nn.Linear, 12, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e-4), precision="fp64")
     found = states(algorithm, dealt(table, COLUMNS, 2), 200, wanted)
     if isinstance(algorithm, LBFGS):

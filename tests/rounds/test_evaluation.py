@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -124,3 +125,14 @@ def test_many_rows_are_seen_in_pieces():
     rows = ROWS + 3
     own = part(KINDS["one target"], mixed=False, rows=rows)
     assert [batch.rows for batch in batches(own)] == [ROWS, 3]
+
+
+def test_wide_rows_are_seen_fewer_at_a_time():
+    """8 192 images of 224 x 224 would be 5 GB, and what the model computes of them many times that."""
+    own = part(KINDS["one target"], mixed=False)
+    row = own.row_bytes
+    assert row == 3 * own.tensors["x"].itemsize + own.tensors["y"].itemsize
+    wide = replace(own, tensors={**own.tensors, "x": torch.zeros(50, 1 << 20)})
+    sizes = [batch.rows for batch in batches(wide)]
+    assert sum(sizes) == 50
+    assert max(sizes) * (4 << 20) <= 32 << 20

@@ -92,6 +92,19 @@ def test_a_quadratic_takes_few_evaluations():
     assert np.allclose(flatten(state["weights"], state["names"]).numpy(), expected, atol=1e-7)
 
 
+@pytest.mark.parametrize(("options", "last"), [({}, 0), ({"biases": False}, 0), ({"biases": True}, 1)])
+def test_l2_is_on_biases_where_that_is_asked(options, last):
+    """Ridge regression, whose normal equations say what the minimum is."""
+    state, _ = Rounds(LBFGS(l2=0.5, tolerance=1e-9, progress=0.0, **options), objective()).run(jobs(3))
+    arrays = data()
+    rows, w = np.c_[arrays["x"], np.ones(90)], arrays["w"]
+    a, b = 2 * (rows * w[:, None]).T @ rows / w.sum(), 2 * (rows * w[:, None]).T @ arrays["y"] / w.sum()
+    one, other = (np.linalg.solve(a + 0.5 * np.diag([1, 1, 1, 1, each]), b) for each in (last, 1 - last))
+    found = flatten(state["weights"], state["names"]).numpy()
+    assert np.allclose(found, one, rtol=0, atol=1e-8)
+    assert not np.allclose(found, other, rtol=0, atol=1e-3)
+
+
 class Watched:
     """Jobs that note every point that was evaluated, and the mean loss there."""
 

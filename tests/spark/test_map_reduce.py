@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import Counter
@@ -102,6 +103,19 @@ class TestSpark(MapReduceContract, LossContract):
         with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
             assert len(jobs.parts) == 5
 
+    @pytest.mark.parametrize("same", [True, False])
+    def test_parts_that_were_lost_are_computed_again_and_must_be_the_same(self, cluster, tmp_path_factory, same):
+        data = frame(ARRAYS).repartition(2, "id")
+        data = data if same else data.mapInPandas(shifted, data.schema)
+        with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
+            before, _ = jobs.run(Sums(), {"factor": 1.0}, number=1)
+            lose(jobs, tmp_path_factory.getbasetemp())
+            if same:
+                assert torch.equal(jobs.run(Sums(), {"factor": 1.0}, number=2)[0]["sum"], before["sum"])
+                return
+            with pytest.raises(InvalidInput, match=r"part \d in round 2: its rows have come back different.*idCol"):
+                jobs.run(Sums(), {"factor": 1.0}, number=2)
+
 
 @dataclass(frozen=True)
 class Heavy(Sums):
@@ -113,6 +127,15 @@ class Heavy(Sums):
 def folders(jobs: Any) -> list[Path]:
     """Where the files are: on this machine, whichever executor it is."""
     return [Path(place.partition(":")[2]) for place in jobs._places]
+
+
+def lose(jobs: Any, base: Path) -> None:
+    """What Spark keeps of the data, and their files wherever an executor has any, as if all of them had gone."""
+    for kept in (jobs._triggers, jobs._packed):
+        kept.unpersist(blocking=True)
+    for folder, *_ in os.walk(base):
+        if Path(folder).name == f"sparkdl-parts-{jobs._key}":
+            shutil.rmtree(folder)
 
 
 def marks(folder: Path) -> dict[str, int]:
@@ -128,21 +151,6 @@ def copied(key: str, source: str, rows: Iterable[Any]) -> Iterator[str]:
         if not target.exists():
             shutil.copytree(source, target)
         yield str(target)
-
-    @pytest.mark.parametrize("same", [True, False])
-    def test_parts_that_were_lost_are_computed_again_and_must_be_the_same(self, cluster, spark, same):
-        data = frame(ARRAYS).repartition(2, "id")
-        data = data if same else data.mapInPandas(shifted, data.schema)
-        with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
-            before, _ = jobs.run(Sums(), {"factor": 1.0}, number=1)
-            for kept in (jobs._triggers, jobs._packed):
-                kept.unpersist(blocking=True)
-            spark.sparkContext.parallelize(range(4), 4).mapPartitions(partial(drop, jobs._key)).collect()
-            if same:
-                assert torch.equal(jobs.run(Sums(), {"factor": 1.0}, number=2)[0]["sum"], before["sum"])
-                return
-            with pytest.raises(InvalidInput, match=r"part \d in round 2: its rows have come back different.*idCol"):
-                jobs.run(Sums(), {"factor": 1.0}, number=2)
 
 
 def shifted(frames):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyspark.sql import Row as SparkRow
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.part import Part
-from sparkdl.map_reduce import RoundWork, Tensors, settle
+from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.round_results import Results, assembled
@@ -113,9 +114,13 @@ def test_a_part_that_is_elsewhere_is_built_from_its_blocks(disk: Path) -> None:
     [part, *_] = heads(rows)
     assert part[:2] == (0, 40)
     assert list(task(Sums()).build_some([1], 0, iter(rows))) == []
-    for _ in range(2):  # the second time it is here
-        [built] = task(Sums()).build_some([0], 0, iter(rows))
-        assert built == before
+    written, built = task(Sums()).build_some([0], 0, iter(rows))
+    assert (written[2], built) == ("written", before)
+    results = Results(1)
+    results.take([written, built])
+    assert [Path(each.partition(":")[2]).parent for each in results.places] == [disk]
+    assert results.absent == []
+    assert list(task(Sums()).build_some([0], 0, iter(rows))) == [before]  # now it is here
     [found] = task(Sums()).run(0, iter([]))
     assert found == before
     assert list(task(Sums()).build(iter([]))) == []
@@ -157,6 +162,23 @@ def test_pieces_come_to_the_same_as_whole_tensors(disk: Path, monkeypatch: pytes
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert [found[name].dtype for name in found] == [tensor.dtype for tensor in expected.values()]
     assert cut.notes == whole.notes
+
+
+def test_results_that_come_in_any_order_are_reduced_to_the_same_bits() -> None:
+    """One at a time or all at once; added up in the order in which they come, they would be several sums."""
+    numbers = (1e16, 1.0, -1e16, 0.1, 3.0)
+    found = [Mapped(part, {"sum": torch.tensor(each, dtype=torch.float64)}) for part, each in enumerate(numbers)]
+    totals, sums = set(), set()
+    for order in itertools.permutations(found):
+        rows = [(each.index, round_tasks.RESULT, "", each.packed()) for each in order]
+        for lots in ([rows], [[row] for row in rows]):
+            results = Results(len(numbers))
+            for lot in lots:
+                results.take(lot)
+            totals.add(pack_state(results.reduced(Sums())))
+        sums.add(sum(numbers[each.index] for each in order))
+    assert len(totals) == 1
+    assert len(sums) > 1
 
 
 def test_a_result_that_is_too_large_is_left_out_where_pieces_are_not_welcome(disk: Path) -> None:

@@ -1,0 +1,70 @@
+"""Counts are whole numbers wherever rounds take any, and nothing is NaN."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds.admm import ConsensusADMM
+from sparkdl.rounds.averaging import ParallelSGD
+from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.lbfgs import LBFGS
+from sparkdl.rounds.solvers import Quadratic, Smooth, Steps
+
+federated = partial(FederatedAveraging, "client")
+COUNTS = [
+    (ParallelSGD, "rounds", 1),
+    (ParallelSGD, "epochs", 1),
+    (ParallelSGD, "batch_size", 1),
+    (federated, "rounds", 1),
+    (federated, "epochs", 1),
+    (federated, "batch_size", 1),
+    (LBFGS, "history", 1),
+    (LBFGS, "evaluations", 1),
+    (ConsensusADMM, "adapt", 0),
+    (Smooth, "iterations", 1),
+    (Steps, "epochs", 1),
+    (Steps, "batch_size", 1),
+]
+each_count = pytest.mark.parametrize(("kind", "name", "least"), COUNTS)
+
+
+@each_count
+@pytest.mark.parametrize("given", [1.5, 2.0, float("nan"), float("inf"), "3", None], ids=repr)
+def test_counts_that_are_not_whole_are_refused_by_name(kind, name, least, given):
+    owner = getattr(kind, "func", kind).__name__
+    message = f"{owner} has {name}={given!r}; expected a whole number of at least {least}."
+    with pytest.raises(InvalidInput) as refused:
+        kind(**{name: given})
+    assert refused.value.message == message
+
+
+@each_count
+def test_counts_that_are_too_small_are_refused_by_name(kind, name, least):
+    owner = getattr(kind, "func", kind).__name__
+    with pytest.raises(InvalidInput, match=f"{owner} has {name}={least - 1}; expected at least {least}"):
+        kind(**{name: least - 1})
+
+
+@each_count
+def test_the_least_count_and_whole_numbers_of_numpy_are_taken(kind, name, least):
+    assert getattr(kind(**{name: np.int64(least)}), name) == least
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (federated, ("fraction", "learning_rate", "momentum", "mu")),
+        (LBFGS, ("l2", "tolerance", "progress")),
+        (ConsensusADMM, ("rho", "alpha", "absolute", "relative", "balance", "factor")),
+        (Quadratic, ("tolerance",)),
+        (Smooth, ("reduction", "tolerance")),
+    ],
+)
+def test_nan_is_refused(kind, names):
+    for name in names:
+        with pytest.raises(InvalidInput, match=f"{name}=nan"):
+            kind(**{name: float("nan")})
