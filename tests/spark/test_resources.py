@@ -130,6 +130,8 @@ def test_plain_text_beside_encryption_has_to_be_allowed(spark, configured, name)
     assert str(caught.value).startswith(f"spark.{name.replace('__', '.')} is on")
     with pytest.raises(InvalidInput, match="allowPlaintext=True"):
         SparkCluster(spark, 1).room()
+    with pytest.raises(InvalidInput, match="allowPlaintext=True"):  # the rows lie on executors' disks as well
+        SparkCluster(spark, 1).map_reduce(spark.range(2), ["id"])
     resources.check(spark, 1, allow_plaintext=True)
 
 
