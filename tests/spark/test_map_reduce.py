@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from pyspark.sql import Row
 
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.spark import map_reduce
@@ -50,6 +51,32 @@ class TestSpark(MapReduceContract, LossContract):
         assert found.keys() == whole.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
         assert others == notes
+
+    def test_pieces_that_were_reduced_again_without_all_parts_do_not_count(self, jobs, monkeypatch):
+        """As after an executor went away while the driver fetched them, and the files of its parts with it."""
+        whole, _ = jobs.run(Sums(), {"factor": 1.5})
+        tries: list[Any] = []
+        fetch = map_reduce.SparkJobs._one_by_one
+
+        def fetched(self: Any, rows: Any, pieces: int) -> Iterator[Any]:
+            tries.append(rows)
+            return fetch(self, rows.map(of_fewer) if len(tries) == 1 else rows, pieces)
+
+        monkeypatch.setattr(map_reduce, "_DIRECT", 0)
+        monkeypatch.setattr(map_reduce.SparkJobs, "_one_by_one", fetched)
+        found, _ = jobs.run(Sums(), {"factor": 1.5})
+        assert torch.equal(found["sum"], whole["sum"])
+        assert len(tries) == 2
+
+    def test_a_small_work_in_between_does_not_make_a_large_one_run_twice(self, jobs, monkeypatch, tmp_path):
+        monkeypatch.setattr(map_reduce, "_DIRECT", 1 << 12)
+        large = Marked(large=1000, marks=str(tmp_path))
+        jobs.run(large, {"factor": 1.0})
+        for path in tmp_path.iterdir():
+            path.unlink()
+        jobs.run(Sums(), {"factor": 1.0})
+        jobs.run(large, {"factor": 1.0})
+        assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
 
     def test_what_executors_reduce_keeps_its_kind(self, jobs, monkeypatch):
         monkeypatch.setattr(map_reduce, "_DIRECT", 0)
@@ -151,6 +178,11 @@ def copied(key: str, source: str, rows: Iterable[Any]) -> Iterator[str]:
         if not target.exists():
             shutil.copytree(source, target)
         yield str(target)
+
+
+def of_fewer(row: Any) -> Row:
+    """A reduced piece that lacks a part."""
+    return Row(**{**row.asDict(), "part": row.part - 1})
 
 
 def shifted(frames):

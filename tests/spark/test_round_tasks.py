@@ -227,3 +227,13 @@ def mapped_of(work: RoundWork) -> list[Row]:
     pack(0, 40)
     pack(2, 25)
     return [row for part in (0, 2) for row in task(work, most=0, cut=True).run(part, iter([]))]
+
+
+def test_pieces_of_a_part_that_was_absent_do_not_count_when_it_turns_up(disk: Path) -> None:
+    """What was lost is mapped again, where its files may be: but then it has been built elsewhere already."""
+    for part in (0, 2):
+        pack(part, ROWS[part])
+    rows = mapped(Sums(large=100), most=0, cut=True)
+    found = list(round_tasks.pieces([2], rows))
+    assert {row[0] for row in found} == {0, 1}
+    assert found == [row for row in rows if row[1] >= 0 and row[0] != 2]
