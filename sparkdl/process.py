@@ -101,9 +101,10 @@ class MemberProcess:
         if not self.connection.poll():
             raise EOFError
         try:
-            return self.connection.recv()
+            packed = self.connection.recv_bytes()
         except OSError as error:  # multiprocessing's word for a message that breaks off in the middle
             raise EOFError from error
+        return cloudpickle.loads(packed)
 
     def obituary(self) -> str:
         """What is known of the end of a process that has ended."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from multiprocessing.connection import Connection
+
 import pytest
 
 from sparkdl.cluster import InlineCluster, LocalCluster
+from sparkdl.process import MemberProcess
 from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
 
 
@@ -27,3 +32,18 @@ class TestLocal(MapReduceContract, LossContract):
 
     def test_a_gang_and_rounds_take_turns(self, cluster):
         assert cluster.gang(lambda world, part: world.rank) == [0, 1]
+
+
+def test_an_answer_that_breaks_off_is_that_of_a_process_that_has_ended():
+    """It was killed while it sent a large result: a part like any other whose process went."""
+    process = MemberProcess(0)
+    ours, theirs = socket.socketpair()
+    process.connection.close()
+    process.connection = Connection(ours.detach())
+    try:
+        theirs.sendall(struct.pack("!i", 100) + b"half of it")  # as multiprocessing announces a hundred bytes
+        theirs.close()
+        with pytest.raises(EOFError):
+            process.receive()
+    finally:
+        process.kill()

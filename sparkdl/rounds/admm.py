@@ -38,10 +38,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.averaging import average, scalars, weighed
 from sparkdl.rounds.evaluation import alone, mass_of
 from sparkdl.rounds.flat import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.means import average, scalars, weighed
 from sparkdl.rounds.prox import Prox, penalised
 from sparkdl.rounds.solvers import Problem, Smooth
 

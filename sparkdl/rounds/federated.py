@@ -28,11 +28,11 @@ from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
 from sparkdl.objective import Objective
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.averaging import average, scalars, weighed
 from sparkdl.rounds.clients import Clients
 from sparkdl.rounds.flat import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.rounds.hyperparameters import whole
 from sparkdl.rounds.local import Local, toward
+from sparkdl.rounds.means import average, scalars, weighed
 from sparkdl.rounds.quantisation import packed, quantised_each
 
 

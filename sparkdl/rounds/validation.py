@@ -16,9 +16,9 @@ from sparkdl.feed.transforms import Transforms
 from sparkdl.map_reduce import Jobs, Tensors
 from sparkdl.objective import Objective
 from sparkdl.rounds import add
-from sparkdl.rounds.averaging import scalars
 from sparkdl.rounds.evaluation import alone, batches
 from sparkdl.rounds.flat import Weights, module_of
+from sparkdl.rounds.means import scalars
 
 _CPU = torch.device("cpu")
 

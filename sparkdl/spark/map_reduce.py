@@ -231,9 +231,10 @@ class SparkJobs:
         counts = [row.part for row in reduced.select("part").collect()]
         if counts != [len(self.parts)] * results.pieces:
             return None
-        with suppress(_Lost):
+        try:
             return assembled(self._one_by_one(reduced.rdd, results.pieces)), results.notes
-        return None
+        except _Lost:
+            return None
 
     def _one_by_one(self, rows: RDD[Any], pieces: int) -> Iterator[Any]:
         """The pieces, a partition at a time. ``toLocalIterator`` of a DataFrame keeps all in the driver's JVM.

@@ -261,8 +261,7 @@ class ReduceTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each piece; in place of its part it has the number of parts that there were of it.
 
-        They come when all input is in: a task has a few pieces alone, and large rows that travel both ways at once
-        hold each other up.
+        They come when all input is in, so that a task writes nothing while its JVM still does: it has a few pieces.
         """
         return iter([*self._reduced(batches)])
 

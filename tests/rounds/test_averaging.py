@@ -16,8 +16,9 @@ from sparkdl.feed.sampling import Plan, generator
 from sparkdl.local_rounds import InlineJobs, dealt
 from sparkdl.objective import Objective
 from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.averaging import ParallelSGD, average, weighed
+from sparkdl.rounds.averaging import ParallelSGD
 from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.means import average, weighed
 from sparkdl.rounds.run import Rounds
 from sparkdl.rounds.solvers import Smooth, Steps
 from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, parts_of, states
