@@ -1,0 +1,78 @@
+"""What an ensemble asks of a base estimator, whichever library it comes from.
+
+A base is a PyTorch estimator of this library, one of pyspark.ml's, another that keeps to its conventions, as those of
+xgboost.spark do, or a ``Pipeline`` that ends in one: then its last stage is what is asked, and changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeGuard
+
+from pyspark.ml import Estimator, Pipeline
+from pyspark.ml.classification import Classifier
+from pyspark.ml.param import Params
+from pyspark.ml.regression import Regressor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import GangEstimator
+from sparkdl.rounds import is_algorithm
+
+Kind = Literal["classifier", "regressor", "estimator"]
+"""What a base predicts: a class, a number, or whatever its model's output is (``TorchEstimator``)."""
+
+
+def leaf(base: Estimator[Any]) -> Params:
+    """What predicts: the estimator, or the last stage of a pipeline.
+
+    Raises:
+        InvalidInput: a pipeline has no stages, or does not end in an estimator.
+    """
+    if not isinstance(base, Pipeline):
+        return base
+    stages = base.getStages()
+    if not stages or not isinstance(stages[-1], Estimator):
+        raise InvalidInput(f"the pipeline {base.uid} does not end in an estimator; expected one that predicts.")
+    return leaf(stages[-1])
+
+
+def kind_of(base: Estimator[Any]) -> Kind:
+    """What a base predicts.
+
+    Raises:
+        InvalidInput: it is no estimator that predicts.
+    """
+    if not isinstance(base, Estimator):
+        raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
+    found: Any = leaf(base)
+    if isinstance(found, GangEstimator):
+        return found._kind
+    if isinstance(found, Classifier) or found.hasParam("probabilityCol") or found.hasParam("rawPredictionCol"):
+        return "classifier"
+    if isinstance(found, Regressor) or found.hasParam("predictionCol"):
+        return "regressor"
+    raise InvalidInput(f"base is a {type(found).__name__}, which has no predictionCol; expected one that predicts.")
+
+
+def column(base: Params, name: str) -> str | None:
+    """The name of a column that a base's last stage reads or writes, such as that of ``"labelCol"``; None for none."""
+    found = leaf(base) if isinstance(base, Estimator) else base
+    if not found.hasParam(name) or not found.isDefined(name):
+        return None
+    value = found.getOrDefault(name)
+    return value if isinstance(value, str) and value else None
+
+
+def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
+    """A copy with other values of its last stage's Params; those that it does not have are left out."""
+    found = leaf(base)
+    return base.copy({found.getParam(name): value for name, value in values.items() if found.hasParam(name)})
+
+
+def trains_in_task(base: Estimator[Any]) -> TypeGuard[GangEstimator]:
+    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, on a CPU, without rounds."""
+    return (
+        isinstance(base, GangEstimator)
+        and not is_algorithm(base.getStrategy())
+        and base.getNumWorkers() == 1
+        and base.getDevice() == "cpu"
+    )

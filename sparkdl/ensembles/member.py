@@ -1,0 +1,75 @@
+"""What a member of an ensemble is before it is trained, and what all of them are after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+
+from sparkdl.ensembles.draws import Draw, Everything
+from sparkdl.ensembles.kept import Kept
+from sparkdl.ensembles.subspace import Subspace
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member to be trained.
+
+    Attributes:
+        index: its number, from 0; what it is known by, and kept under.
+        estimator: what trains it, with the member's own seed.
+        draw: which rows it is given, and how often.
+        features: which of the features it sees; None for all.
+    """
+
+    index: int
+    estimator: Estimator[Any]
+    draw: Draw = Everything()  # noqa: RUF009 - it is frozen
+    features: Subspace | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What members are trained on.
+
+    Attributes:
+        frame: the rows, with a column of ids beside their own.
+        row_id: the name of that column: integers, unique, and the same whenever the rows are computed again.
+    """
+
+    frame: DataFrame
+    row_id: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How members are trained.
+
+    Attributes:
+        kept: where finished ones are kept; None for nowhere.
+        parallelism: how many fits of the driver run at a time.
+        partitioned: a member for each partition, of its rows alone: as many members as there are partitions.
+    """
+
+    kept: Kept | None = None
+    parallelism: int = 1
+    partitioned: bool = False
+
+
+@dataclass(frozen=True)
+class Models:
+    """What came of members.
+
+    Attributes:
+        models: in the order of the members.
+        trained: the indices of those that were trained now.
+        restored: the indices of those that had been finished before.
+        seconds: of training, of each member; of restored ones as it was when they were trained.
+    """
+
+    models: list[Model]
+    trained: list[int] = field(default_factory=list)
+    restored: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)

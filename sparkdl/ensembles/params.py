@@ -1,0 +1,116 @@
+"""The Params that ensembles share, and what they do alike: copies, maps, persistence, the rows' ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pyspark.ml import Estimator
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparkdl import files
+from sparkdl.ensembles.member import Rows
+from sparkdl.ml.mapped import map_hash
+from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
+from sparkdl.spark.columns import ROW_ID, named
+
+Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
+
+
+class EnsembleParams(CheckedParams):
+    """What bagging, boosting, stacking and best-of have in common."""
+
+    seed = param("seed", "seed of everything that is random: members' own seeds derive from it", TypeConverters.toInt)
+    runDir = param(
+        "runDir",
+        "directory in which finished members are kept, a path or URI; None keeps none",
+        optional(TypeConverters.toString),
+    )
+    idCol = param(
+        "idCol",
+        "integer column that is unique, by which rows are drawn; None numbers them",
+        optional(TypeConverters.toString),
+    )
+    parallelism = param(
+        "parallelism",
+        "fits that run at a time, of members that do not train in a task",
+        at_least(1, TypeConverters.toInt, "parallelism"),
+    )
+
+    _map: Mapping[str, Any] | None = None  # as of MappedEstimator: what a param map has set; None where there was none
+
+    def bases(self) -> list[Estimator[Any]]:
+        """The estimators that it trains members of."""
+        raise NotImplementedError
+
+    def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
+        """Set the estimators that it trains members of, in the order of ``bases()``."""
+        raise NotImplementedError
+
+    def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
+        """A copy with the same uid, and copies of its bases.
+
+        Args:
+            extra: other values for Params of the copy, or of its bases; its members are then kept in
+                ``runDir/<hash>``.
+        """
+        copied = super().copy(extra)
+        copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
+        if extra is not None:
+            # Of whose Params they are, what is the same in another process: a uid ends in random digits.
+            own = {f"{each.parent.rpartition('_')[0]}.{each.name}": value for each, value in extra.items()}
+            copied._map = {**(self._map or {}), **own}
+        return copied
+
+    def numbered(self, dataset: DataFrame) -> Rows:
+        """The rows with their ids."""
+        given = self.getIdCol()
+        row_id = F.monotonically_increasing_id() if given is None else named(given).cast("bigint")
+        return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
+
+    def run_directory(self, rows: str) -> str | None:
+        """Where members are kept; None for nowhere.
+
+        Args:
+            rows: the fingerprint of the rows.
+        """
+        directory = self.getRunDir()
+        if directory is None or self._map is None:
+            return directory
+        return files.join(directory, map_hash(self._map, rows))
+
+    def getSeed(self) -> int:
+        """The seed."""
+        return int(self.getOrDefault(self.seed))
+
+    def setSeed(self: Self, value: int) -> Self:
+        """Set the seed."""
+        return self._set(seed=value)
+
+    def getRunDir(self) -> str | None:
+        """The directory of finished members."""
+        value: str | None = self.getOrDefault(self.runDir)
+        return value
+
+    def setRunDir(self: Self, value: str | None) -> Self:
+        """Set the directory of finished members."""
+        return self._set(runDir=value)
+
+    def getIdCol(self) -> str | None:
+        """The column of row ids."""
+        value: str | None = self.getOrDefault(self.idCol)
+        return value
+
+    def setIdCol(self: Self, value: str | None) -> Self:
+        """Set the column of row ids."""
+        return self._set(idCol=value)
+
+    def getParallelism(self) -> int:
+        """The fits that run at a time."""
+        return int(self.getOrDefault(self.parallelism))
+
+    def setParallelism(self: Self, value: int) -> Self:
+        """Set the fits that run at a time."""
+        return self._set(parallelism=value)
