@@ -50,12 +50,10 @@ class Plan:
     Attributes:
         kept: where finished ones are kept; None for nowhere.
         parallelism: how many fits of the driver run at a time.
-        partitioned: a member for each partition, of its rows alone: as many members as there are partitions.
     """
 
     kept: Kept | None = None
     parallelism: int = 1
-    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,3 +71,20 @@ class Models:
     trained: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+
+
+def failure(index: int, finished: int, count: int, *, kept: bool) -> str:
+    """What is said of the member that failed, and of the others, before the reason.
+
+    Args:
+        index: of the member that failed.
+        finished: members that have not failed.
+        count: members that were to be trained.
+        kept: whether finished ones are kept.
+    """
+    others = (
+        "are kept, and the same fit again trains the rest alone"
+        if kept
+        else "are lost, since without runDir none is kept"
+    )
+    return f"member {index} failed; {finished} of {count} members are finished and {others}. Member {index}"

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
+from sparkdl.objective import ModelFactory
+from sparkdl.program import Signature
+
 
 @dataclass(frozen=True)
 class Subspace:
@@ -30,3 +35,8 @@ class Subspace:
             InvalidInput: there are fewer than ``size``.
         """
         raise NotImplementedError
+
+
+def masked(factory: ModelFactory | nn.Module, subspace: Subspace, inputs: Signature) -> ModelFactory | nn.Module:
+    """A factory of the module whose inputs are 0 where the subspace has no feature."""
+    raise NotImplementedError
