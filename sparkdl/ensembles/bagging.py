@@ -33,9 +33,7 @@ from pyspark.sql import functions as F
 from sparkdl.ensembles.bases import changed, column, kind_of, leaf, trains_in_task
 from sparkdl.ensembles.draws import Bootstrap, Everything, member_seed
 from sparkdl.ensembles.fitting import fit_members
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
-from sparkdl.ensembles.kept import Kept
-from sparkdl.ensembles.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.member import Member, Models, Plan
 from sparkdl.ensembles.member_job import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel, Rule
 from sparkdl.ensembles.params import EnsembleParams
@@ -111,9 +109,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
         disagreementCol: str | None = None,
     ) -> None:
         super().__init__()
-        self._setDefault(
-            numModels=10, subsample=1.0, replace=True, featureSubset=None, voting=None, partitioned=False
-        )
+        self._setDefault(numModels=10, subsample=1.0, replace=True, featureSubset=None, voting=None, partitioned=False)
         self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:

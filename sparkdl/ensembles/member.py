@@ -58,33 +58,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """What came of members.
+    """What came of members, in their order.
 
     Attributes:
-        models: in the order of the members.
+        models: what they have become.
+        indices: of the members.
+        seconds: of training, of each; of restored ones as it was when they were trained.
         trained: the indices of those that were trained now.
         restored: the indices of those that had been finished before.
-        seconds: of training, of each member; of restored ones as it was when they were trained.
     """
 
     models: list[Model]
+    indices: list[int]
+    seconds: list[float]
     trained: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-
-def failure(index: int, finished: int, count: int, *, kept: bool) -> str:
-    """What is said of the member that failed, and of the others, before the reason.
-
-    Args:
-        index: of the member that failed.
-        finished: members that have not failed.
-        count: members that were to be trained.
-        kept: whether finished ones are kept.
-    """
-    others = (
-        "are kept, and the same fit again trains the rest alone"
-        if kept
-        else "are lost, since without runDir none is kept"
-    )
-    return f"member {index} failed; {finished} of {count} members are finished and {others}. Member {index}"

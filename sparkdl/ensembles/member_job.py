@@ -17,8 +17,9 @@ from typing import Any
 
 from pyspark.ml import Model
 
+from sparkdl.ensembles.failing import with_others
 from sparkdl.ensembles.kept import Kept
-from sparkdl.ensembles.member import Member, Models, Plan, Rows, failure
+from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.member_work import MemberWork
 from sparkdl.ensembles.subspace import masked
 from sparkdl.errors import InvalidInput, MemberLost
@@ -104,12 +105,19 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
         if each.trouble is None:
             states[each.index] = each.note["state"] or _read(plan.kept, each.index)
     if failures:
-        raise failures[0].error(failure(failures[0].index, len(found), len(members), kept=plan.kept is not None))
+        raise with_others(
+            failures[0].error(f"member {failures[0].index}"),
+            [each.index for each in failures[1:]],
+            finished=len(found),
+            count=len(members),
+            kept=None if plan.kept is None else len(found),
+        )
     return Models(
         [_model(_torch(each), objectives[each.index], states[each.index]) for each in members],
+        [each.index for each in members],
+        [states[each.index]["seconds"] for each in members],
         trained=[each.index for each in found if each.note["trained"]],
         restored=[each.index for each in found if not each.note["trained"]],
-        seconds=[states[each.index]["seconds"] for each in members],
     )
 
 
