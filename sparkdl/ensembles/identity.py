@@ -15,7 +15,7 @@ from sparkdl.ml.shown import written
 from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
-_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol")
+_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
 _UNHASHABLE = ("map", "variant")
 
 
