@@ -162,7 +162,8 @@ def _raise_first(members: Sequence[Member], outcomes: Sequence[Fitted], plan: Pl
 def _named(index: int, error: Exception, more: str) -> SparkdlError:
     """An error that names the member, of the same class where that is one of ``sparkdl.errors``."""
     if not isinstance(error, SparkdlError):
-        return MemberFailed(f"member {index}: {type(error).__name__}: {str(error).rstrip()}{more}")
+        text = f"member {index}: {type(error).__name__}: {str(error).rstrip()}"
+        return MemberFailed(f"{text}{'' if text.endswith('.') else '.'}{more}")
     simple = type(error).__init__ is SparkdlError.__init__
     kind = type(error) if simple else InvalidInput if isinstance(error, InvalidInput) else MemberFailed
     return kind(f"member {index}: {error.message}{more}", place=error.place, trace=error.trace)
