@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -34,11 +35,16 @@ Processes = Callable[[], AbstractContextManager[list[MemberProcess]]]
 
 
 class InlineJobs:
-    """See ``Jobs``: every part is mapped in this process."""
+    """See ``Jobs``: every part is mapped in this process.
 
-    def __init__(self, parts: list[Part]) -> None:
+    Args:
+        parts: the data.
+        whole: gives all of them as one part.
+    """
+
+    def __init__(self, parts: list[Part], whole: Callable[[], Part]) -> None:
         self.parts = tuple(part.rows for part in parts)
-        self._parts = parts
+        self._parts, self._whole = parts, whole
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
@@ -51,11 +57,17 @@ class InlineJobs:
             notes.append(found.note)
         return tree.result(), notes
 
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """See ``Jobs``."""
+        shipped, every = ship(work), self._whole() if whole else None
+        found = [mapped(shipped, index, every or self._parts[index], index=index) for index in indices]
+        yield from found
+
 
 @contextmanager
 def inline_jobs(data: Any, columns: Columns | Sequence[str] | None, parts: int) -> Iterator[InlineJobs]:
     """See ``Cluster.map_reduce``."""
-    yield InlineJobs(dealt(data, columns, parts))
+    yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts))
 
 
 @contextmanager
@@ -71,7 +83,16 @@ def process_jobs(
         # Parts without rows were sealed with the layout of the others, so that any of them tells it.
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         rows = tuple(part.rows for part in found)
-        yield ProcessJobs(processes, _Task(folder, found[0].columns, rows, layout, threads))
+        yield ProcessJobs(
+            processes, _Task(folder, found[0].columns, rows, layout, threads), partial(_whole, data, columns, parts)
+        )
+
+
+def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
+    """All rows as one part, in the order of the parts they are dealt out in if they have no ids."""
+    tables, wanted = deal(data, columns, count)
+    assert wanted is not None  # or dealing them out had been refused
+    return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)], wanted)[0]
 
 
 def _layout(rows: Input) -> Layout:
@@ -80,35 +101,55 @@ def _layout(rows: Input) -> Layout:
 
 
 class ProcessJobs:
-    """See ``Jobs``: processes take the parts in turn, each the next one when it is done."""
+    """See ``Jobs``: processes take the parts in turn, each the next one when it is done.
 
-    def __init__(self, processes: Processes, task: _Task) -> None:
+    Args:
+        processes: who maps.
+        task: what they do, but for the work.
+        whole: gives all parts as one.
+    """
+
+    def __init__(self, processes: Processes, task: _Task, whole: Callable[[], Part]) -> None:
         self.parts = task.parts
-        self._processes, self._task = processes, task
+        self._processes, self._task, self._whole = processes, task, whole
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
-        task = replace(self._task, work=ship(work))
-        left, tries, found = [*range(len(self.parts))], dict.fromkeys(range(len(self.parts)), 0), dict[int, Mapped]()
+        found, lost = self._mapped(replace(self._task, work=ship(work)).map, range(len(self.parts)))
+        for part, obituary in lost.items():
+            raise MemberLost(f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map"))
+        settle(found, number)
+        tree = Tree(work.reduce)
+        for each in found:
+            tree.push(each.tensors)
+        return tree.result(), [each.note for each in found]
+
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """See ``Jobs``."""
+        task, store = replace(self._task, work=ship(work)), Store(Path(self._task.folder) / "parts")
+        if whole and not store.has(len(self.parts)):
+            store.write(len(self.parts), pack(self._whole()))
+        found, lost = self._mapped(task.map_whole if whole else task.map_part, indices)
+        for index, obituary in lost.items():
+            raise MemberLost(f"task {index} was lost {_TRIES} times: {obituary}", place=Place("map", index))
+        yield from found
+
+    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[Mapped], dict[int, str]]:
+        """What came of the calls, and those that were lost too often; no call begins any more once one was."""
+        left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, Mapped]()
         while left:
             # A process that has gone is replaced when the next ones are asked for.
             with self._processes() as processes:
-                done, lost = _work_off(processes, task, left)
+                done, lost = _work_off(processes, call, left)
             found |= done
-            for part, obituary in lost.items():
-                tries[part] += 1
-                if tries[part] == _TRIES:
-                    raise MemberLost(
-                        f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map")
-                    )
-            left = [part for part in left if part not in found]
-        ordered = [found[part] for part in sorted(found)]
-        settle(ordered, number)
-        tree = Tree(work.reduce)
-        for each in ordered:
-            tree.push(each.tensors)
-        return tree.result(), [each.note for each in ordered]
+            for index in lost:
+                tries[index] += 1
+            given_up = {index: obituary for index, obituary in lost.items() if tries[index] == _TRIES}
+            if given_up:
+                return [], given_up
+            left = [index for index in left if index not in found]
+        return [found[index] for index in indices], {}
 
 
 @dataclass(frozen=True)
@@ -122,16 +163,28 @@ class _Task:
 
     def map(self, index: int) -> bytes:
         """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
-        torch.set_num_threads(self.threads)  # a gang's member sets its own
-        part = Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
+        part = self._open(index)
         return mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part).packed()
+
+    def map_part(self, index: int) -> bytes:
+        """Map a part without a state."""
+        return mapped(self.work, index, self._open(index)).packed()
+
+    def map_whole(self, index: int) -> bytes:
+        """Map all rows."""
+        whole = self._open(len(self.parts))
+        return mapped(self.work, index, replace(whole, index=0, count=1, parts=(whole.rows,)), index=index).packed()
+
+    def _open(self, index: int) -> Part:
+        torch.set_num_threads(self.threads)  # a gang's member sets its own
+        return Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
 
 
 def _work_off(
-    processes: list[MemberProcess], task: _Task, parts: Sequence[int]
+    processes: list[MemberProcess], call: Callable[[int], bytes], indices: Sequence[int]
 ) -> tuple[dict[int, Mapped], dict[int, str]]:
-    """What came of the parts; and those whose process ended, with what is known of that."""
-    left, busy = [*reversed(parts)], dict[MemberProcess, int]()
+    """What came of the calls; and those whose process ended, with what is known of that."""
+    left, busy = [*reversed(indices)], dict[MemberProcess, int]()
     found: dict[int, Mapped] = {}
     lost: dict[int, str] = {}
     idle = [*processes]
@@ -139,14 +192,14 @@ def _work_off(
         while left and idle:
             process = idle.pop(0)
             busy[process] = left.pop()
-            process.call(ship(partial(task.map, busy[process])))
+            process.call(ship(partial(call, busy[process])))
         ready = wait([end for process in busy for end in (process.connection, process.sentinel)])
         for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
-            part = busy.pop(process)
+            index = busy.pop(process)
             try:
-                found[part] = Mapped.unpacked(process.receive())
+                found[index] = Mapped.unpacked(process.receive())
             except (EOFError, ConnectionError):
-                lost[part] = process.obituary()
+                lost[index] = process.obituary()
                 continue
             process.busy = False
             idle.append(process)

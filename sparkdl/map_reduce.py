@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,24 @@ class Jobs(Protocol):
             InvalidInput: the work refused its input; the message names the part.
             MemberFailed: the work raised.
             MemberLost: a part was lost more often than the cluster tries.
+        """
+
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """A task for each index, whose results are not reduced.
+
+        One that fails does not keep the others from running.
+
+        Args:
+            work: ``work.map(index, part)`` is called in each task; ``work.reduce`` is not.
+            indices: any numbers; with ``whole=False`` of parts.
+            whole: every task has all rows, in the order of their ids, as part 0 of 1; else those of its part.
+
+        Returns:
+            What came of each, in the order of the indices; ``Mapped.index`` is the index, and its ``trouble`` what went
+            wrong. All tasks have ended before the first comes.
+
+        Raises:
+            MemberLost: tasks were lost more often than the cluster tries.
         """
 
 
@@ -128,6 +146,21 @@ class Mapped:
         trace = "".join(traceback.format_exception(error))
         return cls(index, trouble=(type(error).__name__, message, trace), host=socket.gethostname())
 
+    def error(self, what: str, *, step: int | None = None) -> SparkdlError:
+        """What went wrong, as an error.
+
+        Args:
+            what: was mapped, for its message.
+            step: number of the round, if there is one.
+        """
+        assert self.trouble is not None
+        kind, message, trace = self.trouble
+        place = Place("map", self.index, self.host, step=step)
+        known = getattr(errors, kind, None)
+        if isinstance(known, type) and issubclass(known, SparkdlError):
+            return known(f"{what}: {message}", place=place, trace=None if issubclass(known, InvalidInput) else trace)
+        return MemberFailed(f"{what}: {kind}: {message}", place=place, trace=trace)
+
     @classmethod
     def unpacked(cls, packed: bytes) -> Mapped:
         """What was ``packed`` in a process of this cluster."""
@@ -135,19 +168,26 @@ class Mapped:
         return cls(index, unpack_state(tensors), *rest)
 
 
-def mapped(work: bytes, state: Any, part: Part) -> Mapped:
+def mapped(work: bytes, state: Any, part: Part, *, index: int | None = None) -> Mapped:
     """Map a part. An error is returned: the cluster would try it again, and it would be raised again.
+
+    Args:
+        work: the pickled ``RoundWork``.
+        state: what it is given beside the part.
+        part: the rows.
+        index: what the result is known by; None for the part's own index.
 
     Raises:
         OSError: a disk or a network failed, and may not the next time.
     """
+    index = part.index if index is None else index
     try:
         tensors, note = unship(work).map(state, part)
-        return Mapped(part.index, tensors, note, host=socket.gethostname())
+        return Mapped(index, tensors, note, host=socket.gethostname())
     except OSError:
         raise
     except Exception as error:
-        return Mapped.of_error(part.index, error)
+        return Mapped.of_error(index, error)
 
 
 def settle(found: Sequence[Mapped], number: int) -> None:
@@ -160,11 +200,4 @@ def settle(found: Sequence[Mapped], number: int) -> None:
     if not failed:
         return
     first = min(failed, key=lambda each: each.index)
-    assert first.trouble is not None
-    kind, message, trace = first.trouble
-    place = Place("map", first.index, first.host, step=number)
-    text = f"part {first.index} in round {number}: {message}"
-    error = getattr(errors, kind, None)
-    if isinstance(error, type) and issubclass(error, SparkdlError):
-        raise error(text, place=place, trace=None if issubclass(error, InvalidInput) else trace)
-    raise MemberFailed(f"part {first.index} in round {number}: {kind}: {message}", place=place, trace=trace)
+    raise first.error(f"part {first.index} in round {number}", step=number)

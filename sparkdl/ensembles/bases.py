@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeGuard
 
-from pyspark.ml import Estimator, Pipeline
+from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
@@ -21,12 +21,17 @@ Kind = Literal["classifier", "regressor", "estimator"]
 """What a base predicts: a class, a number, or whatever its model's output is (``TorchEstimator``)."""
 
 
-def leaf(base: Estimator[Any]) -> Params:
-    """What predicts: the estimator, or the last stage of a pipeline.
+def leaf(base: Params) -> Params:
+    """What predicts: the estimator or the model, or the last stage of a pipeline.
+
+    Of a fitted pipeline it is the last stage that has a prediction: another may come after it, to take a column away.
 
     Raises:
         InvalidInput: a pipeline has no stages, or does not end in an estimator.
     """
+    if isinstance(base, PipelineModel):
+        found = [each for each in map(leaf, base.stages) if each.hasParam("predictionCol")]
+        return found[-1] if found else base
     if not isinstance(base, Pipeline):
         return base
     stages = base.getStages()
@@ -54,8 +59,8 @@ def kind_of(base: Estimator[Any]) -> Kind:
 
 
 def column(base: Params, name: str) -> str | None:
-    """The name of a column that a base's last stage reads or writes, such as that of ``"labelCol"``; None for none."""
-    found = leaf(base) if isinstance(base, Estimator) else base
+    """The name of a column that a base or a model reads or writes, such as that of ``"labelCol"``; None for none."""
+    found = leaf(base)
     if not found.hasParam(name) or not found.isDefined(name):
         return None
     value = found.getOrDefault(name)

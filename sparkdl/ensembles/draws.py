@@ -44,6 +44,10 @@ class Draw(Protocol):
     def repeats(self) -> bool:
         """Whether a row may be drawn more than once."""
 
+    @property
+    def training_only(self) -> bool:
+        """Whether it is of training rows alone, and validation rows stay as they are."""
+
     def counts(self, ids: Ids) -> Counts:
         """How often the rows of these ids are drawn, ``[rows]``."""
 
@@ -56,6 +60,7 @@ class Everything:
     """Each row once."""
 
     repeats = False
+    training_only = False
 
     def counts(self, ids: Ids) -> Counts:
         """See ``Draw``."""
@@ -79,6 +84,8 @@ class Bootstrap:
     rate: float
     replace: bool
     seed: int
+
+    training_only = True
 
     @property
     def repeats(self) -> bool:
@@ -127,6 +134,7 @@ class Without:
     seed: int
 
     repeats = False
+    training_only = False  # who learns of a row when to stop has seen it
 
     def counts(self, ids: Ids) -> Counts:
         """See ``Draw``."""

@@ -1,15 +1,16 @@
-"""Trains members: PyTorch ones in tasks of one job, all others as fits of the driver."""
+"""Trains members: PyTorch ones in the tasks of one job, all others as fits of the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from sparkdl.ensembles.draws import Draw
+from sparkdl.ensembles.bases import trains_in_task
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
-from sparkdl.spark.columns import named
+from sparkdl.ensembles.member_fits import fit_on_driver
+from sparkdl.ensembles.member_job import fit_in_tasks
+from sparkdl.errors import SparkdlError
+
+Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
 
 def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
@@ -26,13 +27,35 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         InvalidInput: a member was given what it cannot use; the message names it.
         SparkdlError: a member failed; the message names it and says how many are kept.
     """
-    models = [member.estimator.fit(drawn(rows, member.draw)) for member in members]
-    return Models(models, [member.index for member in members])
+    found, failures = list[Models](), list[SparkdlError]()
+    for fit, some in _lots(members):
+        try:
+            found.append(fit(some, rows, plan))
+        except SparkdlError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    places = {index: (lot, place) for lot in found for place, index in enumerate(lot.indices)}
+    ordered = [places[member.index] for member in members]
+    return Models(
+        [lot.models[place] for lot, place in ordered],
+        [member.index for member in members],
+        [lot.seconds[place] for lot, place in ordered],
+        trained=sorted(index for lot in found for index in lot.trained),
+        restored=sorted(index for lot in found for index in lot.restored),
+    )
 
 
-def drawn(rows: Rows, draw: Draw) -> DataFrame:
-    """The rows of a draw, each as often as it is drawn."""
-    count = draw.column(named(rows.row_id))
-    if not draw.repeats:
-        return rows.frame.where(count > 0)
-    return rows.frame.withColumn("sparkdl copies", F.explode(F.array_repeat(F.lit(0), count))).drop("sparkdl copies")
+def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
+    """The members that are trained together: those of one job read the same columns of the rows."""
+    lots: list[tuple[Fit, object, list[Member]]] = []
+    for member in members:
+        columns = member.estimator.read_columns() if trains_in_task(member.estimator) else None
+        fit: Fit = fit_on_driver if columns is None else fit_in_tasks
+        for _, known, some in lots:
+            if known == columns:
+                some.append(member)
+                break
+        else:
+            lots.append((fit, columns, [member]))
+    return [(fit, some) for fit, _, some in lots]

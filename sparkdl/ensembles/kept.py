@@ -2,22 +2,35 @@
 
     <runDir>/ensemble.json             whose members they are: configuration and rows
     <runDir>/members/member-00005      of a task: its weights, history and report, written by the task itself
-    <runDir>/members/model-00005/      of a fit of the driver: the saved model
+    <runDir>/members/model-00005/      of a fit of the driver: the saved model, see ``kept_models.py``
     <runDir>/members/driver-<token>    while members train: by it a task knows that it sees the driver's directory
 
-Each comes into its place whole. Two tasks that train the same member write the same bits.
+Each comes into its place whole. Two tasks that train the same member write the same bits. What is there is no
+executable and holds no pickle that would be loaded: see ``sparkdl.state`` and ``kept_models.py``.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pyspark.ml import Model
 
-from sparkdl.files import absolute
+from sparkdl.ensembles.kept_models import load_model, read_record, save_model
+from sparkdl.errors import InvalidInput
+from sparkdl.files import Folder, absolute, join
+from sparkdl.state import pack_pieces, unpack_state
+
+_ENSEMBLE = "ensemble.json"
+_MEMBERS = "members"
+_TOKEN = "driver-"
+_FORMAT = 1
+_LONGEST = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,22 @@ class Kept:
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", absolute(self.directory))
 
+    @cached_property
+    def _folder(self) -> Folder:
+        return Folder.of(self.directory)
+
+    @cached_property
+    def _members(self) -> Folder:
+        return Folder(self._folder.system, self._folder.at(_MEMBERS))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: a filesystem is looked up anew where the copy arrives."""
+        return {"directory": self.directory, "token": self.token}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the fields."""
+        self.__dict__.update(state)
+
     def begin(self, configuration: Mapping[str, Any]) -> None:
         """Say on the driver whose members they are, and leave the token for the tasks.
 
@@ -44,15 +73,43 @@ class Kept:
         Raises:
             InvalidInput: those that are there are of another configuration; the message names what differs.
         """
-        raise NotImplementedError
+        given = json.loads(json.dumps(configuration))
+        names = [*self._members.sizes(""), *self._members.folders()]
+        found = self._configuration(names)
+        if found is None:
+            text = json.dumps({"format": _FORMAT, "configuration": given}, indent=2) + "\n"
+            self._folder.write(_ENSEMBLE, text.encode())
+        elif found != given:
+            differences = "; ".join(_differences(found, given))
+            raise InvalidInput(
+                f"{self._folder.path} keeps the members of another ensemble, and these differ: {differences}. Take "
+                "another runDir, or set them back to go on with what is kept there."
+            )
+        for name in names:  # of drivers and saves that have ended
+            if name.startswith(_TOKEN) or name.endswith((".tmp", ".old")):
+                self._members.delete(name)
+        self._members.write(_TOKEN + self.token, b"")
 
     def end(self) -> None:
         """Take the token away, on the driver."""
-        raise NotImplementedError
+        self._members.delete(_TOKEN + self.token)
 
     def read(self, index: int) -> dict[str, Any] | None:
         """What a task has written of a member; None where it is not finished, or with a warning where it is damaged."""
-        raise NotImplementedError
+        name = _file(index)
+        try:
+            packed = self._members.read(name)
+        except FileNotFoundError:
+            return None
+        try:
+            found = unpack_state(packed)  # which has a checksum
+            if not isinstance(found, dict) or found.get("member") != index:
+                raise InvalidInput("it is not what a task has written of this member.")
+        except InvalidInput as error:
+            _warn_damaged(index, self._members.at(name), error)
+            return None
+        state: dict[str, Any] = found["state"]
+        return state
 
     def write(self, index: int, state: Mapping[str, Any]) -> None:
         """Keep what a task has made of a member, plain data as ``sparkdl.state`` packs it.
@@ -60,12 +117,108 @@ class Kept:
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
-        raise NotImplementedError
+        if not self._members.exists(_TOKEN + self.token):
+            raise InvalidInput(
+                f"the directory {self._folder.path} is not the driver's on this host, and finished members are kept "
+                "there; set runDir to one that all hosts share, such as hdfs:// or s3://."
+            )
+        self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
 
     def load(self, index: int) -> Model | None:
         """The model that a fit of the driver has left; None where there is none, or with a warning if damaged."""
-        raise NotImplementedError
+        try:
+            return load_model(self._model(index))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # Spark's own, and what a damaged file gives
+            _warn_damaged(index, self._members.at(_folder_name(index)), error)
+            return None
 
-    def save(self, index: int, model: Model, seconds: float) -> None:
-        """Keep the model of a fit of the driver; one that cannot be saved is a warning, and is not kept."""
-        raise NotImplementedError
+    def seconds(self, index: int) -> float:
+        """How long the fit took whose model ``load`` gives."""
+        return float(read_record(self._model(index))["seconds"])
+
+    def save(self, index: int, model: Model, seconds: float) -> bool:
+        """Keep the model of a fit of the driver; one that cannot be saved is a warning, and is not kept.
+
+        Args:
+            index: of the member.
+            model: what it has become.
+            seconds: how long the fit took.
+
+        Returns:
+            Whether it is kept.
+        """
+        try:
+            save_model(join(self.directory, _MEMBERS), _folder_name(index), model, seconds)
+        except Exception as error:  # Spark's own, and what the model's own code raises; it is trained, and is used
+            warnings.warn(
+                f"member {index} is not kept, and the same fit again would train it again: {_reason(error)}",
+                stacklevel=2,
+            )
+            return False
+        return True
+
+    def _model(self, index: int) -> str:
+        return join(join(self.directory, _MEMBERS), _folder_name(index))
+
+    def _configuration(self, names: list[str]) -> dict[str, Any] | None:
+        """Whose members are there; None where there are none."""
+        path = self._folder.at(_ENSEMBLE)
+        try:
+            text = self._folder.read(_ENSEMBLE)
+        except FileNotFoundError:
+            if any(name.startswith(("member-", "model-")) for name in names):
+                raise InvalidInput(
+                    f"there are members in {self._members.path}, but {path}, which says whose they are, is not there; "
+                    "take another runDir, or delete them."
+                ) from None
+            return None
+        try:
+            found = json.loads(text)
+            wanted, configuration = found["format"], found["configuration"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path} is damaged: {error!r}. Take another runDir, or delete this one.") from error
+        if wanted != _FORMAT or not isinstance(configuration, dict):
+            raise InvalidInput(f"{path} has the format {wanted!r}; expected {_FORMAT}. Take another runDir.")
+        return configuration
+
+
+def _file(index: int) -> str:
+    return f"member-{index:05d}"
+
+
+def _folder_name(index: int) -> str:
+    return f"model-{index:05d}"
+
+
+def _differences(found: Mapping[str, Any], given: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """What differs, each with the value that is kept and the one that is given."""
+    for name in sorted({*found, *given}):
+        old, new = (each[name] if name in each else _Missing() for each in (found, given))
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{above}{name}.")
+        elif old != new:
+            yield f"{above}{name} was {_short(old)} and is {_short(new)}"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "not there"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line; of one in the JVM the second line says what it is."""
+    return " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:2]])
+
+
+def _warn_damaged(index: int, path: str, error: Exception) -> None:
+    warnings.warn(
+        f"what is kept of member {index}, {path}, cannot be used, and it is trained again: {_reason(error)}",
+        stacklevel=3,
+    )

@@ -50,26 +50,26 @@ class Plan:
     Attributes:
         kept: where finished ones are kept; None for nowhere.
         parallelism: how many fits of the driver run at a time.
-        partitioned: a member for each partition, of its rows alone: as many members as there are partitions.
     """
 
     kept: Kept | None = None
     parallelism: int = 1
-    partitioned: bool = False
 
 
 @dataclass(frozen=True)
 class Models:
-    """What came of members.
+    """What came of members, in their order.
 
     Attributes:
-        models: in the order of the members.
+        models: what they have become.
+        indices: of the members.
+        seconds: of training, of each; of restored ones as it was when they were trained.
         trained: the indices of those that were trained now.
         restored: the indices of those that had been finished before.
-        seconds: of training, of each member; of restored ones as it was when they were trained.
     """
 
     models: list[Model]
+    indices: list[int]
+    seconds: list[float]
     trained: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl import files
+from sparkdl.ensembles.bases import column
+from sparkdl.ensembles.identity import configuration, rows_fingerprint
+from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Rows
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ml.mapped import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
 from sparkdl.spark.columns import ROW_ID, named
@@ -39,7 +44,15 @@ class EnsembleParams(CheckedParams):
         at_least(1, TypeConverters.toInt, "parallelism"),
     )
 
+    disagreementCol = param(
+        "disagreementCol", "column of how far members are apart; '' for none", TypeConverters.toString
+    )
+
     _map: Mapping[str, Any] | None = None  # as of MappedEstimator: what a param map has set; None where there was none
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(seed=0, runDir=None, idCol=None, parallelism=1, disagreementCol="")
 
     def bases(self) -> list[Estimator[Any]]:
         """The estimators that it trains members of."""
@@ -66,20 +79,37 @@ class EnsembleParams(CheckedParams):
 
     def numbered(self, dataset: DataFrame) -> Rows:
         """The rows with their ids."""
-        given = self.getIdCol()
+        given = self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
         row_id = F.monotonically_increasing_id() if given is None else named(given).cast("bigint")
         return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
 
-    def run_directory(self, rows: str) -> str | None:
-        """Where members are kept; None for nowhere.
+    @contextmanager
+    def keeping(self, dataset: DataFrame) -> Iterator[Kept | None]:
+        """Where members are kept while they are trained, in the block; None for nowhere.
 
         Args:
-            rows: the fingerprint of the rows.
+            dataset: the rows, which are computed once for their fingerprint.
+
+        Raises:
+            InvalidInput: what is kept there are members of another ensemble, or of other rows.
         """
         directory = self.getRunDir()
-        if directory is None or self._map is None:
-            return directory
-        return files.join(directory, map_hash(self._map, rows))
+        if directory is None:
+            yield None
+            return
+        rows = rows_fingerprint(dataset)
+        kept = Kept(directory if self._map is None else files.join(directory, map_hash(self._map, rows)))
+        kept.begin(configuration(self, self.bases(), rows))
+        try:
+            yield kept
+        finally:
+            kept.end()
+
+    def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
+        """The model of a fit, whose output columns are called as those of a base."""
+        names = {name: column(base, name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
+        given = {name: value for name, value in names.items() if value is not None}
+        return model._set(**given, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def getSeed(self) -> int:
         """The seed."""
@@ -106,6 +136,14 @@ class EnsembleParams(CheckedParams):
     def setIdCol(self: Self, value: str | None) -> Self:
         """Set the column of row ids."""
         return self._set(idCol=value)
+
+    def getDisagreementCol(self) -> str:
+        """The column of how far members are apart."""
+        return str(self.getOrDefault(self.disagreementCol))
+
+    def setDisagreementCol(self: Self, value: str) -> Self:
+        """Set the column of how far members are apart."""
+        return self._set(disagreementCol=value)
 
     def getParallelism(self) -> int:
         """The fits that run at a time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
-from sparkdl.ml.fit import Fit, fit_gang
+from sparkdl.ml.fit import Fit, Fitted, fit_gang
 from sparkdl.ml.mapped import MappedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.outputs import Kind
@@ -223,13 +224,22 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         report = fitted.report | {"seconds": time.monotonic() - start}
         run.save("history", fitted.history)
         run.save("report", report)
+        return self.make_model(replace(fitted, report=report), fit.objective.model)
+
+    def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
+        """The model that a fit has brought back, with what it has of this estimator's Params.
+
+        Args:
+            fitted: what the fit has brought back.
+            factory: what makes the module that was trained.
+        """
         model = TorchModel(
-            factory=fit.objective.model,
+            factory=factory,
             weights=fitted.weights,
             kind=self._kind,
             precision=self.getPrecision(),
             history=fitted.history,
-            report=report,
+            report=fitted.report,
             scalar=fitted.scalar,
             signature=fitted.signature,
         )

@@ -26,6 +26,7 @@ from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.map_reduce import spark_jobs
+from sparkdl.spark.messages import first_lines
 from sparkdl.spark.resources import (
     JobWatch,
     check,
@@ -241,7 +242,7 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
         place = Place("launch", absent[0], None, ear.attempt)
         return MemberLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
     if ear.started or "barrier ResultStage" in str(error):
-        return MemberLost(f"Spark lost a member of the gang: {_first_lines(error)}", place=_lost(error, ear))
+        return MemberLost(f"Spark lost a member of the gang: {first_lines(error)}", place=_lost(error, ear))
     return error
 
 
@@ -252,10 +253,3 @@ def _lost(error: Exception, ear: _Ear) -> Place | None:
         return None
     rank = int(task[1])
     return ear.started.get(rank, Place("launch", rank, None, ear.attempt))
-
-
-def _first_lines(error: Exception) -> str:
-    """The part of Spark's message that says why, without the JVM's stack."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
-    return " ".join(kept[:3])[:1000]

@@ -30,10 +30,12 @@ from pyspark.sql import functions as F
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
-from sparkdl.map_reduce import RoundWork, Tensors, settle
+from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
+from sparkdl.spark.each import EachTask, run_each
+from sparkdl.spark.messages import first_lines
 from sparkdl.spark.resources import find_slots
 from sparkdl.spark.round_results import Results, assembled
 from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
@@ -166,11 +168,26 @@ class SparkJobs:
                 large = self._large[type(work)]
             raise MemberLost(f"results of round {number} were lost {_TRIES} times.", place=Place("reduce"))
         except (PySparkException, Py4JError) as error:
-            raise MemberLost(f"Spark gave up round {number}: {_first_lines(error)}", place=Place("map")) from error
+            raise MemberLost(f"Spark gave up round {number}: {first_lines(error)}", place=Place("map")) from error
         finally:
             if broadcast is not None:
                 with suppress(*_GONE):
                     broadcast.destroy()
+
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """See ``Jobs``."""
+        task = EachTask(
+            self._shipped(work),
+            self._key,
+            self._columns,
+            self.parts,
+            self._fingerprints,
+            layout=self._layout,
+            indices=tuple(indices),
+        )
+        for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
+            self._places.add(where)
+            yield Mapped.unpacked(packed)
 
     def _shipped(self, work: RoundWork) -> Sent:
         """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
@@ -284,10 +301,3 @@ def _held(data: Held, stack: ExitStack) -> Held:
     data.persist(StorageLevel.DISK_ONLY)
     stack.callback(data.unpersist)
     return data
-
-
-def _first_lines(error: Exception) -> str:
-    """The part of Spark's message that says why, without the JVM's stack."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
-    return " ".join(kept[:3])[:1000]

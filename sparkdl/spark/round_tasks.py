@@ -44,7 +44,7 @@ Row = tuple[int, int, str, bytes]
 Sent = bytes | Any
 """Bytes, inside of a task, or a broadcast of them."""
 
-_CHANGED = (
+CHANGED = (
     "its rows have come back different from those that were packed, after an executor was lost: they are not computed "
     "the same twice (rand() without a seed, an order that is not fixed). Give idCol, or write the rows to a table and "
     "train on that."
@@ -73,10 +73,10 @@ class PackTask:
         if first is None:
             return
         index = int(first.columns[-1][0].as_py())  # the task's own number may be another one, as in a union
-        store = _store(self.key, index)
+        store = store_of(self.key, index)
         told = {"at": place(store)}
         try:
-            spool = Spool(self.columns, directory=_local_directory(index), part=index)
+            spool = Spool(self.columns, directory=local_directory(index), part=index)
             self._append(spool, first)
             for batch in remaining:
                 self._append(spool, batch)
@@ -135,7 +135,7 @@ class MapTask:
         spare_imports()
         for _ in rows:
             continue
-        store = _store(self.key, index)
+        store = store_of(self.key, index)
         if self.parts[index] and not store.has(index):
             yield index, RESULT, "missing", b""
         else:
@@ -148,7 +148,7 @@ class MapTask:
         first = next(remaining, None)
         if first is None:
             return
-        store = _store(self.key, first.part)
+        store = store_of(self.key, first.part)
         if not store.has(first.part):
             with store.writing(first.part) as append:
                 append(first.payload)
@@ -185,7 +185,7 @@ class MapTask:
         known = self.columns, self.parts, self.layout
         part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
         if part.rows and store.fingerprint(part) != self.fingerprints[index]:
-            return Mapped.of_error(index, InvalidInput(_CHANGED))
+            return Mapped.of_error(index, InvalidInput(CHANGED))
         context = TaskContext.get()
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)
@@ -325,11 +325,12 @@ def place(store: Store) -> str:
     return f"{os.uname().nodename}:{store.folder}"
 
 
-def _store(key: str, index: int) -> Store:
-    return Store(Path(_local_directory(index)) / f"sparkdl-parts-{key}")
+def store_of(key: str, index: int) -> Store:
+    """The store of packed data in which a part lies on this executor."""
+    return Store(Path(local_directory(index)) / f"sparkdl-parts-{key}")
 
 
-def _local_directory(index: int) -> str:
+def local_directory(index: int) -> str:
     """A folder on the executor's local disks, the same for a part in every process; Spark removes it in the end."""
     folders = _local_directories()
     return folders[index % len(folders)]

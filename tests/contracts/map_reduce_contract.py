@@ -98,6 +98,56 @@ class Raises(Sums):
 
 
 @dataclass(frozen=True)
+class Whole(Sums):
+    """Sums, of a task that is given its index in place of a state."""
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """The part's sums."""
+        found, note = super().map({"factor": 1.0}, part)
+        return found, note | {"given": state}
+
+
+@dataclass(frozen=True)
+class RaisesAt(Whole):
+    """Raises in one task.
+
+    Attributes:
+        index: of the task.
+    """
+
+    index: int = 0
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """Raise, or map."""
+        if state == self.index:
+            raise InvalidInput("no such thing")
+        return super().map(state, part)
+
+
+@dataclass(frozen=True)
+class DiesAt(Whole):
+    """Kills its process in one task, and leaves a file for each time that any began.
+
+    Attributes:
+        marks: a folder.
+        index: of the task.
+        times: how often it does.
+    """
+
+    marks: str = ""
+    index: int = 0
+    times: int = 1
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """Die, or map."""
+        before = len(list(Path(self.marks).glob(f"{state}-*")))
+        Path(self.marks, f"{state}-{before}").touch()
+        if state == self.index and before < self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().map(state, part)
+
+
+@dataclass(frozen=True)
 class Dies(Sums):
     """Kills its process on part 1, as long as there are marks to be made.
 
@@ -181,6 +231,33 @@ class MapReduceContract:
         assert (caught.value.rank, caught.value.stage, caught.value.step) == (1, "map", 4)
         jobs.run(Sums(), {"factor": 1.0})
 
+    def test_each_task_has_all_rows_in_the_order_of_their_ids(self, jobs):
+        found = list(jobs.each(Whole(), [4, 0, 7], whole=True))
+        assert [each.index for each in found] == [4, 0, 7]
+        assert all(each.trouble is None for each in found)
+        assert [each.note["given"] for each in found] == [4, 0, 7]
+        for each in found:
+            assert each.note["ids"] == list(range(ROWS))
+            assert (each.note["index"], each.note["count"], each.note["parts"]) == (0, 1, [ROWS])
+            assert np.allclose(each.tensors["sum"].numpy(), ARRAYS["x"].sum(0), rtol=1e-12)
+
+    def test_each_task_has_the_rows_of_its_part(self, jobs):
+        _, notes = jobs.run(Sums(), {"factor": 1.0})
+        wanted = [index for index, rows in enumerate(jobs.parts) if rows][::-1]
+        found = list(jobs.each(Whole(), wanted, whole=False))
+        assert [each.index for each in found] == wanted
+        for each in found:
+            assert (each.note["index"], each.note["given"]) == (each.index, each.index)
+            assert each.note["ids"] == notes[each.index]["ids"]
+
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_a_task_that_fails_does_not_keep_the_others_from_running(self, jobs, whole):
+        one, other, last = jobs.each(RaisesAt(index=1), [0, 1, 2], whole=whole)
+        assert (one.trouble, last.trouble) == (None, None)
+        with pytest.raises(InvalidInput, match="member 1: no such thing"):
+            raise other.error("member 1")
+        assert list(jobs.each(Whole(), [], whole=whole)) == []
+
     def test_rows_that_cannot_be_used_are_refused(self, cluster):
         arrays = {**ARRAYS, "x": np.where(ARRAYS["id"][:, None] == 50, np.nan, ARRAYS["x"])}
         with pytest.raises(InvalidInput, match="NaN"), cluster.map_reduce(self.make_data(arrays), COLUMNS, parts=2):
@@ -221,3 +298,24 @@ class LossContract:
         ):
             jobs.run(Dies(marks=str(tmp_path), times=100), {"factor": 1.0}, number=7)
         assert len(list(tmp_path.iterdir())) == self.tries
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_a_task_whose_process_died_is_run_again_and_no_other(self, cluster, tmp_path, whole):
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=4) as jobs:
+            found = list(jobs.each(DiesAt(marks=str(tmp_path), index=2), [0, 1, 2, 3], whole=whole))
+            quiet = list(jobs.each(Whole(), [0, 1, 2, 3], whole=whole))
+        assert [each.trouble for each in found] == [None] * 4
+        assert all(
+            torch.equal(one.tensors["sum"], other.tensors["sum"]) for one, other in zip(found, quiet, strict=True)
+        )
+        assert sorted(mark.name for mark in tmp_path.iterdir()) == ["0-0", "1-0", "2-0", "2-1", "3-0"]
+
+    @pytest.mark.chaos
+    def test_a_task_that_kills_whoever_runs_it_is_given_up(self, cluster, tmp_path):
+        with (
+            cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=2) as jobs,
+            pytest.raises(MemberLost),
+        ):
+            list(jobs.each(DiesAt(marks=str(tmp_path), index=1, times=100), [0, 1], whole=True))
+        assert len(list(tmp_path.glob("1-*"))) == self.tries

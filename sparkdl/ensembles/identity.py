@@ -1,0 +1,86 @@
+"""What tells the members of one ensemble from those of another: what they are trained by, and on which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.ml import Estimator
+from pyspark.ml.param import Params
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
+
+from sparkdl.ml.shown import written
+from sparkdl.spark.columns import named
+
+# Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
+_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol")
+_UNHASHABLE = ("map", "variant")
+
+
+def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, str]:
+    """What members depend on, for ``Kept.begin``.
+
+    Args:
+        ensemble: its Params count, but for how many members there are, where they are kept, and the bases among them.
+        bases: what trains members, each with its Params, the stages of pipelines too.
+        rows: their fingerprint.
+
+    Returns:
+        Texts by name, without uids: the same in another process.
+    """
+    found = {"ensemble": _name(ensemble), "rows": rows}
+    for name, value in _values(ensemble).items():
+        if not _is_base(value):
+            found[name] = _text(value)
+    for index, base in enumerate(bases):
+        found[f"base {index}"] = _text(base)
+    return found
+
+
+def rows_fingerprint(frame: DataFrame) -> str:
+    """The number of rows, and the sum of their 64-bit hashes (xxHash): the same in whatever order and partitions.
+
+    Columns of types that Spark does not hash, such as maps, do not count. The rows are computed once for it.
+    """
+    names = [field.name for field in frame.schema.fields if _hashable(field.dataType)]
+    hashes = frame.select(F.xxhash64(*map(named, names)).cast("decimal(20,0)").alias("hash"))
+    ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
+    return f"{rows} rows, {total or 0}"
+
+
+def _values(params: Params) -> dict[str, Any]:
+    return {
+        param.name: params.getOrDefault(param)
+        for param in params.params
+        if param.name not in _OTHERWISE and params.isDefined(param)
+    }
+
+
+def _is_base(value: Any) -> bool:
+    several = isinstance(value, (list, tuple)) and bool(value)
+    return all(map(_is_base, value)) if several else isinstance(value, Estimator)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Params):
+        inner = ", ".join(f"{name}={_text(each)}" for name, each in sorted(_values(value).items()))
+        return f"{_name(value)}({inner})"
+    if isinstance(value, (list, tuple)) and any(isinstance(each, Params) for each in value):
+        return f"[{', '.join(map(_text, value))}]"
+    return written(value)
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
+
+
+def _hashable(kind: DataType) -> bool:
+    if isinstance(kind, UserDefinedType):
+        return _hashable(kind.sqlType())
+    if isinstance(kind, ArrayType):
+        return _hashable(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_hashable(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType) and kind.typeName() not in _UNHASHABLE

@@ -1,0 +1,87 @@
+"""What a task does that trains a PyTorch member: draw its rows, train as a gang of one, keep what came of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from sparkdl.ensembles.draws import Draw
+from sparkdl.ensembles.kept import Kept
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.fingerprint import fingerprint
+from sparkdl.feed.part import Part, numbers
+from sparkdl.map_reduce import Tensors
+from sparkdl.train import Training, train
+from sparkdl.world import World
+
+
+@dataclass(frozen=True)
+class MemberWork:
+    """Trains members; see ``sparkdl.map_reduce.Jobs.each``.
+
+    Attributes:
+        trainings: what each member does, by its index.
+        draws: which rows each is given, by its index.
+        kept: where a finished member is kept; None where it is returned.
+    """
+
+    trainings: dict[int, Training]
+    draws: dict[int, Draw]
+    kept: Kept | None
+
+    def map(self, index: Any, part: Part) -> tuple[Tensors, Any]:
+        """Train a member, unless it is finished; the note says which, and has the member if it is not kept."""
+        rows = str(fingerprint(part)) if part.count > 1 else None  # of members of a part alone
+        found = None if self.kept is None else self.kept.read(index)
+        if found is not None:
+            _check_rows(found["rows"], rows, index)
+            return {}, {"trained": False, "state": None}
+        start = time.monotonic()
+        trained = train(World(), _alone(drawn(part, self.draws[index])), self.trainings[index])
+        state = {
+            "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
+            "history": trained.history,
+            "report": trained.report,
+            "seconds": time.monotonic() - start,
+            "rows": rows,
+        }
+        if self.kept is None:
+            return {}, {"trained": True, "state": state}
+        self.kept.write(index, state)
+        return {}, {"trained": True, "state": None}
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """Nothing is reduced."""
+        raise NotImplementedError
+
+
+def drawn(part: Part, draw: Draw) -> Part:
+    """The rows of a draw, each as often as it is drawn, in the order of their ids.
+
+    Args:
+        part: some rows, with their ids.
+        draw: where it is of training rows alone, validation rows stay as they are.
+    """
+    identity = part.columns.row_id
+    assert identity is not None
+    ids = numbers(part.tensors, identity.name)
+    counts = torch.from_numpy(draw.counts((ids if part.order is None else ids[part.order]).numpy()))
+    if draw.training_only and part.columns.validation is not None:
+        counts[part.split()[1]] = 1
+    positions = torch.arange(part.rows).repeat_interleave(counts)
+    return part.subset(positions, (len(positions),))
+
+
+def _alone(part: Part) -> Part:
+    return replace(part, index=0, count=1, parts=(part.rows,))
+
+
+def _check_rows(before: str | None, now: str | None, index: int) -> None:
+    if before != now:
+        raise InvalidInput(
+            f"member {index} was trained on other rows than partition {index} has now; take another runDir, or the "
+            "same partitions: write them to a table, or give parts by repartition(n, column)."
+        )

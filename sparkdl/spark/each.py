@@ -1,0 +1,177 @@
+"""Tasks that are not reduced: one for each index, over all rows or over its part.
+
+Every task that wants all rows is a partition of its own, which reads the packed blocks of all parts one behind the
+other, wherever Spark keeps them, and writes them to a disk of its executor. The next one there finds them. So nothing
+is shuffled, and the driver sees no row. It is one ordinary job: what is lost is run again, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+from pyspark.errors import PySparkException
+
+from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.feed.blocks import Store, empty_part
+from sparkdl.feed.column_file import Layout
+from sparkdl.feed.columns import Columns
+from sparkdl.feed.fingerprint import Fingerprint, total
+from sparkdl.feed.part import Part, numbers
+from sparkdl.feed.spool import Spool
+from sparkdl.map_reduce import Mapped, mapped
+from sparkdl.spark.messages import first_lines
+from sparkdl.spark.round_tasks import CHANGED, Sent, local_directory, place, received, store_of
+from sparkdl.spark.worker import spare_imports
+from sparkdl.stopping import POLL, stop_requested, stopped
+
+Found = tuple[int, str, bytes]
+"""Index, the place where rows were written, and the packed ``Mapped``."""
+
+
+@dataclass(frozen=True)
+class EachTask:
+    """Maps all rows, or those of a part.
+
+    Attributes:
+        work: the pickled ``RoundWork``, or a broadcast of it.
+        key: of the packed data; their files on the executors lie under it.
+        columns: what the tensors are for.
+        parts: rows of every part.
+        fingerprints: of every part's rows, as they were when they were packed.
+        layout: of columns, for parts without rows.
+        indices: what each partition is to be: of tasks with all rows in their order, of parts themselves.
+    """
+
+    work: Sent
+    key: str
+    columns: Columns
+    parts: tuple[int, ...]
+    fingerprints: tuple[str, ...]
+    layout: Mapping[str, Layout]
+    indices: tuple[int, ...]
+
+    def whole(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
+        """Map all rows, whose blocks come."""
+        spare_imports()
+        number = len(self.parts)  # all of them lie beside the parts, as one more
+        store = store_of(self.key, number)
+        if not store.has(number):
+            with store.writing(number) as append:
+                for row in rows:
+                    append(row.payload)
+        for _ in rows:
+            continue
+        part = store.open(number, self.columns, self.parts, self.layout)
+        wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
+        if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
+            yield self._found(partition, store, Mapped.of_error(self.indices[partition], InvalidInput(CHANGED)))
+            return
+        yield self._found(partition, store, self._mapped(partition, _alone(part)))
+
+    def part(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
+        """Map the part whose blocks come, if it is wanted."""
+        spare_imports()
+        if partition not in self.indices:
+            for _ in rows:
+                continue
+            return
+        store, known = store_of(self.key, partition), (self.columns, self.parts, self.layout)
+        if self.parts[partition] and not store.has(partition):
+            with store.writing(partition) as append:
+                for row in rows:
+                    append(row.payload)
+        for _ in rows:
+            continue
+        part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
+        position = self.indices.index(partition)
+        if part.rows and store.fingerprint(part) != self.fingerprints[partition]:
+            yield self._found(position, store, Mapped.of_error(partition, InvalidInput(CHANGED)))
+            return
+        yield self._found(position, store, self._mapped(position, part))
+
+    def _mapped(self, position: int, part: Part) -> Mapped:
+        context, before = TaskContext.get(), torch.get_num_threads()
+        torch.set_num_threads(context.cpus() if context is not None else before)
+        try:
+            index = self.indices[position]
+            return mapped(received(self.work), index, part, index=index)
+        finally:
+            torch.set_num_threads(before)
+
+    def _found(self, position: int, store: Store, mapped: Mapped) -> Found:
+        return self.indices[position], place(store), mapped.packed()
+
+
+def _alone(part: Part) -> Part:
+    """All rows as the only part, in the order of their ids."""
+    identity = part.columns.row_id
+    ids = None if identity is None else numbers(part.tensors, identity.name)
+    spool = Spool(part.columns, directory=local_directory(part.index))
+    order = None if ids is None else spool.order(ids)
+    return replace(part, index=0, count=1, parts=(part.rows,), order=order)
+
+
+def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: bool) -> Iterator[Found]:
+    """Run the tasks, all of them as one job, and then fetch what came of one after the other.
+
+    Raises:
+        MemberLost: Spark gave up.
+        Stopped: the process was asked to stop, and the tasks were cancelled.
+    """
+    if not task.indices:
+        return
+    if whole:
+        every = packed.coalesce(1)
+        rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.whole)
+    else:
+        rows = packed.mapPartitionsWithIndex(task.part)
+    rows.persist(StorageLevel.DISK_ONLY)  # the driver takes one at a time, and nothing is run again for that
+    try:
+        with _cancelled_by_stop(context, task.key):
+            partitions = {index: where for where, index in rows.mapPartitionsWithIndex(_where).collect()}
+        for index in task.indices:
+            yield from context.runJob(rows, list, [partitions[index]])
+    except (PySparkException, Py4JError) as error:
+        if stop_requested() is not None:
+            raise stopped("its tasks were cancelled, but for what finished ones have kept") from error
+        raise MemberLost(f"Spark gave up the tasks: {first_lines(error)}", place=Place("map")) from error
+    finally:
+        with suppress(PySparkException, Py4JError, AttributeError):  # of a context that was stopped
+            rows.unpersist()
+
+
+def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int]]:
+    return ((partition, index) for index, _, _ in found)
+
+
+@contextmanager
+def _cancelled_by_stop(context: SparkContext, tag: str) -> Iterator[None]:
+    """A block whose jobs are cancelled when the process is asked to stop."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while stop_requested() is None:
+            if over.wait(POLL):
+                return
+        while not over.wait(POLL):  # again, for a job that had not yet begun
+            with suppress(PySparkException, Py4JError):
+                context.cancelJobsWithTag(tag)
+
+    if stop_requested() is not None:
+        raise stopped("had not begun")
+    thread = threading.Thread(target=watch, name="sparkdl-stop-tasks", daemon=True)
+    context.addJobTag(tag)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        context.removeJobTag(tag)
