@@ -5,39 +5,65 @@ With members m = 1 ... M, weights a_m, classes k and p_m(k) the probability that
     soft    raw_k = sum_m a_m p_m(k)                                       classifiers with probabilities
     hard    raw_k = sum_m a_m 1[member m predicts k]                       any classifiers
     mean    prediction = sum_m a_m h_m / sum_m a_m                         numbers, and arrays of them
-    sum     prediction = intercept + sum_m a_m h_m                         numbers
+    sum     prediction = intercept + sum_m a_m h_m                         numbers, and arrays of them
 
     probability_k = raw_k / sum_j raw_j          prediction = argmax_k probability_k (/ threshold_k)
 
-Disagreement is how far members are apart: of classes the share of the weight of those that predict another class than
-the ensemble, of numbers the weighted standard deviation.
+A tie goes to the smallest class. Disagreement is how far members are apart: of classes the share of the weight of
+those that predict another class than the ensemble, of the mean of numbers the weighted standard deviation.
+
+PyTorch members that read the same columns score the rows together (``stacked.py``); any others add their columns one
+after the other (``chained.py``). In either case the rows are passed over once.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from pyspark.ml import Model
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl.ml.params import CheckedParams
+from sparkdl.ensembles.chained import Chain, last
+from sparkdl.ensembles.combining import RULES, VOTES, Combining, Rule
+from sparkdl.ensembles.saving import EnsembleModelReader, EnsembleModelWriter
+from sparkdl.ensembles.stacked import Assembly
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.outputs import Meaning
+from sparkdl.ml.params import PredictionParams, param
+from sparkdl.ml.scoring import Scorer
+from sparkdl.ml.shipping import Shipment
+from sparkdl.ml.udf import with_outputs
 
-Rule = Literal["soft", "hard", "mean", "sum"]
+Self = TypeVar("Self", bound="EnsembleModel")
 
 
-class EnsembleModel(CheckedParams, Model):
+class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWritable):
     """Several models as one.
 
     Args:
         models: the members; their input columns are their own.
         rule: how they are combined.
-        weights: of the members, finite and at least 0, for ``"sum"`` any finite ones; None for 1 each.
+        weights: of the members, finite and at least 0, for ``"sum"`` any finite ones; None for 1 each. A member of
+            weight 0 is not asked.
         intercept: of ``"sum"``.
-        numClasses: of classifiers; None asks the members.
+        numClasses: of classifiers; None asks the members. Hard votes need it where neither all members are PyTorch
+            ones nor one of them has ``numClasses``.
         history: a row per member.
         report: what the fit took.
+
+    Raises:
+        InvalidInput: there is no member, they do not fit the rule, or their weights do not.
     """
+
+    disagreementCol = param(
+        "disagreementCol", "column of how far the members are apart; '' for none", TypeConverters.toString
+    )
 
     def __init__(
         self,
@@ -51,9 +77,166 @@ class EnsembleModel(CheckedParams, Model):
         report: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.models = list(models)
-        self.rule, self.weights, self.intercept, self.numClasses = rule, weights, intercept, numClasses
+        self._setDefault(
+            thresholds=None,
+            predictionCol="prediction",
+            rawPredictionCol="rawPrediction",
+            probabilityCol="probability",
+            disagreementCol="",
+        )
+        self.models, self.rule = list(models), rule
+        self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
+        self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
+        self._shipments = {True: Shipment(), False: Shipment()}  # with disagreement, and without
+        self._check()
+
+    def getDisagreementCol(self) -> str:
+        """Column of how far the members are apart."""
+        return str(self.getOrDefault(self.disagreementCol))
+
+    def setDisagreementCol(self: Self, value: str) -> Self:
+        """Set the column of how far the members are apart."""
+        return self._set(disagreementCol=value)
+
+    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        """A copy with the same uid, and copies of its members.
+
+        Args:
+            extra: other values for Params of the copy, or of its members.
+        """
+        copied = super().copy(extra)
+        copied.models = [model.copy(extra) for model in self.models]
+        return copied
+
+    def write(self) -> EnsembleModelWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EnsembleModelWriter(self)
+
+    @classmethod
+    def read(cls) -> EnsembleModelReader:
+        """The reader; ``EnsembleModel.load(path)`` is the short form."""
+        return EnsembleModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> EnsembleModel:
+        """Load a saved ensemble.
+
+        Args:
+            path: where it was saved.
+            trust: load members even where a part of them is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds none, a damaged one, one of a newer format, or a member that cannot be loaded
+                here, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        raise NotImplementedError
+        names = self._names(dataset)
+        asked = [(model, weight) for model, weight in zip(self.models, self.weights, strict=True) if weight != 0]
+        models, weights = [model for model, _ in asked], tuple(weight for _, weight in asked)
+        scorer = self._scorer(models, weights)
+        if scorer is not None:
+            return with_outputs(dataset, scorer, self._shipments[scorer.disagreement], names)
+        combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
+        chain = Chain(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
+        return chain.with_outputs(dataset, names)
+
+    @property
+    def _votes(self) -> bool:
+        return self.rule in VOTES
+
+    def _names(self, dataset: DataFrame) -> dict[str, str]:
+        """The output columns by what they are, checked."""
+        params = [self.predictionCol, self.disagreementCol]
+        if self._votes:
+            params = [self.rawPredictionCol, self.probabilityCol, *params]
+        elif self.getThresholds() is not None:
+            warnings.warn(f"thresholds are for votes; those of this {self.rule} are ignored.", stacklevel=4)
+        if self.rule == "sum" and self.getDisagreementCol():
+            raise InvalidInput(
+                f"disagreementCol is {self.getDisagreementCol()!r}, but the members of a sum do not predict the same "
+                "thing; expected '' for none."
+            )
+        self.refuse_taken(dataset.columns, params)
+        return {each.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(each) for each in params}
+
+    def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:
+        """What scores rows by all members together; None where they have to be asked one by one."""
+        if not all(isinstance(model, TorchModel) for model in models):
+            return None
+        members: list[Any] = list(models)
+        scorers: list[Scorer] = [member._scorer() for member in members]
+        first, apart = scorers[0], bool(self.getDisagreementCol())
+        if any(_needs(scorer) != _needs(first) for scorer in scorers):
+            return None
+        if self._votes != (first.kind == "classifier"):
+            return None
+        if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
+            return None  # what a member predicts is then not the class of its largest score
+        meaning: Meaning = "votes" if self._votes else first.kind
+        combining = Combining(self.rule, weights, self.intercept, apart, same_type=meaning == "estimator")
+        thresholds = self.getThresholds() if self._votes else None
+        return Scorer(
+            Assembly(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision),
+            b"",
+            meaning,
+            first.precision,
+            first.columns,
+            first.collate,
+            thresholds=None if thresholds is None else tuple(thresholds),
+            scalar=first.scalar,
+            vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
+            disagreement=apart,
+        )
+
+    def _classes(self, models: Sequence[Model]) -> int | None:
+        if self.rule != "hard":
+            return None
+        found = self.numClasses
+        for model in models:
+            found = found or getattr(last(model), "numClasses", None)
+        if found is None:
+            raise InvalidInput(
+                "the members do not say how many classes there are; expected EnsembleModel(numClasses=...) for hard "
+                "votes."
+            )
+        return int(found)
+
+    def _check(self) -> None:
+        if self.rule not in RULES:
+            raise InvalidInput(f"rule is {self.rule!r}; expected one of {', '.join(RULES)}.")
+        if not self.models:
+            raise InvalidInput("models is empty; expected at least one fitted model.")
+        if len(self.weights) != len(self.models):
+            raise InvalidInput(
+                f"weights has {len(self.weights)} numbers for {len(self.models)} models; expected one each."
+            )
+        wrong = not all(map(math.isfinite, self.weights)) or not any(self.weights)
+        if wrong or (self.rule != "sum" and min(self.weights) < 0):
+            wanted = "not all 0" if self.rule == "sum" else "at least 0, not all 0"
+            raise InvalidInput(f"weights is {self.weights}; expected finite numbers, {wanted}.")
+        if self.intercept and self.rule != "sum":
+            warnings.warn(f"intercept is {self.intercept}, which only a sum has; it is ignored.", stacklevel=4)
+        for index, model in enumerate(self.models):
+            _check_member(index, model, self.rule)
+
+
+def _check_member(index: int, model: Any, rule: Rule) -> None:
+    found = last(model)
+    if not isinstance(model, Model) or not found.hasParam("predictionCol"):
+        raise InvalidInput(f"member {index} is a {type(model).__name__}; expected a fitted model that predicts.")
+    if rule not in VOTES:
+        return
+    number = (isinstance(found, TorchModel) and found._kind != "classifier") or (
+        isinstance(found, EnsembleModel) and not found._votes
+    )
+    if number or (rule == "soft" and not found.hasParam("probabilityCol")):
+        wanted = "a classifier with probabilities" if rule == "soft" else "a classifier"
+        raise InvalidInput(f"member {index} is a {type(found).__name__}; expected {wanted}, for the rule is {rule!r}.")
+
+
+def _needs(scorer: Scorer) -> tuple[Any, ...]:
+    """What members must have in common to score rows together."""
+    return scorer.kind, scorer.precision, scorer.columns, scorer.collate, scorer.scalar

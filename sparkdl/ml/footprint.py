@@ -29,7 +29,13 @@ class _Largest(TorchFunctionMode):
         return result
 
 
-def most_rows(forward: Callable[[slice], Any], inputs: Sequence[Input], *, budget: int = BUDGET) -> int:
+def most_rows(
+    forward: Callable[[slice], Any],
+    inputs: Sequence[Input],
+    *,
+    at_once: Callable[[], int] = lambda: 1,
+    budget: int = BUDGET,
+) -> int:
     """How many rows may go through a model at a time, at least one.
 
     Measured with the first few rows, since what lies between input and output may be many times larger than both.
@@ -37,10 +43,12 @@ def most_rows(forward: Callable[[slice], Any], inputs: Sequence[Input], *, budge
     Args:
         forward: puts some of the rows through the model.
         inputs: the rows, at least one.
+        at_once: how many models the rows go through at the same time, asked when some have gone through: what
+            ``torch.func.vmap`` makes of them is seen here with the size that it has for one.
         budget: bytes of the largest tensor.
     """
     few = slice(0, min(_PROBE, len(inputs[0])))
     with torch.inference_mode(), _Largest() as largest:
         forward(few)
     taken: int = max(largest.bytes, *(each[few].nbytes for each in inputs))
-    return max(1, budget * min(_PROBE, len(inputs[0])) // max(taken, 1))
+    return max(1, budget * min(_PROBE, len(inputs[0])) // max(taken * at_once(), 1))

@@ -33,6 +33,11 @@ class Loaded:
         tensors = (*self.module.parameters(), *self.module.buffers())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
+    @property
+    def at_once(self) -> int:
+        """How many models the module puts a batch through at the same time; it says so where they are several."""
+        return int(getattr(self.module, "models_at_once", 1))
+
 
 class Shelf:
     """The models that were used last, as many as fit.

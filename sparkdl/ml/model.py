@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 from pyspark.ml import Model
-from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
@@ -19,13 +18,10 @@ from sparkdl.ml.params import OutputParams, described
 from sparkdl.ml.saving import ModelReader, ModelWriter, as_program
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment
-from sparkdl.ml.udf import make_udf
+from sparkdl.ml.udf import with_outputs
 from sparkdl.objective import ModelFactory
 from sparkdl.program import Signature
-from sparkdl.spark.columns import named, travelling
 from sparkdl.spark.resources import qualified
-
-_SCORED = "sparkdl outputs"
 
 
 class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
@@ -144,26 +140,15 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         params = [self.predictionCol]
         if self._kind == "classifier":
             params += [self.rawPredictionCol, self.probabilityCol]
-        taken = list(dataset.columns)
-        for param in params:
-            name = self.getOrDefault(param)
-            if name and name in taken:
-                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
-            taken.append(name)
+        self.refuse_taken(dataset.columns, params)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self._check_outputs(dataset)
         if self._kind != "classifier" and self.getThresholds() is not None:
             warnings.warn(f"thresholds are for classifiers; those of this {self._kind} are ignored.", stacklevel=3)
-        scorer = self._scorer()
-        inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
-        scoring = make_udf(self._shipment.ship(scorer, dataset.sparkSession))
-        scored = dataset.withColumn(_SCORED, scoring(*inputs))
-        field = named(_SCORED).getField
-        single = len(scorer.returned()) == 1
-        wanted = {self.getPredictionCol(): named(_SCORED) if single else field("prediction")}
-        if self._kind == "classifier" and not single:
-            raw, probability = array_to_vector(field("raw")), array_to_vector(field("probability"))
-            wanted = {self.getRawPredictionCol(): raw, self.getProbabilityCol(): probability, **wanted}
-        kept = [named(name) for name in dataset.columns]
-        return scored.select(*kept, *(column.alias(name) for name, column in wanted.items() if name))
+        names = {
+            "raw": self.getRawPredictionCol(),
+            "probability": self.getProbabilityCol(),
+            "prediction": self.getPredictionCol(),
+        }
+        return with_outputs(dataset, self._scorer(), self._shipment, names)

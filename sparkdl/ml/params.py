@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -116,7 +116,76 @@ class CheckedParams(Params):
         return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
 
 
-class OutputParams(CheckedParams):
+class PredictionParams(CheckedParams):
+    """What a model writes."""
+
+    thresholds = param(
+        "thresholds",
+        "for each class; the prediction is the class with the largest probability / threshold; None for 1 each",
+        optional(_thresholds),
+    )
+    predictionCol = param(
+        "predictionCol", "column of the predicted class or value, or of the raw output", TypeConverters.toString
+    )
+    rawPredictionCol = param(
+        "rawPredictionCol", "column of a classifier's scores, a vector; '' for none", TypeConverters.toString
+    )
+    probabilityCol = param(
+        "probabilityCol", "column of a classifier's probabilities, a vector; '' for none", TypeConverters.toString
+    )
+
+    def getThresholds(self) -> list[float] | None:
+        """The thresholds of the classes."""
+        value: list[float] | None = self.getOrDefault(self.thresholds)
+        return None if value is None else list(value)
+
+    def setThresholds(self: Self, value: list[float] | None) -> Self:
+        """Set the thresholds of the classes."""
+        return self._set(thresholds=value)
+
+    def getPredictionCol(self) -> str:
+        """Column of the prediction."""
+        return str(self.getOrDefault(self.predictionCol))
+
+    def setPredictionCol(self: Self, value: str) -> Self:
+        """Set the column of the prediction."""
+        return self._set(predictionCol=value)
+
+    def getRawPredictionCol(self) -> str:
+        """Column of a classifier's scores."""
+        return str(self.getOrDefault(self.rawPredictionCol))
+
+    def setRawPredictionCol(self: Self, value: str) -> Self:
+        """Set the column of a classifier's scores."""
+        return self._set(rawPredictionCol=value)
+
+    def getProbabilityCol(self) -> str:
+        """Column of a classifier's probabilities."""
+        return str(self.getOrDefault(self.probabilityCol))
+
+    def setProbabilityCol(self: Self, value: str) -> Self:
+        """Set the column of a classifier's probabilities."""
+        return self._set(probabilityCol=value)
+
+    def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
+        """Refuse output columns that are there already, or twice among them.
+
+        Args:
+            names: the columns of the data.
+            params: those whose values name output columns.
+
+        Raises:
+            InvalidInput: a column is there already.
+        """
+        taken = list(names)
+        for param in params:
+            name = self.getOrDefault(param)
+            if name and name in taken:
+                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
+            taken.append(name)
+
+
+class OutputParams(PredictionParams):
     """What a model reads and writes; shared by estimators and models."""
 
     inputCols = param(
@@ -132,20 +201,6 @@ class OutputParams(CheckedParams):
         "collate",
         "collate(inputs, target) -> (inputs, target), of every batch's tensors; None for none",
         optional(callable_("collate")),
-    )
-    thresholds = param(
-        "thresholds",
-        "for each class; the prediction is the class with the largest probability / threshold; None for 1 each",
-        optional(_thresholds),
-    )
-    predictionCol = param(
-        "predictionCol", "column of the predicted class or value, or of the raw output", TypeConverters.toString
-    )
-    rawPredictionCol = param(
-        "rawPredictionCol", "column of a classifier's scores, a vector; '' for none", TypeConverters.toString
-    )
-    probabilityCol = param(
-        "probabilityCol", "column of a classifier's probabilities, a vector; '' for none", TypeConverters.toString
     )
 
     def _copyValues(self, to: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
@@ -200,36 +255,3 @@ class OutputParams(CheckedParams):
     def setCollate(self: Self, value: Any) -> Self:
         """Set what every batch goes through."""
         return self._set(collate=value)
-
-    def getThresholds(self) -> list[float] | None:
-        """The thresholds of the classes."""
-        value: list[float] | None = self.getOrDefault(self.thresholds)
-        return None if value is None else list(value)
-
-    def setThresholds(self: Self, value: list[float] | None) -> Self:
-        """Set the thresholds of the classes."""
-        return self._set(thresholds=value)
-
-    def getPredictionCol(self) -> str:
-        """Column of the prediction."""
-        return str(self.getOrDefault(self.predictionCol))
-
-    def setPredictionCol(self: Self, value: str) -> Self:
-        """Set the column of the prediction."""
-        return self._set(predictionCol=value)
-
-    def getRawPredictionCol(self) -> str:
-        """Column of a classifier's scores."""
-        return str(self.getOrDefault(self.rawPredictionCol))
-
-    def setRawPredictionCol(self: Self, value: str) -> Self:
-        """Set the column of a classifier's scores."""
-        return self._set(rawPredictionCol=value)
-
-    def getProbabilityCol(self) -> str:
-        """Column of a classifier's probabilities."""
-        return str(self.getOrDefault(self.probabilityCol))
-
-    def setProbabilityCol(self: Self, value: str) -> Self:
-        """Set the column of a classifier's probabilities."""
-        return self._set(probabilityCol=value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 from pyspark.ml.param import Params
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from sparkdl import factory as factories
 from sparkdl import files
@@ -32,7 +32,7 @@ _OBJECTS = "objects.pkl"
 _TRUST = "spark.sparkdl.trust"
 
 Loaded = TypeVar("Loaded", bound=MLReadable[Any])
-Self = TypeVar("Self", bound="_Reader[Any]")
+Self = TypeVar("Self", bound="Reader[Any]")
 
 
 def as_program(model: TorchModel) -> bytes:
@@ -51,7 +51,7 @@ def as_program(model: TorchModel) -> bytes:
     return export(model.module(), examples(model._signature))
 
 
-class _Writer(MLWriter):
+class Writer(MLWriter):
     """Writes beside the path and then puts what it wrote in its place: a save that fails leaves what was there."""
 
     def __init__(self, instance: Params) -> None:
@@ -61,6 +61,14 @@ class _Writer(MLWriter):
     @abstractmethod
     def contents(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The files beside the metadata, and what the metadata says of them."""
+
+    def parts(self) -> dict[str, Params]:
+        """What has writers of its own, by the folders that it is written to."""
+        return {}
+
+    def apart(self) -> set[str]:
+        """The names of the Params whose values are among the parts."""
+        return set()
 
     def save(self, path: str) -> None:
         """Save it.
@@ -82,19 +90,21 @@ class _Writer(MLWriter):
     def saveImpl(self, path: str) -> None:
         """Write it, the metadata last: a path with metadata is whole."""
         written, said = self.contents()
-        plain, named, pickled = _sorted_params(self._instance)
+        plain, named, pickled = _sorted_params(self._instance, self.apart())
         if pickled:
             written[_OBJECTS] = _pickled(pickled, ", ".join(pickled))
         root = qualified(self.sparkSession, path)
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
+        for name, part in self.parts().items():
+            _writer_of(part, name).session(self.sparkSession).save(f"{root}/{name}")
         said = {"format": _FORMAT, **said, "objects": named, "pickled": sorted(pickled)}
         extra = {"sparkdl": json.loads(json.dumps(said))}
         DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=extra)
 
 
-class _Reader(MLReader[Loaded]):
-    """Reads what ``_Writer`` wrote; nothing is unpickled without trust."""
+class Reader(MLReader[Loaded]):
+    """Reads what ``Writer`` wrote; nothing is unpickled without trust."""
 
     def __init__(self, kind: type[Any]) -> None:
         super().__init__()
@@ -113,6 +123,16 @@ class _Reader(MLReader[Loaded]):
             path: where it was saved.
             found: what the metadata says beside the Params.
         """
+
+    def completed(self, path: str, found: dict[str, Any], instance: Loaded) -> Loaded:
+        """The instance, when its Params have been set.
+
+        Args:
+            path: where it was saved.
+            found: what the metadata says beside the Params.
+            instance: what ``made`` has made.
+        """
+        return instance
 
     def load(self, path: str) -> Loaded:
         """Load it.
@@ -135,9 +155,34 @@ class _Reader(MLReader[Loaded]):
                 self.refuse_pickled(path, found["pickled"])
                 given |= unpickled(self.file(path, _OBJECTS), f"{path}/{_OBJECTS}")
             instance._set(**given)
+            return self.completed(path, found, instance)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
-        return instance  # type: ignore[no-any-return]
+
+    def part(self, path: str, name: str) -> Any:
+        """What has been written by a writer of its own; trust is handed on to what this library reads.
+
+        Args:
+            path: where the whole was saved.
+            name: the part's folder.
+
+        Raises:
+            InvalidInput: it is not there, damaged, of a class that is not here, or pickled and not trusted.
+        """
+        where = f"{qualified(self.sparkSession, path)}/{name}"
+        try:
+            kind = _class(DefaultParamsReader.loadMetadata(where, self.sparkSession)["class"])
+            reader = kind.read()
+            return (
+                (reader.trust(self._trust) if isinstance(reader, Reader) else reader)
+                .session(self.sparkSession)
+                .load(where)
+            )
+        except InvalidInput:
+            raise
+        except Exception as error:  # Spark's own, and those of other libraries' readers
+            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+            raise InvalidInput(f"{path} is damaged: {name} cannot be loaded: {reason}") from error
 
     def file(self, path: str, name: str) -> bytes:
         """The bytes of a file beside the metadata."""
@@ -177,7 +222,7 @@ class _Reader(MLReader[Loaded]):
 HOW = f"Load it with trust=True, or set the session's {_TRUST} to true, if you know who saved it."
 
 
-class ModelWriter(_Writer):
+class ModelWriter(Writer):
     """Writes a model: by its factory's name, as a torch.export program, or where that fails with a pickle.
 
     Args:
@@ -219,7 +264,7 @@ class ModelWriter(_Writer):
         return written, said | {"architecture": "pickle"}
 
 
-class ModelReader(_Reader["TorchModel"]):
+class ModelReader(Reader["TorchModel"]):
     """Reads a model.
 
     Args:
@@ -264,7 +309,7 @@ class ModelReader(_Reader["TorchModel"]):
         return unpickled(self.file(path, _PICKLE), f"{path}/{_PICKLE}"), weights
 
 
-class EstimatorWriter(_Writer):
+class EstimatorWriter(Writer):
     """Writes an estimator: its Params.
 
     Args:
@@ -276,7 +321,7 @@ class EstimatorWriter(_Writer):
         return {}, {}
 
 
-class EstimatorReader(_Reader["GangEstimator"]):
+class EstimatorReader(Reader["GangEstimator"]):
     """Reads an estimator.
 
     Args:
@@ -297,6 +342,24 @@ def unpickled(data: bytes, where: str) -> Any:
         raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
 
 
+def _writer_of(part: Any, name: str) -> MLWriter:
+    if not isinstance(part, MLWritable):
+        raise InvalidInput(
+            f"{name} is a {type(part).__name__}, which cannot be saved; expected what has write(), as all of "
+            "pyspark.ml and sparkdl has."
+        )
+    return part.write()
+
+
+def _class(name: str) -> Any:
+    """The class that metadata names, Spark's own by their names on the JVM."""
+    module, _, own = name.replace("org.apache.spark", "pyspark").rpartition(".")
+    found = factories.find(module, own)
+    if not isinstance(found, type) or not issubclass(found, Params):
+        raise TypeError(f"{name} is {found!r}; expected a class with Params")
+    return found
+
+
 def _pickled(value: object, what: str) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(value)
@@ -305,8 +368,8 @@ def _pickled(value: object, what: str) -> bytes:
     return data
 
 
-def _sorted_params(instance: Params) -> tuple[Params, dict[str, Any], dict[str, Any]]:
-    """A copy with the Params that are JSON, the others by name, and those that have none.
+def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str, Any], dict[str, Any]]:
+    """A copy with the Params that are JSON, the others by name, and those that have none; but for those ``apart``.
 
     Defaults that are no JSON are left out: the class sets them again.
     """
@@ -315,6 +378,8 @@ def _sorted_params(instance: Params) -> tuple[Params, dict[str, Any], dict[str, 
         if objects.is_plain(value):
             continue
         del plain._paramMap[plain.getParam(param.name)]
+        if param.name in apart:
+            continue
         try:
             named[param.name] = objects.describe(value, objects.KINDS.get(param.name, objects.Kinds()))
         except objects.Nameless:

@@ -19,7 +19,7 @@ from sparkdl.feed.part import ragged
 from sparkdl.feed.transforms import Collate, collated
 from sparkdl.ml.footprint import most_rows
 from sparkdl.ml.loaded import Loaded
-from sparkdl.ml.outputs import Kind, no_outputs, output_type, outputs
+from sparkdl.ml.outputs import Meaning, no_outputs, output_type, outputs
 from sparkdl.objective import ModelFactory, Objective
 from sparkdl.tensors import Input, arguments
 from sparkdl.weights import unpack
@@ -40,17 +40,19 @@ class Scorer:
         thresholds: of a classifier's classes; None for 1 each.
         scalar: whether a raw output is one number a row.
         vectors: whether a classifier's scores and probabilities are wanted beside its prediction.
+        disagreement: whether the output says how far the members of an ensemble are apart.
     """
 
     factory: ModelFactory | nn.Module
     weights: bytes
-    kind: Kind
+    kind: Meaning
     precision: str
     columns: Columns
     collate: Collate | None = None
     thresholds: tuple[float, ...] | None = field(default=None, kw_only=True)
     scalar: bool = field(default=False, kw_only=True)
     vectors: bool = field(default=True, kw_only=True)
+    disagreement: bool = field(default=False, kw_only=True)
 
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: Loaded | None = None
@@ -76,18 +78,23 @@ class Scorer:
             inputs = tuple(self._input(array, index) for index, array in enumerate(arrays))
             raw = score(loaded, inputs, self.collate)
             raw = raw if raw.dtype == torch.float64 else raw.float()
-            yield outputs(raw, self.kind, thresholds=self.thresholds, vectors=self.vectors)
+            yield outputs(
+                raw, self.kind, thresholds=self.thresholds, vectors=self.vectors, disagreement=self.disagreement
+            )
 
     def returned(self) -> StructType:
         """The Spark type of what ``scores`` gives."""
-        return output_type(self.kind, scalar=self.scalar, floating=self.columns.floating, vectors=self.vectors)
+        return output_type(
+            self.kind,
+            scalar=self.scalar,
+            floating=self.columns.floating,
+            vectors=self.vectors,
+            disagreement=self.disagreement,
+        )
 
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
-        module = Objective(self.factory, nn.MSELoss(), precision=self.precision).build()
-        if self.weights:
-            unpack(self.weights, module)
-        return module.eval()
+        return restored(self.factory, self.weights, self.precision)
 
     def _input(self, array: pa.Array, index: int) -> Input:
         column, floating = self.columns.inputs[index], self.columns.floating
@@ -97,6 +104,20 @@ class Scorer:
         # Arrow's memory is not to be written to, and a model may well do that.
         tensor = torch.from_numpy(found if found.flags.writeable else found.copy())
         return tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor
+
+
+def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
+    """A module with its weights, in evaluation mode.
+
+    Args:
+        factory: makes the module.
+        weights: safetensors bytes; none where the factory carries them.
+        precision: by which its dtype is chosen.
+    """
+    module = Objective(factory, nn.MSELoss(), precision=precision).build()
+    if weights:
+        unpack(weights, module)
+    return module.eval()
 
 
 def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
@@ -111,7 +132,7 @@ def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = N
         return loaded.module(*arguments(collated(collate, tuple(each[piece] for each in inputs))))
 
     if not loaded.measured:
-        loaded.pace.limit(most_rows(forward, inputs))
+        loaded.pace.limit(most_rows(forward, inputs, at_once=lambda: loaded.at_once))
         loaded.measured = True
     found: Tensor | None = None
     with torch.inference_mode():

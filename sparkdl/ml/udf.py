@@ -1,15 +1,43 @@
-"""A scorer as a Spark function of its input columns."""
+"""A scorer as a Spark function of its input columns, and the columns that it adds to a DataFrame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
-from sparkdl.ml.shipping import Shipped
+from sparkdl.ml.scoring import Scorer
+from sparkdl.ml.shipping import Shipment, Shipped
+from sparkdl.spark.columns import named, travelling
+
+_SCORED = "sparkdl outputs"
+_VECTORS = ("raw", "probability")
+
+
+def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: Mapping[str, str]) -> DataFrame:
+    """The rows, with the outputs of a scorer behind their own columns.
+
+    Args:
+        dataset: the rows.
+        scorer: gives the outputs.
+        shipment: by which the model travels.
+        names: of the output columns, by the scorer's own names for them; "" for one that is left out.
+
+    Raises:
+        InvalidInput: an input column is missing, or of a type that cannot become a tensor.
+    """
+    inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
+    scoring = make_udf(shipment.ship(scorer, dataset.sparkSession))
+    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), scorer.returned().names
+    found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
+    found |= {name: array_to_vector(found[name]) for name in _VECTORS if name in found}
+    kept = [named(name) for name in dataset.columns]
+    return scored.select(*kept, *(found[name].alias(names[name]) for name in fields if names[name]))
 
 
 def make_udf(shipped: Shipped) -> Any:

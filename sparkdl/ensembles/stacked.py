@@ -1,0 +1,176 @@
+"""All members of an ensemble as one module: a batch goes through every one of them in one pass over the data.
+
+Members of the same architecture have their parameters and buffers stacked, and ``torch.func.vmap`` puts the batch
+through all of them with one call for each operation. That saves calls, which is what small batches of small models
+are made of; with large ones it may also take longer than one member after the other. So both are tried where vmap
+takes the architecture at all, and the faster stays. The results are the same but for rounding.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+
+from sparkdl.ensembles.combining import Combining, alike
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.objects import same
+from sparkdl.ml.scoring import restored
+from sparkdl.objective import ModelFactory
+
+_JUDGED = 256  # rows of the batch by which the two are compared: fewer say nothing of many
+_PARTS = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Makes the module of all members; a factory as ``Scorer`` takes one, with the weights in it.
+
+    Attributes:
+        members: of each one the factory, and its weights as safetensors bytes.
+        combining: what becomes of their outputs.
+        precision: of all of them.
+    """
+
+    members: tuple[tuple[ModelFactory | nn.Module, bytes], ...]
+    combining: Combining
+    precision: str
+
+    def __call__(self) -> Stacked:
+        """The module, in evaluation mode."""
+        members = [restored(factory, weights, self.precision) for factory, weights in self.members]
+        return Stacked(members, self.combining)
+
+
+class Stacked(nn.Module):
+    """Members in one pass.
+
+    Args:
+        members: in evaluation mode.
+        combining: what becomes of their outputs.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], combining: Combining) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.combining = combining
+        self._state: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._tried = self._judged = False
+        if len(members) > 1 and all(same_architecture(members[0], member) for member in members[1:]):
+            self._state = stack_module_state(list(members))
+            self._share()
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the members are stacked, as far as is known by now."""
+        return self._state is not None
+
+    @property
+    def models_at_once(self) -> int:
+        """How many models a batch goes through at the same time."""
+        return len(self.members) if self.stacked else 1
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The members' outputs as one; see ``Combining``."""
+        return self.combining(self.outputs(*inputs))
+
+    def outputs(self, *inputs: Tensor) -> Tensor:
+        """The outputs of all members, ``[M, B, ...]``."""
+        if self._state is not None and not self._tried:
+            self._tried = True
+            if not self._vmap_takes_it(inputs):
+                self._state = None
+        if self._state is not None and not self._judged and len(inputs[0]) >= _JUDGED:
+            self._judged = True
+            if _seconds(self._one_by_one, inputs) < _seconds(self._together, inputs):
+                self._state = None
+        return self._one_by_one(*inputs) if self._state is None else self._together(*inputs)
+
+    def _together(self, *inputs: Tensor) -> Tensor:
+        assert self._state is not None
+        first = self.members[0]
+
+        def call(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
+            return functional_call(first, (parameters, buffers), inputs)
+
+        return _tensor(torch.func.vmap(call)(*self._state))
+
+    def _one_by_one(self, *inputs: Tensor) -> Tensor:
+        # A member may write to what it is given, and the next one is to have what came from the data.
+        return alike([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
+
+    def _vmap_takes_it(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Whether vmap gives what the members give."""
+        expected = self._one_by_one(*inputs)
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                found = self._together(*_copies(inputs))
+        except Exception:  # vmap refuses in many ways, and what is wrong with a member itself has been raised above
+            return False
+        if any("performance drop" in str(each.message) for each in said):
+            return False  # an operation that vmap takes one by one itself, and warns of in every batch
+        return found.shape == expected.shape and torch.allclose(
+            found.to(expected.dtype), expected, rtol=1e-3, atol=1e-5, equal_nan=True
+        )
+
+    def _share(self) -> None:
+        """Have the members' own tensors be parts of the stacked ones, so that they are there once."""
+        assert self._state is not None
+        for index, member in enumerate(self.members):
+            for tensors, stacked in zip((member.named_parameters(), member.named_buffers()), self._state, strict=True):
+                for name, tensor in tensors:
+                    tensor.data = stacked[name].data[index]
+
+
+def same_architecture(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules differ in the values of their parameters and buffers alone."""
+    if type(one) is not type(other) or one._modules.keys() != other._modules.keys():
+        return False
+    try:
+        if not same(_attributes(one), _attributes(other)):
+            return False
+    except (TypeError, ValueError, RuntimeError):  # an attribute that cannot be compared, such as an array
+        return False
+    tensors = ((one._parameters, other._parameters), (one._buffers, other._buffers))
+    if any(_forms(ours) != _forms(theirs) for ours, theirs in tensors):
+        return False
+    pairs = zip(one._modules.values(), other._modules.values(), strict=True)
+    return all(
+        a is b if a is None or b is None else same_architecture(a, b)  # a part may be None
+        for a, b in pairs
+    )
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _PARTS}
+
+
+def _forms(tensors: Any) -> dict[str, Any]:
+    return {name: None if each is None else (each.shape, each.dtype) for name, each in tensors.items()}
+
+
+def _copies(inputs: Sequence[Tensor]) -> list[Tensor]:
+    return [each.clone() for each in inputs]
+
+
+def _tensor(output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise InvalidInput(f"a member's model returned {type(output).__name__}; expected one tensor.")
+    return output
+
+
+def _seconds(call: Callable[..., Tensor], inputs: Sequence[Tensor]) -> float:
+    """What a call takes, the better of two."""
+    taken = []
+    for _ in range(2):
+        copies, start = _copies(inputs), time.perf_counter()
+        call(*copies)
+        taken.append(time.perf_counter() - start)
+    return min(taken)

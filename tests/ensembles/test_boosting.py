@@ -1,0 +1,207 @@
+"""Boosting as an estimator: against scikit-learn's, with PyTorch members, after failures, and on bad input."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml import Pipeline
+from pyspark.ml.classification import DecisionTreeClassifier, MultilayerPerceptronClassifier
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector
+from sklearn.datasets import load_wine
+from sklearn.ensemble import AdaBoostClassifier
+from sklearn.tree import DecisionTreeClassifier as Tree
+
+from sparkdl import TorchClassifier, TorchEstimator
+from sparkdl.ensembles import boosting
+from sparkdl.ensembles.boosting import Boosting
+from sparkdl.ensembles.draws import member_seed
+from sparkdl.errors import InvalidInput
+from tests.ml import nets
+from tests.rounds.data import adult
+from tests.sessions import frame
+
+STUMP = {"maxDepth": 1, "maxBins": 256}
+
+
+@pytest.fixture(scope="module")
+def wine(spark):
+    x, y = load_wine(return_X_y=True)
+    arrays = {"x": x, "few": x[:, [0, 6, 9]], "label": y.astype(np.float64), "w": np.linspace(0.5, 2.0, len(y))}
+    return frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(3).cache()
+
+
+def hard(models, weights, classes, rows):
+    """The vote of members."""
+    votes = np.zeros((rows.count(), classes))
+    for model, weight in zip(models, weights, strict=True):
+        found = np.array([row[0] for row in model.transform(rows).select("prediction").collect()], int)
+        votes[np.arange(len(found)), found] += weight
+    return votes.argmax(axis=1)
+
+
+# ---- the same as others have it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
+    x, y = load_wine(return_X_y=True)
+    weights = np.linspace(0.5, 2.0, len(y)) if weighted else None
+    base = DecisionTreeClassifier(**STUMP, weightCol="w") if weighted else DecisionTreeClassifier(**STUMP)
+    fitted = Boosting(base=base, numModels=6, learningRate=0.5).fit(wine)
+    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=6, learning_rate=0.5).fit(x, y, weights)
+    assert [row["error"] for row in fitted.history] == pytest.approx(list(expected.estimator_errors_), rel=1e-9)
+    assert fitted.weights == pytest.approx(list(expected.estimator_weights_), rel=1e-9)
+    assert (fitted.rule, fitted.numClasses, len(fitted.models)) == ("hard", 3, 6)
+    assert list(fitted.history[0]) == ["member", "error", "weight", "seconds"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_adult_is_boosted_as_well_as_by_scikit_learn(spark):
+    data, models = adult(), 15
+    frames = {
+        name: frame({"x": x, "label": y.astype(np.float64)}).select("label", array_to_vector("x").alias("features"))
+        for name, (x, y) in data.items()
+    }
+    x, y = data["train"]
+    base = DecisionTreeClassifier(maxDepth=1, maxBins=1024)
+    fitted = Boosting(base=base, numModels=models).fit(frames["train"].repartition(2).cache())
+    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=models).fit(x, y).score(*data["test"])
+    test = frames["test"].coalesce(1).cache()
+    found = (hard(fitted.models, fitted.weights, 2, test) == data["test"][1]).mean()
+    assert found == pytest.approx(expected, abs=0.005)
+
+
+def test_pipelines_are_boosted(wine):
+    names = ["a", "b", "c"]
+    given = wine.select("label", *(wine["few"][index].alias(name) for index, name in enumerate(names)))
+    stages = [VectorAssembler(inputCols=names, outputCol="features"), DecisionTreeClassifier(**STUMP)]
+    fitted = Boosting(base=Pipeline(stages=stages), numModels=2).fit(given)
+    assert [type(model).__name__ for model in fitted.models] == ["PipelineModel"] * 2
+
+
+def net() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.BatchNorm1d(3, affine=False), nets.scores())
+
+
+def test_networks_are_boosted(wine):
+    base = TorchClassifier(
+        model=net,
+        inputCols=["few"],
+        optimizer=partial(torch.optim.Adam, lr=0.05),
+        epochs=2,
+        batchSize=32,
+        weightCol="w",
+    )
+    fitted = Boosting(base=base, numModels=3, seed=5).fit(wine)
+    assert [row["member"] for row in fitted.history] == [0, 1, 2]
+    assert all(0 < row["error"] < 2 / 3 for row in fitted.history)
+    assert [row["weight"] for row in fitted.history] == fitted.weights
+    assert base.getWeightCol() == "w"
+
+
+# ---- members that are finished ----------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    """The driver's end, as far as a test can have it."""
+
+
+@pytest.mark.timeout(300)
+def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypatch):
+    fit, asked = boosting.fit_members, []
+
+    def fails(members, rows, plan):
+        asked.append(members[0].index)
+        if len(asked) == 3:
+            raise Lost
+        return fit(members, rows, plan)
+
+    def ensemble(directory, most):
+        base = DecisionTreeClassifier(**STUMP)
+        return Boosting(base=base, numModels=most, runDir=str(tmp_path / directory)).fit(wine)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boosting, "fit_members", fails)
+        with pytest.raises(Lost):
+            ensemble("run", 3)
+    resumed, whole = ensemble("run", 4), ensemble("other", 4)
+    assert (resumed.report["restored"], resumed.report["trained"]) == ([0, 1], [2, 3])
+    assert (whole.report["restored"], whole.report["trained"]) == ([], [0, 1, 2, 3])
+    assert resumed.weights == whole.weights
+    assert [row["error"] for row in resumed.history] == [row["error"] for row in whole.history]
+    assert [model.toDebugString.partition("\n")[2] for model in resumed.models] == [
+        model.toDebugString.partition("\n")[2] for model in whole.models
+    ]
+    with pytest.raises(InvalidInput, match="learningRate"):
+        Boosting(base=DecisionTreeClassifier(**STUMP), learningRate=0.5, runDir=str(tmp_path / "run")).fit(wine)
+
+
+def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
+    given = []
+
+    def stands_in(members, rows, plan):
+        given.append((members[0].estimator, rows.frame.columns))
+        raise Lost
+
+    monkeypatch.setattr(boosting, "fit_members", stands_in)
+    with pytest.raises(Lost):
+        Boosting(base=DecisionTreeClassifier(**STUMP), seed=9).fit(wine)
+    ((estimator, columns),) = given
+    assert estimator.getSeed() == member_seed(9, 0)
+    assert estimator.getWeightCol() in columns
+    assert wine.sparkSession.sparkContext._jsc.getPersistentRDDs().size() == 1  # the cached rows themselves
+
+
+# ---- what cannot be boosted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "base is not set"),
+        ({"base": MultilayerPerceptronClassifier(layers=[13, 3])}, "which has no weightCol"),
+        ({"base": TorchEstimator(model=nets.scores, inputCols=["few"])}, "expects a classifier or a regressor"),
+        ({"base": TorchClassifier(model=nets.scores, labelCol=["a", "b"])}, "one column of labels"),
+        ({"base": DecisionTreeClassifier(), "validationCol": "w"}, "validationCol is set; it is for numbers"),
+        ({"base": DecisionTreeClassifier(labelCol="nowhere")}, "labelCol is 'nowhere'; the data has"),
+        ({"base": DecisionTreeClassifier(labelCol="features")}, "labelCol is 'features', of type"),
+        ({"base": DecisionTreeClassifier(weightCol="nowhere")}, "weightCol is 'nowhere'; the data has"),
+        ({"base": DecisionTreeClassifier(predictionCol="w")}, "has a column 'w', which the base's models write"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_trained(wine, monkeypatch, given, message):
+    monkeypatch.setattr(boosting, "fit_members", lambda *_: pytest.fail("a member was trained"))
+    with pytest.raises(InvalidInput, match=message):
+        Boosting(**given).fit(wine)
+
+
+@pytest.mark.parametrize("given", [{"numModels": 0}, {"learningRate": 0.0}, {"patience": 0}, {"tol": -1.0}])
+def test_values_that_cannot_be(spark, given):
+    with pytest.raises(InvalidInput, match=f"{next(iter(given))} is"):
+        Boosting(**given)
+
+
+def test_parallelism_is_ignored_with_a_warning(wine, monkeypatch):
+    def stands_in(*_):
+        raise Lost
+
+    monkeypatch.setattr(boosting, "fit_members", stands_in)
+    with pytest.warns(UserWarning, match="ignores parallelism"), pytest.raises(Lost):
+        Boosting(base=DecisionTreeClassifier(**STUMP)).setParallelism(2).fit(wine)
+
+
+# ---- Params -----------------------------------------------------------------------------------------------------
+
+
+def test_copies_have_bases_of_their_own(spark):
+    tree = DecisionTreeClassifier(maxDepth=2)
+    first = Boosting(base=tree, numModels=3)
+    other = first.copy({tree.maxDepth: 5, first.numModels: 7})
+    assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
+    assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
+    assert "numModels" in first.explainParams()
