@@ -1,0 +1,261 @@
+"""The best of several candidates, as cross-validation sees it: a bucket of models.
+
+M. Stone, Cross-validatory choice and assessment of statistical predictions, JRSS B 36(2), 1974. With the folds and
+members of ``folds.py``, where h_(j, k) is candidate j trained without the rows of fold k,
+
+    metric_(j, k) = evaluator(h_(j, k) on the rows of fold k)          metric_j = mean over k of metric_(j, k)
+    best          = argmax_j metric_j, or argmin_j where smaller is better; the first of equals
+
+and the model is the best candidate, trained on all rows. A metric that is not a number loses to all others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+from pyspark import inheritable_thread_target, keyword_only
+from pyspark.ml import Estimator, Model
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.param import Param
+from pyspark.sql import DataFrame
+
+from sparkdl.ensembles.bases import column
+from sparkdl.ensembles.fitting import fit_members
+from sparkdl.ensembles.folds import FoldParams, Folds, told
+from sparkdl.ensembles.member import Models, Rows
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import listed
+from sparkdl.ml.params import CheckedParams
+
+
+class BestOfModel(CheckedParams, Model):
+    """The model of the best candidate.
+
+    Made by ``BestOf.fit``. It transforms as ``bestModel`` does.
+
+    Args:
+        bestModel: of the best candidate, trained on all rows.
+        bestIndex: of the best candidate.
+        avgMetrics: of each candidate, the mean of its folds.
+        foldMetrics: of each candidate, of each fold.
+        history: a row per candidate.
+        report: ``seconds``, and the indices of the members ``trained`` and ``restored``.
+    """
+
+    def __init__(
+        self,
+        bestModel: Model,
+        *,
+        bestIndex: int = 0,
+        avgMetrics: list[float] | None = None,
+        foldMetrics: list[list[float]] | None = None,
+        history: list[dict[str, Any]] | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.bestModel, self.bestIndex = bestModel, bestIndex
+        self.avgMetrics, self.foldMetrics = avgMetrics or [], foldMetrics or []
+        self.history, self.report = history or [], report or {}
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOfModel:
+        """A copy with the same uid, and a copy of its model.
+
+        Args:
+            extra: other values for Params of the model.
+        """
+        copied = super().copy(extra)
+        copied.bestModel = self.bestModel.copy(extra)
+        return copied
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return self.bestModel.transform(dataset)
+
+
+class BestOf(FoldParams, Estimator[BestOfModel]):
+    """Trains the best of several candidates.
+
+    Each candidate is trained once for each fold, without its rows, and judged by them; the best one then on all rows:
+    ``candidates * folds + 1`` fits.
+
+    Args:
+        candidates: estimators, of any kind.
+        evaluator: of pyspark.ml, which says what is good; it is given the candidates' predictions of the rows of a
+            fold.
+        folds: default 5.
+        seed: default 0.
+        runDir: where finished members are kept, a path or URI; default none.
+        idCol: unique integers that say in which fold a row is; default: numbered as they come.
+        parallelism: fits of the driver, and evaluations, that run at a time; default 1.
+
+    Raises:
+        InvalidInput: a Param has a value that cannot be.
+    """
+
+    _input_kwargs: dict[str, Any]
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        candidates: Sequence[Estimator[Any]] | None = None,
+        evaluator: Evaluator | None = None,
+        folds: int | None = None,
+        seed: int | None = None,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._candidates: list[Estimator[Any]] = []
+        self._evaluator: Evaluator | None = None
+        self._setDefault(folds=5, seed=0, runDir=None, idCol=None, parallelism=1)
+        given = {name: value for name, value in self._input_kwargs.items() if value is not None}
+        self.setCandidates(given.pop("candidates", []))
+        if "evaluator" in given:
+            self.setEvaluator(given.pop("evaluator"))
+        self._set(**given)
+
+    def bases(self) -> list[Estimator[Any]]:
+        """The candidates."""
+        return self.getCandidates()
+
+    def with_bases(self, bases: list[Estimator[Any]]) -> BestOf:
+        """Set the candidates."""
+        return self.setCandidates(bases)
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOf:
+        """A copy with the same uid, and copies of its candidates and its evaluator.
+
+        Args:
+            extra: other values for Params of the copy, its candidates or its evaluator.
+        """
+        copied = super().copy(extra)
+        if self._evaluator is not None:
+            copied.setEvaluator(self._evaluator.copy(extra))
+        return copied
+
+    def _fit(self, dataset: DataFrame) -> BestOfModel:
+        start = time.monotonic()
+        candidates, evaluator = self._checked(dataset)
+        folds = Folds(self.getFolds(), self.getSeed())
+        with self.running(dataset) as (rows, plan):
+            tally = folds.checked(rows)
+            first = fit_members(folds.members(candidates), rows, plan)
+            metrics = _metrics(first, rows, folds, evaluator, plan.parallelism)
+            means = [math.fsum(each) / len(each) for each in metrics]
+            best = _best(candidates, means, evaluator.isLargerBetter())
+            second = fit_members([folds.member(candidates, best)], rows, plan)
+        return BestOfModel(
+            second.models[0],
+            bestIndex=best,
+            avgMetrics=means,
+            foldMetrics=metrics,
+            history=[
+                {"candidate": index, "uid": candidate.uid, "metric": means[index], "best": index == best}
+                for index, candidate in enumerate(candidates)
+            ],
+            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
+        )._resetUid(self.uid)
+
+    def _checked(self, dataset: DataFrame) -> tuple[list[Estimator[Any]], Evaluator]:
+        candidates, evaluator = self.getCandidates(), self.getEvaluator()
+        if not candidates:
+            raise InvalidInput(
+                f"candidates is {candidates}; expected one estimator at least, as BestOf(candidates=[...])."
+            )
+        if evaluator is None:
+            raise InvalidInput(
+                "evaluator is not set; expected one of pyspark.ml.evaluation, as "
+                "BestOf(evaluator=RegressionEvaluator())."
+            )
+        judged = column(evaluator, "labelCol")
+        if judged is not None and judged not in dataset.columns:
+            raise InvalidInput(
+                f"labelCol of the evaluator is {judged!r}, which is no column; the data has {listed(dataset.columns)}."
+            )
+        for candidate in candidates:
+            _refuse_unread(candidate, evaluator, dataset)
+        return candidates, evaluator
+
+    def getCandidates(self) -> list[Estimator[Any]]:
+        """The candidates."""
+        return list(self._candidates)
+
+    def setCandidates(self, value: Sequence[Estimator[Any]]) -> BestOf:
+        """Set the candidates."""
+        if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
+            raise InvalidInput(f"candidates is {value!r}; expected a list of pyspark.ml Estimators.")
+        self._candidates = list(value)
+        return self
+
+    def getEvaluator(self) -> Evaluator | None:
+        """What says which candidate is good."""
+        return self._evaluator
+
+    def setEvaluator(self, value: Evaluator) -> BestOf:
+        """Set what says which candidate is good."""
+        if not isinstance(value, Evaluator):
+            raise InvalidInput(
+                f"evaluator is {value!r}; expected a pyspark.ml Evaluator, such as RegressionEvaluator()."
+            )
+        self._evaluator = value
+        return self
+
+
+def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:
+    """The metric of each member on the rows that it has not seen, by candidate and fold."""
+
+    def metric(member: int) -> float:
+        held = folds.held(rows, member % folds.count)
+        return float(evaluator.evaluate(first.models[member].transform(held)))
+
+    # Each call is given local properties of its own: Spark tells queries apart by what it puts there.
+    session = rows.frame.sparkSession
+    calls = [inheritable_thread_target(session)(partial(metric, member)) for member in range(len(first.models))]
+    with ThreadPool(min(parallelism, len(calls))) as pool:
+        found = pool.map(lambda call: call(), calls, chunksize=1)
+    return [found[start : start + folds.count] for start in range(0, len(found), folds.count)]
+
+
+def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: bool) -> int:
+    """The index of the best candidate, the first of equals.
+
+    Raises:
+        InvalidInput: there is no metric that is a number.
+    """
+    numbers = [index for index, mean in enumerate(means) if not math.isnan(mean)]
+    lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
+    if not numbers:
+        raise InvalidInput(
+            f"the metric of every candidate is NaN: {', '.join(lost)}; expected a number of one at least."
+        )
+    if lost:
+        warnings.warn(f"the metric is NaN, and so the worst, of candidate {', '.join(lost)}.", stacklevel=4)
+    return max(numbers, key=lambda index: means[index] if larger else -means[index])
+
+
+def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: DataFrame) -> None:
+    """Refuse a candidate whose predictions or labels are not those that the evaluator reads."""
+    label, judged = column(candidate, "labelCol"), column(evaluator, "labelCol")
+    if label is not None and judged is not None and label != judged and label in dataset.columns:
+        raise InvalidInput(
+            f"labelCol of the candidate {candidate.uid} is {label!r} and that of the evaluator {judged!r}; expected "
+            "the same."
+        )
+    written = [column(candidate, name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")]
+    for name in ("predictionCol", "rawPredictionCol"):
+        read = column(evaluator, name)
+        if read is not None and any(written) and read not in [*written, *dataset.columns]:
+            raise InvalidInput(
+                f"{name} of the evaluator is {read!r}, which the candidate {candidate.uid} does not write; it writes "
+                f"{', '.join(repr(each) for each in written if each)}."
+            )
+
+
+__all__ = ["BestOf", "BestOfModel"]

@@ -1,0 +1,303 @@
+"""Stacking: a model that learns from what others predict of rows they have not seen.
+
+D. H. Wolpert, Stacked generalization, Neural Networks 5(2), 1992. With the folds and members of ``folds.py`` and the
+vectors z of ``level_one.py``,
+
+    z_i = (h_(0, k)(x_i), ..., h_(B-1, k)(x_i) [, x_i])    k = fold(i)      level one: each row by models without it
+    m   = meta trained on (z_i, y_i) of all rows
+    h_b = base b trained on all rows                                        b = 0 ... B - 1
+
+    prediction of x = m(h_0(x), ..., h_(B-1)(x) [, x])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark import keyword_only
+from pyspark.ml import Estimator, Model, Pipeline
+from pyspark.ml.classification import LogisticRegression
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.regression import LinearRegression
+from pyspark.sql import DataFrame
+
+from sparkdl.ensembles.bases import Kind, changed, kind_of, leaf
+from sparkdl.ensembles.fitting import fit_members
+from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
+from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.member import Member, Models, Rows
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import listed
+from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.params import CheckedParams, param
+
+
+class StackingModel(CheckedParams, Model):
+    """Several models, and one that predicts from what they predict.
+
+    Made by ``Stacking.fit``. Its columns are those of the meta model; one pass over the rows writes them.
+
+    Args:
+        models: of the bases, in their order.
+        meta: the model that reads what they predict, in the column ``LEVEL_ONE``.
+        level: how its features are made.
+        history: a row per member: its ``member``, ``base`` and ``fold``, None for all rows; ``base`` None is meta.
+        report: ``seconds``, and the indices of the members ``trained`` and ``restored``.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        meta: Model,
+        level: LevelOne = LevelOne(),  # noqa: B008 - it is frozen
+        *,
+        history: list[dict[str, Any]] | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.models, self.meta, self.level = list(models), meta, level
+        self.history, self.report = history or [], report or {}
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> StackingModel:
+        """A copy with the same uid, and copies of its models.
+
+        Args:
+            extra: other values for Params of the models.
+        """
+        copied = super().copy(extra)
+        copied.models = [model.copy(extra) for model in self.models]
+        copied.meta = self.meta.copy(extra)
+        return copied
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
+
+
+class Stacking(FoldParams, Estimator[StackingModel]):
+    """Trains a model on what others predict of rows they have not seen.
+
+    Each base is trained once for each fold, without its rows, and once on all rows: ``bases * (folds + 1)`` fits, and
+    that of ``meta``, whose features are the bases' predictions: probabilities of classifiers that give them, else
+    scores, else classes, and numbers of regressors.
+
+    Args:
+        bases: estimators, all of them classifiers or all of them regressors, with the same ``labelCol``.
+        meta: an estimator with a ``featuresCol`` and a ``labelCol``, which are set to what it has to read, or a
+            ``Pipeline`` that ends in one; default ``LogisticRegression()`` for classes, ``LinearRegression()`` for
+            numbers.
+        folds: default 5.
+        passthrough: whether the features of the first base are features of ``meta`` too; default False.
+        seed: default 0.
+        runDir: where finished members are kept, a path or URI; default none.
+        idCol: unique integers that say in which fold a row is; default: numbered as they come.
+        parallelism: fits of the driver that run at a time; default 1.
+
+    Raises:
+        InvalidInput: a Param has a value that cannot be.
+    """
+
+    passthrough = param(
+        "passthrough", "whether the features of the first base are features of meta too", TypeConverters.toBoolean
+    )
+
+    _input_kwargs: dict[str, Any]
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        bases: Sequence[Estimator[Any]] | None = None,
+        meta: Estimator[Any] | None = None,
+        folds: int | None = None,
+        passthrough: bool | None = None,
+        seed: int | None = None,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._bases: list[Estimator[Any]] = []
+        self._meta: Estimator[Any] | None = None
+        self._setDefault(folds=5, passthrough=False, seed=0, runDir=None, idCol=None, parallelism=1)
+        given = {name: value for name, value in self._input_kwargs.items() if value is not None}
+        self.setBases(given.pop("bases", [])).setMeta(given.pop("meta", None))
+        self._set(**given)
+
+    def bases(self) -> list[Estimator[Any]]:
+        """The bases, and after them the meta estimator where one was given."""
+        return [*self._bases, *([] if self._meta is None else [self._meta])]
+
+    def with_bases(self, bases: list[Estimator[Any]]) -> Stacking:
+        """Set the bases, and after them the meta estimator where one was given."""
+        if self._meta is None:
+            return self.setBases(bases)
+        return self.setBases(bases[:-1]).setMeta(bases[-1])
+
+    def _fit(self, dataset: DataFrame) -> StackingModel:
+        start = time.monotonic()
+        label, meta = self._checked(dataset)
+        folds, bases = Folds(self.getFolds(), self.getSeed()), self.getBases()
+        classes = label if kind_of(bases[0]) == "classifier" and isinstance(label, str) else None
+        features = tuple(_features(bases[0], dataset)) if self.getPassthrough() else ()
+        with self.running(dataset) as (rows, plan):
+            tally = folds.checked(rows, classes)
+            level = LevelOne(tally.classes, features)
+            first = fit_members(_members(folds, bases), rows, plan)
+            models = [first.models[folds.index(base)] for base in range(len(bases))]
+            last = folds.index(len(bases), 0)
+            member = Member(last, seeded(meta, folds.seed, last))
+            second = fit_members([member], Rows(level_one(rows, folds, first.models, level), rows.row_id), plan)
+        return StackingModel(
+            models,
+            second.models[0],
+            level,
+            history=_history(folds, first, second),
+            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
+        )._resetUid(self.uid)
+
+    def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
+        """The label, and the meta estimator that reads it and the level-one features."""
+        bases = self.getBases()
+        if not bases:
+            raise InvalidInput(f"bases is {bases}; expected one estimator at least, as Stacking(bases=[...]).")
+        kinds: dict[Kind, None] = dict.fromkeys(map(kind_of, bases))
+        if len(kinds) > 1:
+            raise InvalidInput(
+                f"bases are of several kinds: {', '.join(f'{base.uid} is a {kind_of(base)}' for base in bases)}; "
+                "expected only classifiers, or only regressors."
+            )
+        label = _label(bases)
+        for name in [label] if isinstance(label, str) else label:
+            if name not in dataset.columns:
+                raise InvalidInput(
+                    f"labelCol of the bases is {name!r}, which is no column; the data has {listed(dataset.columns)}. "
+                    "meta learns from it as well: make it before the ensemble."
+                )
+        return label, _reading(self._meta or _default(next(iter(kinds)), label), label)
+
+    def getBases(self) -> list[Estimator[Any]]:
+        """The bases."""
+        return list(self._bases)
+
+    def setBases(self, value: Sequence[Estimator[Any]]) -> Stacking:
+        """Set the bases."""
+        if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
+            raise InvalidInput(f"bases is {value!r}; expected a list of pyspark.ml Estimators.")
+        self._bases = list(value)
+        return self
+
+    def getMeta(self) -> Estimator[Any] | None:
+        """What learns from the bases' predictions; None for the default of what they predict."""
+        return self._meta
+
+    def setMeta(self, value: Estimator[Any] | None) -> Stacking:
+        """Set what learns from the bases' predictions."""
+        if value is not None and not isinstance(value, Estimator):
+            raise InvalidInput(f"meta is {value!r}; expected a pyspark.ml Estimator, such as LogisticRegression().")
+        self._meta = value
+        return self
+
+    def getPassthrough(self) -> bool:
+        """Whether the features of the first base are features of meta too."""
+        return bool(self.getOrDefault(self.passthrough))
+
+    def setPassthrough(self, value: bool) -> Stacking:
+        """Set whether the features of the first base are features of meta too."""
+        return self._set(passthrough=value)
+
+
+def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:
+    """All rows, each with what the models predict that were trained without its fold.
+
+    Args:
+        rows: all rows.
+        folds: of them.
+        models: by the indices of the members.
+        level: how the vectors are made.
+    """
+    bases = len(models) // (folds.count + 1)
+    parts = [
+        level.of(folds.held(rows, fold), [models[folds.index(base, fold)] for base in range(bases)])
+        for fold in range(folds.count)
+    ]
+    return reduce(DataFrame.union, parts)
+
+
+def _members(folds: Folds, bases: list[Estimator[Any]]) -> list[Member]:
+    """The members of all folds and of all rows, by their indices."""
+    found = folds.members(bases) + [folds.member(bases, base) for base in range(len(bases))]
+    return sorted(found, key=lambda member: member.index)
+
+
+def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for index in range(len(first.models)):
+        base, fold = divmod(index, folds.count + 1)
+        rows.append({"member": index, "base": base, "fold": fold if fold < folds.count else None})
+    rows.append({"member": len(first.models), "base": None, "fold": None})
+    for row, seconds in zip(rows, [*first.seconds, *second.seconds], strict=False):
+        row["seconds"] = seconds
+    return rows
+
+
+def _default(kind: Kind, label: str | list[str]) -> Estimator[Any]:
+    if not isinstance(label, str):
+        raise InvalidInput(f"labelCol is {label}; expected a meta estimator of several labels, Stacking(meta=...).")
+    return LogisticRegression() if kind == "classifier" else LinearRegression()
+
+
+def _label(bases: list[Estimator[Any]]) -> str | list[str]:
+    """The label column of all bases, or columns."""
+    found = [_of(base, "labelCol") for base in bases]
+    if any(label != found[0] for label in found):
+        raise InvalidInput(f"the bases have different label columns: {found}; expected the same labelCol of all.")
+    if not found[0]:
+        raise InvalidInput(f"labelCol of {bases[0].uid} is {found[0]!r}; expected the labels that meta learns from.")
+    label: str | list[str] = found[0]
+    return label
+
+
+def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
+    """A copy of the meta estimator that reads the level-one features and the bases' labels."""
+    last = leaf(meta)
+    if not last.hasParam("labelCol"):
+        raise InvalidInput(f"meta is {meta.uid}, which has no labelCol; expected an estimator that learns from labels.")
+    if last.isSet("labelCol") and last.getOrDefault("labelCol") != label:
+        raise InvalidInput(
+            f"labelCol of meta is {last.getOrDefault('labelCol')!r} and that of the bases {label!r}; expected the same."
+        )
+    if isinstance(label, list) and not isinstance(last, GangEstimator):
+        raise InvalidInput(f"meta is {meta.uid}, which has one label; expected one for {label}: a PyTorch estimator.")
+    first: Any = meta
+    while isinstance(first, Pipeline):
+        first = first.getStages()[0]
+    name = next((name for name in ("featuresCol", "inputCol") if first.hasParam(name)), None)
+    if name is None:
+        raise InvalidInput(
+            f"meta begins with {first.uid}, which has no featuresCol and no inputCol; expected one that reads vectors."
+        )
+    return changed(meta, labelCol=label).copy({first.getParam(name): LEVEL_ONE})
+
+
+def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
+    """The columns of a base's features, which have to be in the data."""
+    found: Any = leaf(base)
+    names = found.getInputCols() if isinstance(found, GangEstimator) else [_of(base, "featuresCol")]
+    missing = [name for name in names if name not in dataset.columns]
+    if missing:
+        raise InvalidInput(
+            f"passthrough=True, but the features {missing} of {base.uid} are no columns; the data has "
+            f"{listed(dataset.columns)}. Make them before the ensemble, as stages of its pipeline."
+        )
+    return names
+
+
+def _of(base: Estimator[Any], name: str) -> Any:
+    found = leaf(base)
+    return found.getOrDefault(name) if found.hasParam(name) and found.isDefined(name) else None
+
+
+__all__ = ["LEVEL_ONE", "Stacking", "StackingModel"]

@@ -1,0 +1,454 @@
+"""Stacking: what it learns from has not been seen, is what NumPy computes, and goes together with pyspark.ml."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml import Pipeline
+from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl.ensembles import folds as folds_module
+from sparkdl.ensembles.draws import Everything, uniform
+from sparkdl.ensembles.folds import Folds
+from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.member import Rows
+from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
+from sparkdl.errors import InvalidInput
+from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
+from tests.ml import nets
+from tests.rounds.data import adult
+from tests.sessions import frame
+
+ROWS = 120
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(ROWS, 3))
+ARRAYS = {
+    "row": np.arange(ROWS),
+    "x": X,
+    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.3 * RANDOM.normal(size=ROWS),
+    "coin": RANDOM.integers(0, 2, ROWS).astype(np.float64),
+    "several": np.clip(np.round(X[:, 0] + 1.2), 0, 2),
+}
+COLUMNS = ["row", "x", "y", "coin", "several", "features"]
+
+
+@pytest.fixture(scope="module")
+def data(spark):
+    return frame(ARRAYS).withColumn("features", array_to_vector("x")).cache()
+
+
+def fold_of(count: int, seed: int) -> np.ndarray:
+    return np.floor(uniform(ARRAYS["row"], seed) * count)
+
+
+def vectors(level: DataFrame) -> np.ndarray:
+    """The level-one features in the order of the rows."""
+    found = level.select("row", vector_to_array(LEVEL_ONE).alias("z")).toPandas().sort_values("row")
+    return np.stack(found["z"].to_numpy())
+
+
+# ---- nothing is seen before it is predicted -------------------------------------------------------------------------
+
+
+def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> tuple[StackingModel, np.ndarray]:
+    """A stacking, and the features that its meta model was trained on."""
+    kept: dict[str, Any] = {}
+
+    class Watched(LogisticRegression):
+        def _fit(self, dataset: DataFrame) -> Any:
+            kept["z"] = vectors(dataset)
+            return super()._fit(dataset)
+
+    meta = given.pop("meta", None) or Watched(regParam=0.01)
+    model = Stacking(bases=bases, meta=meta, folds=count, idCol="row", **given).fit(data)
+    return model, kept["z"]
+
+
+def test_a_base_that_memorises_rows_gains_nothing(data):
+    _, z = stacked(data, [ClassMemoriser("coin")])
+    assert (z == 0.5).all()  # it knows nothing of any row
+
+
+@pytest.fixture
+def leaking(monkeypatch):
+    """Members of folds that are given all rows."""
+    monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: Everything())
+
+
+def accuracy(model: Any, data: DataFrame, label: str) -> float:
+    return model.transform(data).agg(F.avg((F.col("prediction") == F.col(label)).cast("double"))).first()[0]
+
+
+def learned(data: DataFrame) -> tuple[float, float]:
+    """How far the features of level one tell coins, and how well meta does by them, beyond the majority's share."""
+    base = Memoriser("coin")
+    base.rawPredictionCol = None
+    _, z = stacked(data, [ClassMemoriser("coin")])
+    coin = ARRAYS["coin"]
+    spread = abs(z[coin == 1, 1].mean() - z[coin == 0, 1].mean())
+    majority = max(coin.mean(), 1 - coin.mean())
+    level = frame({"features": z, "coin": coin}).withColumn("features", array_to_vector("features"))
+    meta = LogisticRegression(labelCol="coin", regParam=0.01).fit(level)
+    return spread, accuracy(meta, level, "coin") - majority
+
+
+def test_what_is_learned_by_heart_is_not_told(data):
+    assert learned(data) == pytest.approx((0.0, 0.0), abs=1e-9)
+
+
+def test_the_test_above_sees_a_leak(data, leaking):
+    spread, gain = learned(data)
+    assert spread == 1.0
+    assert gain > 0.4
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_each_row_is_predicted_once_by_a_member_that_was_not_given_it(data, count):
+    rows, folds, bases = Rows(data, "row"), Folds(count, 9), [Memoriser("y", ones=True), Memoriser("coin", ones=True)]
+    models: list[Any] = []
+    for base in range(2):
+        drawn = [folds.without(fold).counts(ARRAYS["row"]) for fold in range(count)] + [np.ones(ROWS)]
+        models += [Known({int(i): 1.0 for i in np.flatnonzero(counts)}) for counts in drawn]
+        assert all(len(model.labels) < ROWS for model in models[folds.index(base, 0) : folds.index(base)])
+    level = level_one(rows, folds, models, LevelOne())
+    assert sorted(row for (row,) in level.select("row").collect()) == list(range(ROWS))
+    assert (vectors(level) == np.zeros((ROWS, 2))).all()
+    assert len(bases) * (count + 1) == len(models)
+
+
+def test_members_are_trained_on_the_rows_that_their_draws_say(data):
+    model, _ = stacked(data, [Memoriser("coin"), Memoriser("coin")], 3, seed=2)
+    assert [sorted(base.labels) for base in model.models] == 2 * [list(range(ROWS))]
+    assert [row["fold"] for row in model.history] == [0, 1, 2, None, 0, 1, 2, None, None]
+    assert [row["base"] for row in model.history] == [0, 0, 0, 0, 1, 1, 1, 1, None]
+
+
+# ---- it is what NumPy computes --------------------------------------------------------------------------------------
+
+
+def least_squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0]
+
+
+def applied(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.c_[x, np.ones(len(x))] @ weights
+
+
+@pytest.mark.parametrize("passthrough", [False, True])
+def test_linear_stacking_is_that_of_numpy(data, passthrough):
+    x, y, fold = ARRAYS["x"], ARRAYS["y"], fold_of(4, 6)
+    squares = data.withColumn("s", array_to_vector(F.transform("x", lambda each: each * each)))
+    inputs = [x, x * x]
+    z = np.zeros((ROWS, 2))
+    for base, features in enumerate(inputs):
+        for k in range(4):
+            weights = least_squares(features[fold != k], y[fold != k])
+            z[fold == k, base] = applied(weights, features[fold == k])
+    whole = np.stack([applied(least_squares(each, y), each) for each in inputs], 1)
+    more = [x] if passthrough else []
+    expected = applied(least_squares(np.hstack([z, *more]), y), np.hstack([whole, *more]))
+
+    bases = [LinearRegression(labelCol="y"), LinearRegression(labelCol="y", featuresCol="s")]
+    stacking = Stacking(bases=bases, folds=4, seed=6, idCol="row", passthrough=passthrough, parallelism=2)
+    found = stacking.fit(squares).transform(squares).toPandas().sort_values("row")
+    np.testing.assert_allclose(found["prediction"], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_level_one_is_the_probabilities_of_members(data):
+    bases = [LogisticRegression(labelCol="several", regParam=0.1), DecisionTreeClassifier(labelCol="several")]
+    folds, rows = Folds(2, 4), Rows(data, "row")
+    fold = fold_of(2, 4)
+    models = [
+        base.fit(data.where(F.col("row").isin(np.flatnonzero(fold != k).tolist()))) for base in bases for k in (0, 1, 0)
+    ]
+    expected = np.zeros((ROWS, 6))
+    for base in range(2):
+        for k in range(2):
+            scored = models[folds.index(base, k)].transform(data).select("row", vector_to_array("probability"))
+            z = np.array([each for _, each in sorted(scored.collect())])
+            expected[fold == k, 3 * base : 3 * base + 3] = z[fold == k]
+    np.testing.assert_allclose(vectors(level_one(rows, folds, models, LevelOne(3))), expected, rtol=1e-12)
+
+
+def test_a_class_that_members_have_not_seen_has_a_probability_of_0(data):
+    # All rows of class 2 are in fold 0, whose member knows two classes, and all others three.
+    rare = np.where(fold_of(3, 1) == 0, np.arange(ROWS) % 3, np.arange(ROWS) % 2).astype(np.float64)
+    some = data.withColumn("rare", F.element_at(F.lit(rare.tolist()), F.col("row").cast("int") + 1))
+    model, z = stacked(some, [LogisticRegression(labelCol="rare", regParam=0.1)], 3, seed=1)
+    assert z.shape == (ROWS, 3)
+    assert (z[fold_of(3, 1) == 0, 2] == 0).all()
+    assert (z[fold_of(3, 1) != 0, 2] > 0).all()
+    np.testing.assert_allclose(z.sum(1), 1)
+    assert model.meta.numClasses == 3
+    assert model.transform(some).count() == ROWS
+
+
+# ---- any bases, any meta --------------------------------------------------------------------------------------------
+
+
+def sgd(rate: float) -> Any:
+    return partial(torch.optim.SGD, lr=rate)
+
+
+def torch_base(kind: type = TorchClassifier, **given: Any) -> Any:
+    settings = {"model": nets.scores, "optimizer": sgd(0.5), "inputCols": ["x"], "labelCol": "several", "epochs": 3}
+    return kind(**settings | {"batchSize": 32} | given)
+
+
+def test_pytorch_bases_go_with_those_of_pyspark(data):
+    svm = Pipeline(
+        stages=[
+            StandardScaler(inputCol="features", outputCol="scaled"),
+            DecisionTreeClassifier(labelCol="several", featuresCol="scaled", maxDepth=2),
+        ]
+    )
+    model, z = stacked(data, [torch_base(), svm], 2, seed=5)
+    assert z.shape == (ROWS, 6)
+    np.testing.assert_allclose(z[:, :3].sum(1), 1, rtol=1e-6)
+    assert accuracy(model, data, "several") > 0.8
+    assert model.transform(data).columns == [*COLUMNS, "rawPrediction", "probability", "prediction"]
+
+
+def test_scores_and_classes_where_there_are_no_probabilities(data):
+    bases = [LinearSVC(labelCol="coin", maxIter=2), Crippled(1.0, "coin")]
+    folds, scores = Folds(2, 0), data.drop("coin").withColumn("coin", F.col("row") % 2)
+    models = [base.fit(scores) for base in bases for _ in range(3)]
+    z = vectors(level_one(Rows(scores, "row"), folds, models, LevelOne(2)))
+    raw = np.array([each for _, each in sorted(models[0].transform(scores).select("row", "rawPrediction").collect())])
+    np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
+
+
+def test_arrays_of_numbers_are_features_side_by_side(data):
+    base = torch_base(TorchEstimator, loss=torch.nn.CrossEntropyLoss(), labelCol="row")
+    made = base.copy({base.labelCol: "y", base.loss: torch.nn.MSELoss(), base.model: nets.column}).fit(data)
+    arrays = torch_base(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="x", model=nets.scores).fit(data)
+    z = vectors(LevelOne(passthrough=("x", "y")).of(data, [made, arrays, made]))
+    assert z.shape == (ROWS, 1 + 3 + 1 + 3 + 1)
+    np.testing.assert_array_equal(z[:, 0], z[:, 4])
+    np.testing.assert_array_equal(z[:, 5:8], X)
+    np.testing.assert_array_equal(z[:, 8], ARRAYS["y"])
+
+
+def test_a_pytorch_meta_reads_level_one(data):
+    meta = TorchRegressor(model=partial(nets.mlp, 2, outputs=1), inputCols=["elsewhere"], epochs=2)
+    bases = [LinearRegression(labelCol="y"), DecisionTreeRegressor(labelCol="y", maxDepth=2)]
+    model = Stacking(bases=bases, meta=meta, folds=2, idCol="row").fit(data)
+    assert (model.meta.getInputCols(), meta.getInputCols()) == ([LEVEL_ONE], ["elsewhere"])
+    assert model.transform(data).columns == [*COLUMNS, "prediction"]
+
+
+def test_a_pipeline_is_a_meta_estimator(data):
+    stages = [StandardScaler(inputCol="any", outputCol="scaled"), LinearRegression(featuresCol="scaled")]
+    bases = [LinearRegression(labelCol="y")]
+    model = Stacking(bases=bases, meta=Pipeline(stages=stages), folds=2, idCol="row").fit(data)
+    assert model.transform(data).columns == [*COLUMNS, "scaled", "prediction"]
+    assert stages[0].getInputCol() == "any"
+
+
+def test_bases_that_write_the_same_columns_and_rows_that_have_them(data):
+    other = data.withColumn("prediction", F.lit("mine"))
+    bases = [LinearRegression(labelCol="y", predictionCol="p"), LinearRegression(labelCol="y", predictionCol="p")]
+    meta = LinearRegression(predictionCol="p", regParam=0.1)
+    found = Stacking(bases=bases, meta=meta, folds=2, idCol="row").fit(other).transform(other)
+    assert found.columns == [*COLUMNS, "prediction", "p"]
+    assert {row.prediction for row in found.collect()} == {"mine"}
+
+
+def test_one_pass_over_the_rows(data, tmp_path):
+    data.select("row", "x", "y").write.parquet(str(tmp_path / "rows"))
+    rows = data.sparkSession.read.parquet(str(tmp_path / "rows")).withColumn("features", array_to_vector("x"))
+    bases = [LinearRegression(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
+    model = Stacking(bases=bases, folds=2, idCol="row").fit(rows)
+    plan = model.transform(rows)._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("FileScan") == 1
+
+
+# ---- with pyspark.ml ------------------------------------------------------------------------------------------------
+
+
+def linear(**given: Any) -> Stacking:
+    bases = [LinearRegression(labelCol="y", regParam=0.01), LinearRegression(labelCol="y", featuresCol="some")]
+    return Stacking(**{"bases": bases, "meta": LinearRegression(labelCol="y"), "folds": 2, "idCol": "row"} | given)
+
+
+@pytest.fixture(scope="module")
+def some(data):
+    return data.withColumn("some", array_to_vector(F.slice("x", 1, 2)))
+
+
+def test_it_is_the_stage_of_a_pipeline_and_is_searched(some):
+    stacking = linear(bases=[LinearRegression(labelCol="y", featuresCol="made")])
+    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["some"], outputCol="made"), stacking])
+    [base], meta = stacking.getBases(), stacking.getMeta()
+    grid = ParamGridBuilder().addGrid(base.regParam, [1000.0, 0.0]).addGrid(meta.regParam, [1000.0, 0.0]).build()
+    evaluator = RegressionEvaluator(labelCol="y")
+    search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=1)
+    found = search.fit(some)
+    assert found.avgMetrics[3] == min(found.avgMetrics)
+    assert found.avgMetrics[0] > found.avgMetrics[3]
+    assert found.bestModel.transform(some).columns[-2:] == ["made", "prediction"]
+
+
+def test_a_copy_has_bases_of_its_own(spark):
+    stacking = linear(passthrough=True)
+    first, meta = stacking.getBases()[0], stacking.getMeta()
+    copied = stacking.copy({first.regParam: 7.0, meta.regParam: 8.0, stacking.folds: 9})
+    assert (copied.getBases()[0].getRegParam(), copied.getMeta().getRegParam(), copied.getFolds()) == (7.0, 8.0, 9)
+    assert (first.getRegParam(), meta.getRegParam(), stacking.getFolds()) == (0.01, 0.0, 2)
+    assert (copied.uid, copied.getPassthrough(), len(copied.getBases())) == (stacking.uid, True, 2)
+    assert linear(meta=None).copy({}).getMeta() is None
+
+
+def test_params_are_explained_and_set(spark):
+    stacking = Stacking(bases=[LinearRegression()], folds=3, seed=4, runDir="d", idCol="i", parallelism=2)
+    assert "folds: parts of the rows; a member is trained without one of them (default: 5, current: 3)" in (
+        stacking.explainParams()
+    )
+    assert [stacking.getFolds(), stacking.getSeed(), stacking.getParallelism(), stacking.getIdCol()] == [3, 4, 2, "i"]
+    again = stacking.setFolds(6).setPassthrough(True).setBases([]).setMeta(None)
+    assert (again.getFolds(), again.getPassthrough(), again.getBases(), again.getMeta()) == (6, True, [], None)
+
+
+def test_columns_of_the_meta_model_are_changed_by_a_map(some):
+    stacking = linear()
+    model = stacking.fit(some)
+    assert model.transform(some, {model.meta.predictionCol: "q"}).columns[-1] == "q"
+    assert model.transform(some).columns[-1] == "prediction"
+    assert (model.uid, len(model.models)) == (stacking.uid, 2)
+
+
+def test_the_same_seed_is_the_same_ensemble(some):
+    bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
+    found = [
+        [row.prediction for row in Stacking(bases=bases, folds=2, seed=seed, idCol="row").fit(rows).transform(some)
+         .select("row", "prediction").orderBy("row").collect()]
+        for seed, rows in ((1, some), (1, some), (2, some))
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_rows_are_numbered_where_they_have_no_ids(some):
+    model = linear(idCol=None).fit(some.drop("row"))
+    assert model.transform(some).columns == [*some.columns, "prediction"]
+    assert model.report["rows"] == ROWS
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+LINEAR = partial(LinearRegression, labelCol="y")
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no bases": (lambda: {"bases": []}, r"bases is \[\]; expected one estimator at least"),
+    "not given": (dict, r"bases is \[\]; expected one estimator at least"),
+    "kinds": (
+        lambda: {"bases": [LINEAR(), LogisticRegression(labelCol="y")]},
+        r"bases are of several kinds: LinearRegression_\w+ is a regressor, LogisticRegression_\w+ is a classifier",
+    ),
+    "labels": (
+        lambda: {"bases": [LINEAR(), LinearRegression(labelCol="coin")]},
+        r"different label columns: \['y', 'coin'\]; expected the same labelCol",
+    ),
+    "no label": (lambda: {"bases": [LinearRegression()]}, "labelCol of the bases is 'label', which is no column"),
+    "no labels at all": (
+        lambda: {"bases": [torch_base(TorchEstimator, labelCol=None, loss=torch.nn.MSELoss())]},
+        r"labelCol of TorchEstimator_\w+ is None; expected the labels that meta learns from",
+    ),
+    "several labels": (
+        lambda: {"bases": [torch_base(TorchEstimator, labelCol=["y", "coin"], loss=torch.nn.MSELoss())]},
+        r"labelCol is \['y', 'coin'\]; expected a meta estimator of several labels",
+    ),
+    "several labels, one of meta": (
+        lambda: {
+            "bases": [torch_base(TorchEstimator, labelCol=["y", "coin"], loss=torch.nn.MSELoss())],
+            "meta": LinearRegression(),
+        },
+        r"meta is LinearRegression_\w+, which has one label",
+    ),
+    "no predictions": (lambda: {"bases": [StandardScaler(inputCol="x")]}, "StandardScaler, which has no predictionCol"),
+    "meta has another label": (
+        lambda: {"bases": [LINEAR()], "meta": LinearRegression(labelCol="coin")},
+        "labelCol of meta is 'coin' and that of the bases 'y'; expected the same",
+    ),
+    "meta has no label": (
+        lambda: {"bases": [LINEAR()], "meta": StandardScaler(inputCol="x")},
+        r"meta is StandardScaler_\w+, which has no labelCol",
+    ),
+    "meta reads no vector": (
+        lambda: {"bases": [LINEAR()], "meta": Pipeline(stages=[VectorAssembler(inputCols=["x"]), LINEAR()])},
+        r"meta begins with VectorAssembler_\w+, which has no featuresCol and no inputCol",
+    ),
+    "features made by a base": (
+        lambda: {
+            "bases": [Pipeline(stages=[StandardScaler(inputCol="x", outputCol="s"), LINEAR(featuresCol="s")])],
+            "passthrough": True,
+        },
+        r"passthrough=True, but the features \['s'\] of Pipeline_\w+ are no columns",
+    ),
+    "too many folds": (lambda: {"bases": [LINEAR()], "folds": ROWS + 1}, f"there are {ROWS} rows for folds={ROWS + 1}"),
+    "one class": (
+        lambda: {"bases": [LogisticRegression(labelCol="one")]},
+        "all labels in 'one' are 1; expected rows of two classes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_before_anything_is_trained(data, name, monkeypatch):
+    monkeypatch.setattr("sparkdl.ensembles.stacking.fit_members", lambda *_: pytest.fail("it was trained"))
+    given, message = REFUSED[name]
+    with pytest.raises(InvalidInput, match=message):
+        Stacking(**{"idCol": "row"} | given()).fit(data.withColumn("one", F.lit(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bases": [3]}, r"bases is \[3\]; expected a list of pyspark.ml Estimators"),
+        ({"bases": [], "meta": "best"}, "meta is 'best'; expected a pyspark.ml Estimator"),
+    ],
+)
+def test_what_is_refused_when_it_is_given(spark, given, message):
+    with pytest.raises(InvalidInput, match=message):
+        Stacking(**given)
+    with pytest.raises(InvalidInput, match="expected a list of pyspark.ml Estimators"):
+        Stacking(bases=LinearRegression())
+
+
+def test_a_model_that_does_not_predict_is_refused(data):
+    scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
+    with pytest.raises(InvalidInput, match=rf"the model {scaler.uid} of base 0 writes none of probabilityCol"):
+        LevelOne().of(data, [scaler])
+
+
+# ---- real data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_is_as_good_as_the_better_of_its_bases_on_adult(spark):
+    frames = {
+        name: frame({"row": np.arange(len(y)), "x": x, "label": y})
+        .select("row", "label", array_to_vector("x").alias("features"))
+        .repartition(2)
+        .cache()
+        for name, (x, y) in adult().items()
+    }
+    bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=8)]
+    alone = [accuracy(base.fit(frames["train"]), frames["test"], "label") for base in bases]
+    model = Stacking(bases=bases, folds=5, idCol="row", parallelism=2).fit(frames["train"])
+    both = accuracy(model, frames["test"], "label")
+    print(f"{alone} alone, {both} stacked")
+    assert both > max(alone) - 0.002
