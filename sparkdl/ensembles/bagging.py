@@ -117,7 +117,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
         start, base = time.monotonic(), self._checked()
         kind = kind_of(base)
         rows = self.numbered(dataset)
-        with self.keeping(dataset) as kept:
+        with self.keeping(rows) as kept:
             plan = Plan(kept, self.getParallelism())
             if self.getPartitioned():
                 models = fit_partitions(partial(self._member, drawn=False), rows, plan)

@@ -6,10 +6,9 @@ rows stay on the executors; of a round the driver sees the member and a few sums
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,13 +20,13 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.bases import Kind, changed, column, kind_of, leaf
+from sparkdl.ensembles.combining import Rule
 from sparkdl.ensembles.draws import member_seed
 from sparkdl.ensembles.fitting import fit_members
 from sparkdl.ensembles.gradient import GradientRounds, Improvement, start_of
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
-from sparkdl.ensembles.model import EnsembleModel, Rule
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.round import Rounds
 from sparkdl.ensembles.samme import SammeRounds, classes_of
@@ -134,7 +133,7 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         target = target_of(base, dataset, self.getValidationCol())
         begin = self._samme if kind == "classifier" else self._gradient
         opened = begin(dataset, target, str(column(base, "predictionCol")))
-        with self._keeping(dataset) as kept:
+        with self.keeping(self.numbered(dataset)) as kept:
             course = _Course(base, self.getSeed(), kept)
             rounds = opened.rounds()
             try:
@@ -187,20 +186,6 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
             intercept=start.mean,
             improvement=improvement,
         )
-
-    @contextlib.contextmanager
-    def _keeping(self, dataset: DataFrame) -> Iterator[Kept | None]:
-        """Where members are kept, while they are trained."""
-        if self.getRunDir() is None:
-            yield None
-            return
-        rows = rows_fingerprint(dataset)
-        kept = Kept(str(self.run_directory(rows)))
-        kept.begin(configuration(self, self.bases(), rows))
-        try:
-            yield kept
-        finally:
-            kept.end()
 
     def getBase(self) -> Estimator[Any]:
         """The estimator that trains members."""

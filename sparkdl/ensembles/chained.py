@@ -42,7 +42,7 @@ class Chain:
     Attributes:
         models: the members.
         combining: how their outputs become one.
-        classes: how many there are; hard votes need it.
+        classes: how many there are; hard votes need it, soft ones where members tell different numbers apart.
         thresholds: of the classes; None for none.
     """
 
@@ -91,6 +91,9 @@ class Chain:
 
     def _soft(self) -> Column:
         chances = [vector_to_array(_column(index, "probability")) for index in range(len(self.models))]
+        if self.classes is not None:  # a member may have been shown fewer
+            none = F.array_repeat(F.lit(0.0), self.classes)
+            chances = [F.zip_with(each, none, lambda chance, zero: F.coalesce(chance, zero)) for each in chances]
         return _weighted_arrays(chances, self.combining.weights)
 
     def _hard(self) -> Column:

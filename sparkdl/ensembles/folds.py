@@ -25,8 +25,6 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.bases import changed
 from sparkdl.ensembles.draws import Without, fold_column, member_seed
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
-from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
@@ -151,18 +149,13 @@ class FoldParams(EnsembleParams):
         Raises:
             InvalidInput: the ``runDir`` holds members of something else.
         """
-        rows, kept = self.numbered(dataset), None
+        rows = self.numbered(dataset)
         steady = self.getIdCol() is None and dataset.storageLevel == StorageLevel.NONE
         if steady:
             rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            if self.getRunDir() is not None:
-                fingerprint = rows_fingerprint(rows.frame)
-                kept = Kept(str(self.run_directory(fingerprint)))
-                kept.begin(configuration(self, fingerprint))
-            yield rows, Plan(kept, self.getParallelism())
+            with self.keeping(rows) as kept:
+                yield rows, Plan(kept, self.getParallelism())
         finally:
-            if kept is not None:
-                kept.end()
             if steady:
                 rows.frame.unpersist()

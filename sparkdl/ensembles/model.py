@@ -192,9 +192,9 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         )
 
     def _classes(self, models: Sequence[Model]) -> int | None:
-        if self.rule != "hard":
-            return None
         found = self.numClasses
+        if self.rule != "hard":
+            return found
         for model in models:
             found = found or getattr(last(model), "numClasses", None)
         if found is None:
