@@ -93,7 +93,7 @@ class Chain:
         chances = [vector_to_array(_column(index, "probability")) for index in range(len(self.models))]
         if self.classes is not None:  # a member may have been shown fewer
             none = F.array_repeat(F.lit(0.0), self.classes)
-            chances = [F.zip_with(each, none, lambda chance, zero: F.coalesce(chance, zero)) for each in chances]
+            chances = [F.zip_with(each, none, F.coalesce) for each in chances]
         return _weighted_arrays(chances, self.combining.weights)
 
     def _hard(self) -> Column:
