@@ -16,7 +16,7 @@ DRAWS = [
     Bootstrap(1.0, True, 3),
     Bootstrap(0.1, True, 4),
     Bootstrap(5.5, True, -2),
-    Bootstrap(100.0, True, 1),
+    Bootstrap(12.0, True, 1),
     Bootstrap(0.5, False, 3),
     Bootstrap(1.0, False, 3),
     Without(0, 3, 9),
@@ -45,6 +45,15 @@ def test_spark_draws_what_numpy_draws(spark):
     for seed in SEEDS:
         np.testing.assert_array_equal(found[f"chance{seed}"], uniform(IDS, seed))
     np.testing.assert_array_equal(found["fold"], np.floor(uniform(IDS, 11) * 5))
+
+
+@pytest.mark.slow
+def test_spark_draws_at_the_largest_rate(spark):
+    from pyspark.sql import functions as F
+
+    draw = Bootstrap(100.0, True, 1)
+    found = spark.range(50).select("id", draw.column(F.col("id")).alias("count")).toPandas().sort_values("id")
+    np.testing.assert_array_equal(found["count"], draw.counts(np.arange(50)))
 
 
 def test_ids_of_narrower_types_are_the_same_ids(spark):

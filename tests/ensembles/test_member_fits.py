@@ -268,6 +268,16 @@ def test_what_ends_a_thread_does_not_leave_the_fit_waiting(numbers, counting):
         fit_on_driver(five()[:2], numbers, Plan(parallelism=2))
 
 
+def test_members_of_partitions_are_refused(numbers, counting):
+    with pytest.raises(InvalidInput, match="members of a partition each are trained by tasks"):
+        fit_on_driver(five(), numbers, Plan(partitioned=True))
+    assert Counting.calls == {}
+
+
+def test_no_members_are_no_mistake(numbers):
+    assert fit_on_driver([], numbers, Plan()).models == []
+
+
 def test_what_spark_says_names_the_member(people):
     members = [Member(0, LogisticRegression(labelCol="gone"))]
     with pytest.raises(MemberFailed, match=r"member 0: .*gone"):

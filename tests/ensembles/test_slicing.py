@@ -79,6 +79,7 @@ def test_features_that_cannot_be_taken_are_refused(base, names, said, people):
         fit_on_driver([Member(4, base(), features=Subspace(21, 0))], rows, Plan())
 
 
+@pytest.mark.slow
 def test_features_of_a_pytorch_base_are_masked(people, tmp_path):
     base = TorchClassifier(model=nets.scores, inputCols=["features"], strategy=ParallelSGD(), epochs=1)
     first = people.frame.select(ROW_ID, "label", F.array("x0", "x1", "x2").alias("features")).limit(200)
