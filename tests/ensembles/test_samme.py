@@ -26,7 +26,7 @@ WEIGHTED = Target("label", "w")
 
 
 def test_two_classes_are_adaboost_m1():
-    """Freund and Schapire: the weights of right rows are multiplied by beta = err / (1 - err); members weigh log 1/beta."""
+    """Freund and Schapire: the weights of right rows count beta = err / (1 - err) times; members weigh log 1/beta."""
     random = np.random.default_rng(0)
     samme, m1 = np.ones(200), np.ones(200) / 200
     for _ in range(10):
@@ -91,7 +91,8 @@ def begin(spark):
 
     yield begun
     for rounds in opened:
-    
+        rounds.running.close()
+
 
 def errors(rounds: SammeRounds, members: list[Cut] = MEMBERS) -> list[tuple[float, float]]:
     found = [rounds.judge(index, member).row for index, member in enumerate(members)]
