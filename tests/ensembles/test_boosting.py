@@ -63,13 +63,13 @@ def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_adult_is_boosted_as_well_as_by_scikit_learn(spark):
-    data, models = adult(), 15
+    data, models = adult(), 8
     frames = {
         name: frame({"x": x, "label": y.astype(np.float64)}).select("label", array_to_vector("x").alias("features"))
         for name, (x, y) in data.items()
     }
     x, y = data["train"]
-    base = DecisionTreeClassifier(maxDepth=1, maxBins=1024)
+    base = DecisionTreeClassifier(maxDepth=1, maxBins=512)
     fitted = Boosting(base=base, numModels=models).fit(frames["train"].repartition(2).cache())
     expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=models).fit(x, y).score(*data["test"])
     votes = fitted.transform(frames["test"])
