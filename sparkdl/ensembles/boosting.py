@@ -30,7 +30,8 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.round import Rounds
 from sparkdl.ensembles.samme import SammeRounds, classes_of
-from sparkdl.ensembles.target import Target, target_of
+from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
+from sparkdl.ensembles.target import OUTPUTS, Target, target_of
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import at_least, optional, param
 from sparkdl.spark.columns import ROW_ID
@@ -127,6 +128,29 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         """Set the base."""
         return self._set(base=bases[0]) if bases else self
 
+    def write(self) -> EnsembleWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EnsembleWriter(self)
+
+    @classmethod
+    def read(cls) -> EnsembleReader:
+        """The reader; ``load(path)`` is the short form."""
+        return EnsembleReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Boosting:
+        """Load a saved estimator.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a Param is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
+        """
+        loaded: Boosting = cls.read().trust(trust).load(path)
+        return loaded
+
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
         base, kind = self._checked()
@@ -140,7 +164,8 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
                 over = course.run(rounds, self.getNumModels())
             finally:
                 rounds.running.close()
-        return course.ensemble(opened, over, time.monotonic() - start)
+        model = course.ensemble(opened, over, time.monotonic() - start)
+        return model._set(**_outputs(base))
 
     def _checked(self) -> tuple[Estimator[Any], Kind]:
         """The base and its kind."""
@@ -238,6 +263,13 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     def setTol(self, value: float) -> Boosting:
         """Set by how much a loss has to be smaller."""
         return self._set(tol=value)
+
+
+def _outputs(base: Estimator[Any]) -> dict[str, Any]:
+    """The names of the columns that models of the base write, which are those of the ensemble."""
+    found = leaf(base)
+    names = [name for name in OUTPUTS if found.hasParam(name) and found.isDefined(name)]
+    return {name: found.getOrDefault(name) for name in names}
 
 
 @dataclass(frozen=True)
