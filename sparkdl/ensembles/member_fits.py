@@ -59,14 +59,9 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         plan: how.
 
     Raises:
-        InvalidInput: a member was given what it cannot use; the message names it. Or members are to be partitioned.
+        InvalidInput: a member was given what it cannot use; the message names it.
         SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
     """
-    if plan.partitioned:
-        raise InvalidInput(
-            "members of a partition each are trained by tasks, and this base is fitted by the driver; expected a "
-            "PyTorch base with numWorkers=1, device='cpu' and a strategy that is no rounds."
-        )
     found: dict[int, Fitted] = {}
     # As pyspark.ml.tuning does: the threads have the job group, tags and properties of this one.
     inheriting = inheritable_thread_target(rows.frame.sparkSession)

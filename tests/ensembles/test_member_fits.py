@@ -266,11 +266,6 @@ def test_what_ends_a_thread_does_not_leave_the_fit_waiting(numbers, counting):
     counting(failing(101, error=SystemExit))
     with pytest.raises(SystemExit):
         fit_on_driver(five()[:2], numbers, Plan(parallelism=2))
-
-
-def test_members_of_partitions_are_refused(numbers, counting):
-    with pytest.raises(InvalidInput, match="members of a partition each are trained by tasks"):
-        fit_on_driver(five(), numbers, Plan(partitioned=True))
     assert Counting.calls == {}
 
 

@@ -423,7 +423,7 @@ def test_what_is_refused_before_anything_is_trained(data, name, monkeypatch):
 def test_what_is_refused_when_it_is_given(spark, given, message):
     with pytest.raises(InvalidInput, match=message):
         Stacking(**given)
-    with pytest.raises(InvalidInput, match="expected a list of pyspark.ml Estimators"):
+    with pytest.raises(InvalidInput, match=r"expected a list of pyspark\.ml Estimators"):
         Stacking(bases=LinearRegression())
 
 
