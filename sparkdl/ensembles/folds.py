@@ -13,6 +13,7 @@ a row whose number changed would be predicted by a model that has seen it.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,8 @@ from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.bases import changed
+from sparkdl.ensembles.bases import changed, column
 from sparkdl.ensembles.draws import Without, fold_column, member_seed
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
-from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
@@ -151,18 +150,21 @@ class FoldParams(EnsembleParams):
         Raises:
             InvalidInput: the ``runDir`` holds members of something else.
         """
-        rows, kept = self.numbered(dataset), None
-        steady = self.getIdCol() is None and dataset.storageLevel == StorageLevel.NONE
+        if self.getDisagreementCol():
+            warnings.warn(
+                f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
+                "not vote.",
+                stacklevel=5,
+            )
+        rows = self.numbered(dataset)
+        given = self.getIdCol() or any(column(base, "idCol") for base in self.bases())
+        steady = not given and dataset.storageLevel == StorageLevel.NONE
         if steady:
             rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            if self.getRunDir() is not None:
-                fingerprint = rows_fingerprint(rows.frame)
-                kept = Kept(str(self.run_directory(fingerprint)))
-                kept.begin(configuration(self, fingerprint))
-            yield rows, Plan(kept, self.getParallelism())
+            # With their ids: where these are others, a member that is kept may have seen the rows of its fold.
+            with self.keeping(rows.frame) as kept:
+                yield rows, Plan(kept, self.getParallelism())
         finally:
-            if kept is not None:
-                kept.end()
             if steady:
                 rows.frame.unpersist()
