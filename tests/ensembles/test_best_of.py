@@ -74,6 +74,7 @@ def test_metrics_are_those_of_rows_that_were_not_seen(data):
     assert model.report["trained"] == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_candidates_of_several_libraries_are_judged_in_parallel(data):
     network = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y", batchSize=20)
     assembled = Pipeline(stages=[VectorAssembler(inputCols=["features"], outputCol="z"), good().setFeaturesCol("z")])
@@ -133,6 +134,7 @@ def test_a_candidate_whose_metric_is_no_number_is_not_chosen(data):
 # ---- with pyspark.ml ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_is_searched_in_a_pipeline(data):
     base = good()
     stage = best_of([Crippled(3.0, "y"), base])

@@ -205,6 +205,7 @@ def torch_base(kind: type = TorchClassifier, **given: Any) -> Any:
     return kind(**settings | {"batchSize": 32} | given)
 
 
+@pytest.mark.slow
 def test_pytorch_bases_go_with_those_of_pyspark(data):
     svm = Pipeline(
         stages=[
@@ -228,6 +229,7 @@ def test_scores_and_classes_where_there_are_no_probabilities(data):
     np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
 
 
+@pytest.mark.slow
 def test_arrays_of_numbers_are_features_side_by_side(data):
     base = torch_base(TorchEstimator, loss=torch.nn.CrossEntropyLoss(), labelCol="row")
     made = base.copy({base.labelCol: "y", base.loss: torch.nn.MSELoss(), base.model: nets.column}).fit(data)
@@ -286,6 +288,7 @@ def some(data):
     return data.withColumn("some", array_to_vector(F.slice("x", 1, 2)))
 
 
+@pytest.mark.slow
 def test_it_is_the_stage_of_a_pipeline_and_is_searched(some):
     stacking = linear(bases=[LinearRegression(labelCol="y", featuresCol="made")])
     pipeline = Pipeline(stages=[VectorAssembler(inputCols=["some"], outputCol="made"), stacking])
@@ -327,6 +330,7 @@ def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     assert (model.uid, len(model.models)) == (stacking.uid, 2)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_ensemble(some):
     bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
     found = [
