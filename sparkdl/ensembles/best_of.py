@@ -23,18 +23,33 @@ from pyspark import inheritable_thread_target, keyword_only
 from pyspark.ml import Estimator, Model
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.bases import column
 from sparkdl.ensembles.fitting import fit_members
+from sparkdl.ensembles.fold_saving import BestOfModelReader, BestOfModelWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, told
 from sparkdl.ensembles.member import Models, Rows
+from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import listed
-from sparkdl.ml.params import CheckedParams
+from sparkdl.ml.params import CheckedParams, optional, param
 
 
-class BestOfModel(CheckedParams, Model):
+def _estimators(value: Any) -> list[Estimator[Any]]:
+    if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
+        raise InvalidInput(f"candidates is {value!r}; expected a list of pyspark.ml Estimators.")
+    return list(value)
+
+
+def _evaluator(value: Any) -> Evaluator:
+    if not isinstance(value, Evaluator):
+        raise InvalidInput(f"evaluator is {value!r}; expected one of pyspark.ml, as RegressionEvaluator().")
+    return value
+
+
+class BestOfModel(CheckedParams, Model, MLReadable["BestOfModel"], MLWritable):
     """The model of the best candidate.
 
     Made by ``BestOf.fit``. It transforms as ``bestModel`` does.
@@ -73,11 +88,33 @@ class BestOfModel(CheckedParams, Model):
         copied.bestModel = self.bestModel.copy(extra)
         return copied
 
+    def write(self) -> BestOfModelWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return BestOfModelWriter(self)
+
+    @classmethod
+    def read(cls) -> BestOfModelReader:
+        """The reader; ``load(path)`` is the short form."""
+        return BestOfModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load what was saved.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a part of it is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.bestModel.transform(dataset)
 
 
-class BestOf(FoldParams, Estimator[BestOfModel]):
+class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritable):
     """Trains the best of several candidates.
 
     Each candidate is trained once for each fold, without its rows, and judged by them; the best one then on all rows:
@@ -97,6 +134,9 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
         InvalidInput: a Param has a value that cannot be.
     """
 
+    candidates = param("candidates", "the estimators of which the best is chosen", _estimators)
+    evaluator = param("evaluator", "says which candidate is good", optional(_evaluator))
+
     _input_kwargs: dict[str, Any]
 
     @keyword_only
@@ -112,14 +152,8 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
         parallelism: int | None = None,
     ) -> None:
         super().__init__()
-        self._candidates: list[Estimator[Any]] = []
-        self._evaluator: Evaluator | None = None
-        self._setDefault(folds=5, seed=0, runDir=None, idCol=None, parallelism=1)
-        given = {name: value for name, value in self._input_kwargs.items() if value is not None}
-        self.setCandidates(given.pop("candidates", []))
-        if "evaluator" in given:
-            self.setEvaluator(given.pop("evaluator"))
-        self._set(**given)
+        self._setDefault(candidates=[], evaluator=None, folds=5)
+        self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def bases(self) -> list[Estimator[Any]]:
         """The candidates."""
@@ -136,9 +170,31 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
             extra: other values for Params of the copy, its candidates or its evaluator.
         """
         copied = super().copy(extra)
-        if self._evaluator is not None:
-            copied.setEvaluator(self._evaluator.copy(extra))
+        if copied.getEvaluator() is not None:
+            copied.setEvaluator(copied.getEvaluator().copy(extra))
         return copied
+
+    def write(self) -> EnsembleWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EnsembleWriter(self)
+
+    @classmethod
+    def read(cls) -> EnsembleReader:
+        """The reader; ``load(path)`` is the short form."""
+        return EnsembleReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load what was saved.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a part of it is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
 
     def _fit(self, dataset: DataFrame) -> BestOfModel:
         start = time.monotonic()
@@ -185,27 +241,19 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
 
     def getCandidates(self) -> list[Estimator[Any]]:
         """The candidates."""
-        return list(self._candidates)
+        return list(self.getOrDefault(self.candidates))
 
     def setCandidates(self, value: Sequence[Estimator[Any]]) -> BestOf:
         """Set the candidates."""
-        if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
-            raise InvalidInput(f"candidates is {value!r}; expected a list of pyspark.ml Estimators.")
-        self._candidates = list(value)
-        return self
+        return self._set(candidates=value)
 
-    def getEvaluator(self) -> Evaluator | None:
+    def getEvaluator(self) -> Any:
         """What says which candidate is good."""
-        return self._evaluator
+        return self.getOrDefault(self.evaluator)
 
     def setEvaluator(self, value: Evaluator) -> BestOf:
         """Set what says which candidate is good."""
-        if not isinstance(value, Evaluator):
-            raise InvalidInput(
-                f"evaluator is {value!r}; expected a pyspark.ml Evaluator, such as RegressionEvaluator()."
-            )
-        self._evaluator = value
-        return self
+        return self._set(evaluator=value)
 
 
 def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:

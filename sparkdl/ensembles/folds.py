@@ -13,6 +13,7 @@ a row whose number changed would be predicted by a model that has seen it.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.bases import changed
+from sparkdl.ensembles.bases import changed, column
 from sparkdl.ensembles.draws import Without, fold_column, member_seed
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
@@ -149,11 +150,19 @@ class FoldParams(EnsembleParams):
         Raises:
             InvalidInput: the ``runDir`` holds members of something else.
         """
+        if self.getDisagreementCol():
+            warnings.warn(
+                f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
+                "not vote.",
+                stacklevel=5,
+            )
         rows = self.numbered(dataset)
-        steady = self.getIdCol() is None and dataset.storageLevel == StorageLevel.NONE
+        given = self.getIdCol() or any(column(base, "idCol") for base in self.bases())
+        steady = not given and dataset.storageLevel == StorageLevel.NONE
         if steady:
             rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
+            # With their ids: where these are others, a member that is kept may have seen the rows of its fold.
             with self.keeping(rows) as kept:
                 yield rows, Plan(kept, self.getParallelism())
         finally:

@@ -22,20 +22,28 @@ from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.regression import LinearRegression
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.bases import Kind, changed, kind_of, leaf
 from sparkdl.ensembles.fitting import fit_members
+from sparkdl.ensembles.fold_saving import StackingModelReader, StackingModelWriter, StackingReader, StackingWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
 from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.member import Member, Models, Rows
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import listed
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.ml.params import CheckedParams, param
+from sparkdl.ml.params import CheckedParams, optional, param
 
 
-class StackingModel(CheckedParams, Model):
+def _estimator(value: Any) -> Estimator[Any]:
+    if not isinstance(value, Estimator):
+        raise InvalidInput(f"meta is {value!r}; expected a pyspark.ml Estimator, such as LogisticRegression().")
+    return value
+
+
+class StackingModel(CheckedParams, Model, MLReadable["StackingModel"], MLWritable):
     """Several models, and one that predicts from what they predict.
 
     Made by ``Stacking.fit``. Its columns are those of the meta model; one pass over the rows writes them.
@@ -72,11 +80,33 @@ class StackingModel(CheckedParams, Model):
         copied.meta = self.meta.copy(extra)
         return copied
 
+    def write(self) -> StackingModelWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return StackingModelWriter(self)
+
+    @classmethod
+    def read(cls) -> StackingModelReader:
+        """The reader; ``load(path)`` is the short form."""
+        return StackingModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load what was saved.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a part of it is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
 
 
-class Stacking(FoldParams, Estimator[StackingModel]):
+class Stacking(FoldParams, Estimator[StackingModel], MLReadable["Stacking"], MLWritable):
     """Trains a model on what others predict of rows they have not seen.
 
     Each base is trained once for each fold, without its rows, and once on all rows: ``bases * (folds + 1)`` fits, and
@@ -99,6 +129,7 @@ class Stacking(FoldParams, Estimator[StackingModel]):
         InvalidInput: a Param has a value that cannot be.
     """
 
+    meta = param("meta", "what learns from the bases' predictions; None for the default", optional(_estimator))
     passthrough = param(
         "passthrough", "whether the features of the first base are features of meta too", TypeConverters.toBoolean
     )
@@ -120,21 +151,41 @@ class Stacking(FoldParams, Estimator[StackingModel]):
     ) -> None:
         super().__init__()
         self._bases: list[Estimator[Any]] = []
-        self._meta: Estimator[Any] | None = None
-        self._setDefault(folds=5, passthrough=False, seed=0, runDir=None, idCol=None, parallelism=1)
+        self._setDefault(meta=None, folds=5, passthrough=False)
         given = {name: value for name, value in self._input_kwargs.items() if value is not None}
-        self.setBases(given.pop("bases", [])).setMeta(given.pop("meta", None))
-        self._set(**given)
+        self.setBases(given.pop("bases", []))._set(**given)
 
     def bases(self) -> list[Estimator[Any]]:
         """The bases, and after them the meta estimator where one was given."""
-        return [*self._bases, *([] if self._meta is None else [self._meta])]
+        return [*self._bases, *([] if self.getMeta() is None else [self.getMeta()])]
 
     def with_bases(self, bases: list[Estimator[Any]]) -> Stacking:
         """Set the bases, and after them the meta estimator where one was given."""
-        if self._meta is None:
+        if self.getMeta() is None:
             return self.setBases(bases)
         return self.setBases(bases[:-1]).setMeta(bases[-1])
+
+    def write(self) -> StackingWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return StackingWriter(self)
+
+    @classmethod
+    def read(cls) -> StackingReader:
+        """The reader; ``load(path)`` is the short form."""
+        return StackingReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load what was saved.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a part of it is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
 
     def _fit(self, dataset: DataFrame) -> StackingModel:
         start = time.monotonic()
@@ -176,7 +227,7 @@ class Stacking(FoldParams, Estimator[StackingModel]):
                     f"labelCol of the bases is {name!r}, which is no column; the data has {listed(dataset.columns)}. "
                     "meta learns from it as well: make it before the ensemble."
                 )
-        return label, _reading(self._meta or _default(next(iter(kinds)), label), label)
+        return label, _reading(self.getMeta() or _default(next(iter(kinds)), label), label)
 
     def getBases(self) -> list[Estimator[Any]]:
         """The bases."""
@@ -189,16 +240,13 @@ class Stacking(FoldParams, Estimator[StackingModel]):
         self._bases = list(value)
         return self
 
-    def getMeta(self) -> Estimator[Any] | None:
-        """What learns from the bases' predictions; None for the default of what they predict."""
-        return self._meta
+    def getMeta(self) -> Any:
+        """The estimator that learns from the bases' predictions; None for the default of what they predict."""
+        return self.getOrDefault(self.meta)
 
     def setMeta(self, value: Estimator[Any] | None) -> Stacking:
         """Set what learns from the bases' predictions."""
-        if value is not None and not isinstance(value, Estimator):
-            raise InvalidInput(f"meta is {value!r}; expected a pyspark.ml Estimator, such as LogisticRegression().")
-        self._meta = value
-        return self
+        return self._set(meta=value)
 
     def getPassthrough(self) -> bool:
         """Whether the features of the first base are features of meta too."""

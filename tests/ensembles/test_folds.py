@@ -109,7 +109,7 @@ def test_labels_of_one_class_are_refused(spark):
 
 
 def test_what_is_told_is_of_all_fits():
-    assert told(Models([], [4, 1], [0]), Models([], [], [9])) == {"trained": [1, 4], "restored": [0, 9]}
+    assert told(Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])) == {"trained": [1, 4], "restored": [0, 9]}
 
 
 @pytest.mark.parametrize("given", [1, 0, -3])

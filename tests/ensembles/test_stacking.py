@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
@@ -25,8 +25,8 @@ from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.member import Rows
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
-from sparkdl.errors import InvalidInput
-from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
+from sparkdl.errors import InvalidInput, SparkdlError
+from tests.ensembles.fakes import ClassMemoriser, Crippled, Failing, Known, Memoriser
 from tests.ml import nets
 from tests.rounds.data import adult
 from tests.sessions import frame
@@ -93,8 +93,6 @@ def accuracy(model: Any, data: DataFrame, label: str) -> float:
 
 def learned(data: DataFrame) -> tuple[float, float]:
     """How far the features of level one tell coins, and how well meta does by them, beyond the majority's share."""
-    base = Memoriser("coin")
-    base.rawPredictionCol = None
     _, z = stacked(data, [ClassMemoriser("coin")])
     coin = ARRAYS["coin"]
     spread = abs(z[coin == 1, 1].mean() - z[coin == 0, 1].mean())
@@ -207,6 +205,7 @@ def torch_base(kind: type = TorchClassifier, **given: Any) -> Any:
     return kind(**settings | {"batchSize": 32} | given)
 
 
+@pytest.mark.slow
 def test_pytorch_bases_go_with_those_of_pyspark(data):
     svm = Pipeline(
         stages=[
@@ -230,6 +229,7 @@ def test_scores_and_classes_where_there_are_no_probabilities(data):
     np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
 
 
+@pytest.mark.slow
 def test_arrays_of_numbers_are_features_side_by_side(data):
     base = torch_base(TorchEstimator, loss=torch.nn.CrossEntropyLoss(), labelCol="row")
     made = base.copy({base.labelCol: "y", base.loss: torch.nn.MSELoss(), base.model: nets.column}).fit(data)
@@ -288,6 +288,7 @@ def some(data):
     return data.withColumn("some", array_to_vector(F.slice("x", 1, 2)))
 
 
+@pytest.mark.slow
 def test_it_is_the_stage_of_a_pipeline_and_is_searched(some):
     stacking = linear(bases=[LinearRegression(labelCol="y", featuresCol="made")])
     pipeline = Pipeline(stages=[VectorAssembler(inputCols=["some"], outputCol="made"), stacking])
@@ -329,6 +330,7 @@ def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     assert (model.uid, len(model.models)) == (stacking.uid, 2)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_ensemble(some):
     bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
     found = [
@@ -344,6 +346,66 @@ def test_rows_are_numbered_where_they_have_no_ids(some):
     model = linear(idCol=None).fit(some.drop("row"))
     assert model.transform(some).columns == [*some.columns, "prediction"]
     assert model.report["rows"] == ROWS
+
+
+# ---- kept, and saved -------------------------------------------------------------------------------------------------
+
+
+def test_models_and_estimators_are_saved(some, tmp_path):
+    stacking = linear(passthrough=True, bases=[torch_base(TorchRegressor, model=nets.column, labelCol="y")])
+    model = stacking.fit(some)
+    stacking.save(str(tmp_path / "estimator"))
+    loaded = Stacking.load(str(tmp_path / "estimator"))
+    assert [each.uid for each in loaded.bases()] == [each.uid for each in stacking.bases()]
+    assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getFolds()) == (stacking.getMeta().uid, True, 2)
+    assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
+    PipelineModel([model]).save(str(tmp_path / "model"))
+    (again,) = PipelineModel.load(str(tmp_path / "model")).stages
+    assert isinstance(again, StackingModel)
+    assert (again.uid, again.level, again.history, again.report) == (
+        *(model.uid, model.level, model.history, model.report),
+    )
+    assert again.transform(some).collect() == model.transform(some).collect()
+
+
+def test_an_estimator_without_a_meta_estimator_is_saved(spark, tmp_path):
+    Stacking(bases=[LinearRegression(), DecisionTreeRegressor()]).save(str(tmp_path / "estimator"))
+    loaded = Stacking.load(str(tmp_path / "estimator"))
+    assert ([type(each) for each in loaded.getBases()], loaded.getMeta()) == (
+        *([LinearRegression, DecisionTreeRegressor], None),
+    )
+
+
+def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
+    class Mended(Failing):
+        """It fails until it is mended, and is known by the same Params."""
+
+        broken = True
+
+        def _fit(self, dataset: DataFrame) -> Any:
+            return super()._fit(dataset) if self.broken else LinearRegression(labelCol="y").fit(dataset)
+
+    def ensemble(**given: Any) -> Stacking:
+        bases = [LinearRegression(labelCol="y"), Mended(1.0, "y")]
+        return linear(**{"bases": bases, "runDir": str(tmp_path / "run")} | given)
+
+    with pytest.raises(SparkdlError, match="member 3"):
+        ensemble().fit(some)
+    Mended.broken = False
+    model = ensemble().fit(some)
+    assert (model.report["trained"], model.report["restored"]) == ([3, 4, 5, 6], [0, 1, 2])
+    again = ensemble().fit(some)
+    assert (again.report["trained"], again.report["restored"]) == ([], list(range(7)))
+    assert again.transform(some).collect() == model.transform(some).collect()
+    with pytest.raises(InvalidInput, match="folds"):
+        ensemble(folds=3).fit(some)
+
+
+def test_other_ids_are_other_rows(some, tmp_path):
+    """A row whose id has changed is in another fold, whose members have seen it."""
+    linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").coalesce(1))
+    with pytest.raises(InvalidInput, match="rows"):
+        linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").orderBy("y"))
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -423,7 +485,7 @@ def test_what_is_refused_before_anything_is_trained(data, name, monkeypatch):
 def test_what_is_refused_when_it_is_given(spark, given, message):
     with pytest.raises(InvalidInput, match=message):
         Stacking(**given)
-    with pytest.raises(InvalidInput, match=r"expected a list of pyspark\.ml Estimators"):
+    with pytest.raises(InvalidInput, match="expected a list of pyspark"):
         Stacking(bases=LinearRegression())
 
 
@@ -450,5 +512,4 @@ def test_it_is_as_good_as_the_better_of_its_bases_on_adult(spark):
     alone = [accuracy(base.fit(frames["train"]), frames["test"], "label") for base in bases]
     model = Stacking(bases=bases, folds=5, idCol="row", parallelism=2).fit(frames["train"])
     both = accuracy(model, frames["test"], "label")
-    print(f"{alone} alone, {both} stacked")
-    assert both > max(alone) - 0.002
+    assert both > max(alone) - 0.002, f"{alone} alone, {both} stacked"
