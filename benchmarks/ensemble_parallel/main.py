@@ -1,0 +1,127 @@
+"""Members of an ensemble side by side: eight on two slots against one after another, and sixteen scored against one.
+
+Each part measures both of its sides in one run and has a bar of its own. The result is how much of its bar the worst
+part takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import nn
+
+from benchmarks.mlp import adam, mlp
+from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from benchmarks.session import FEATURES, materialised, samples, session, written
+from sparkdl import Bagging, EnsembleModel, TorchModel, TorchRegressor
+from sparkdl.weights import pack
+
+BAR = "at most 1"
+
+TRAINING = 1.7  # times faster on two slots than on one
+SCORING = 6.0  # times the time of one member
+
+MEMBERS, STACKED = 8, 16
+
+
+def network(width: int) -> nn.Sequential:
+    """A perceptron with two hidden layers."""
+    return mlp(FEATURES, width, width, 1)
+
+
+def bagging(members: int, width: int) -> Bagging:
+    """An ensemble of perceptrons that are trained for two epochs."""
+    base = TorchRegressor(
+        model=partial(network, width), optimizer=adam, inputCols=["features"], batchSize=256, epochs=2
+    )
+    return Bagging(base=base, numModels=members)
+
+
+def trained(slots: int, given: argparse.Namespace) -> float:
+    """Seconds of a fit of eight members on so many executors of one core each, whose workers have torch loaded."""
+    with session("ensemble_parallel", executors=slots) as spark:
+        rows = materialised(samples(spark, given.rows, partitions=2))
+        bagging(slots, given.width).fit(rows.limit(2000))
+        return seconds(lambda: bagging(given.members, given.width).fit(rows))
+
+
+def one_by_one(given: argparse.Namespace) -> float:
+    """Seconds of as many fits of the base, one after another, on one executor."""
+    with session("ensemble_parallel", executors=1) as spark:
+        rows, base = materialised(samples(spark, given.rows, partitions=2)), bagging(1, given.width).getBase()
+        base.fit(rows.limit(2000))
+        return seconds(lambda: [base.setSeed(seed).fit(rows) for seed in range(given.members)])
+
+
+def measure_training(given: argparse.Namespace) -> float:
+    """Eight members on one slot, where their tasks run one after another, against the same on two."""
+    pairs = interleave(
+        Side(
+            "fits on one" if given.fits else "one slot",
+            partial(one_by_one, given) if given.fits else lambda: trained(1, given),
+        ),
+        Side("two slots", lambda: trained(2, given)),
+        rounds=given.rounds,
+        warmups=0,
+    )
+    print(pairs.table("seconds"))
+    print(f"{given.members} members on two slots: {pairs.ratio:.3f} times faster (bar: at least {TRAINING})")
+    return TRAINING / pairs.ratio
+
+
+def measure_scoring(given: argparse.Namespace) -> float:
+    """Rows scored by sixteen members, against one of them."""
+    with session("ensemble_parallel") as spark:
+        one, many = models(given.width)
+        rows = materialised(samples(spark, given.scored, partitions=2))
+        over = Side(f"{STACKED} members", partial(written, many.transform(rows).select("label", "prediction")))
+        under = Side("one", partial(written, one.transform(rows).select("label", "prediction")))
+        pairs = interleave(over, under, rounds=5 * given.rounds, warmups=4)
+    print(pairs.table("seconds"))
+    print(f"{STACKED} members take {pairs.ratio:.3f} times the time of one (bar: at most {SCORING:g})")
+    return pairs.ratio / SCORING
+
+
+def models(width: int) -> tuple[TorchModel, EnsembleModel]:
+    """A model, and an ensemble of such."""
+    each = [
+        TorchModel(factory=partial(network, width), weights=pack(network(width)), kind="regressor")
+        for _ in range(STACKED)
+    ]
+    return each[0], EnsembleModel(each, rule="mean")
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
+    "training": measure_training,
+    "scoring": measure_scoring,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the parts that are asked for."""
+    parser = options(__doc__, rounds=3, rows=200_000)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or both of them (default both)"
+    )
+    parser.add_argument("--scored", type=int, default=1_000_000, help="rows that are scored (default %(default)s)")
+    parser.add_argument("--members", type=int, default=MEMBERS, help="members that are trained (default %(default)s)")
+    parser.add_argument("--width", type=int, default=64, help="of the hidden layers (default %(default)s)")
+    parser.add_argument("--fits", action="store_true", help="in place of tasks on one slot, fits of the base there")
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.parts if part not in MEASURES]
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
+    print(environment())
+    figures = {}
+    for part in given.parts or MEASURES:
+        print(flush=True)
+        figures[part] = MEASURES[part](given)
+    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
+    print("\nof each bar:", shares, "- the largest counts")
+    print(verdict(max(figures.values()), BAR))
+
+
+if __name__ == "__main__":
+    main()
