@@ -97,7 +97,7 @@ def test_hard_votes_need_the_number_of_classes(spark):
     with pytest.raises(InvalidInput, match=r"expected EnsembleModel\(numClasses=...\) for hard votes"):
         EnsembleModel(models, rule="hard").transform(data())
     with pytest.raises(Exception, match="a member predicts a class beyond the 2 that there are"):
-        EnsembleModel(models, rule="hard", numClasses=2).transform(data()).collect()
+        EnsembleModel(models, rule="hard", numClasses=2).transform(data().coalesce(1)).collect()
 
 
 # ---- a model like any other ------------------------------------------------------------------------------------------
