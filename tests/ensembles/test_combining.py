@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import expit, softmax
 
-from sparkdl.ensembles.combining import Combining, alike, class_scores, in_order, weighted
+from sparkdl.ensembles.combining import Combining, alike, in_order, probabilities, weighted
 from sparkdl.errors import InvalidInput
 
 RANDOM = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_one_score_is_that_of_class_1(shape):
 
 def test_extreme_scores_are_certain():
     score = torch.tensor([[np.inf, -np.inf, 1e4, -1e4, 0.0]])
-    found = class_scores(score).softmax(-1)[0].numpy()
+    found = probabilities(score)[0].numpy()
     np.testing.assert_array_equal(found, [[0, 1], [1, 0], [0, 1], [1, 0], [0.5, 0.5]])
     np.testing.assert_array_equal(combined(score, "hard", [1.0])[:, 1], [1, 0, 1, 0, 0])
 
@@ -58,7 +58,7 @@ def test_extreme_scores_are_certain():
 def test_scores_that_single_precision_cannot_tell_apart():
     """The probabilities of both are 0.5 in float32."""
     score = torch.tensor([[1e-9, -1e-9]])
-    assert combined(score, "soft", [1.0]).argmax(1).tolist() == [1, 0]
+    assert combined(score, "hard", [1.0]).argmax(1).tolist() == [1, 0]
 
 
 def test_two_equal_weights_are_the_mean_of_probabilities():
