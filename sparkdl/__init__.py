@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkdl.cluster import InlineCluster as InlineCluster
     from sparkdl.cluster import LocalCluster as LocalCluster
+    from sparkdl.ensembles.bagging import Bagging as Bagging
+    from sparkdl.ensembles.best_of import BestOf as BestOf
+    from sparkdl.ensembles.best_of import BestOfModel as BestOfModel
+    from sparkdl.ensembles.boosting import Boosting as Boosting
+    from sparkdl.ensembles.model import EnsembleModel as EnsembleModel
+    from sparkdl.ensembles.stacking import Stacking as Stacking
+    from sparkdl.ensembles.stacking import StackingModel as StackingModel
     from sparkdl.errors import SparkdlError as SparkdlError
     from sparkdl.feed.columns import Column as Column
     from sparkdl.feed.columns import Columns as Columns
@@ -36,11 +43,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AllReduce": "sparkdl.strategies.allreduce",
+    "Bagging": "sparkdl.ensembles.bagging",
+    "BestOf": "sparkdl.ensembles.best_of",
+    "BestOfModel": "sparkdl.ensembles.best_of",
+    "Boosting": "sparkdl.ensembles.boosting",
     "Box": "sparkdl.rounds.prox",
     "Column": "sparkdl.feed.columns",
     "Columns": "sparkdl.feed.columns",
     "ConsensusADMM": "sparkdl.rounds.admm",
     "ElasticNet": "sparkdl.rounds.prox",
+    "EnsembleModel": "sparkdl.ensembles.model",
     "FederatedAveraging": "sparkdl.rounds.federated",
     "InlineCluster": "sparkdl.cluster",
     "L1": "sparkdl.rounds.prox",
@@ -51,6 +63,8 @@ _HOMES = {
     "ParallelSGD": "sparkdl.rounds.averaging",
     "SparkCluster": "sparkdl.spark.cluster",
     "SparkdlError": "sparkdl.errors",
+    "Stacking": "sparkdl.ensembles.stacking",
+    "StackingModel": "sparkdl.ensembles.stacking",
     "Supervisor": "sparkdl.supervisor",
     "TorchClassifier": "sparkdl.ml.estimator",
     "TorchEstimator": "sparkdl.ml.estimator",

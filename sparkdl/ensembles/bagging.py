@@ -31,11 +31,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.bases import changed, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.combining import Rule
 from sparkdl.ensembles.draws import Bootstrap, Everything, member_seed
 from sparkdl.ensembles.fitting import fit_members
 from sparkdl.ensembles.member import Member, Models, Plan
 from sparkdl.ensembles.member_job import fit_partitions
-from sparkdl.ensembles.model import EnsembleModel, Rule
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
 from sparkdl.ensembles.subspace import Subspace, feature_subset
@@ -113,9 +114,10 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
         self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
-        start, base, kind = time.monotonic(), self._checked(), kind_of(self.getBase())
+        start, base = time.monotonic(), self._checked()
+        kind = kind_of(base)
         rows = self.numbered(dataset)
-        with self.keeping(dataset) as kept:
+        with self.keeping(rows) as kept:
             plan = Plan(kept, self.getParallelism())
             if self.getPartitioned():
                 models = fit_partitions(partial(self._member, drawn=False), rows, plan)
@@ -143,7 +145,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
 
     def _checked(self) -> Estimator[Any]:
         """The base, if it can be bagged so."""
-        base = self.getBase()
+        base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
         if not self.getReplace() and self.getSubsample() > 1:
             raise InvalidInput(f"subsample is {self.getSubsample():g}; expected at most 1 without replace.")

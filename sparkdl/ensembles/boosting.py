@@ -6,10 +6,9 @@ rows stay on the executors; of a round the driver sees the member and a few sums
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,17 +20,18 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.bases import Kind, changed, column, kind_of, leaf
+from sparkdl.ensembles.combining import Rule
 from sparkdl.ensembles.draws import member_seed
 from sparkdl.ensembles.fitting import fit_members
 from sparkdl.ensembles.gradient import GradientRounds, Improvement, start_of
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
-from sparkdl.ensembles.model import EnsembleModel, Rule
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.round import Rounds
 from sparkdl.ensembles.samme import SammeRounds, classes_of
-from sparkdl.ensembles.target import Target, target_of
+from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
+from sparkdl.ensembles.target import OUTPUTS, Target, target_of
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import at_least, optional, param
 from sparkdl.spark.columns import ROW_ID
@@ -128,20 +128,44 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         """Set the base."""
         return self._set(base=bases[0]) if bases else self
 
+    def write(self) -> EnsembleWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EnsembleWriter(self)
+
+    @classmethod
+    def read(cls) -> EnsembleReader:
+        """The reader; ``load(path)`` is the short form."""
+        return EnsembleReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Boosting:
+        """Load a saved estimator.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a Param is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
+        """
+        loaded: Boosting = cls.read().trust(trust).load(path)
+        return loaded
+
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
         base, kind = self._checked()
         target = target_of(base, dataset, self.getValidationCol())
         begin = self._samme if kind == "classifier" else self._gradient
         opened = begin(dataset, target, str(column(base, "predictionCol")))
-        with self._keeping(dataset) as kept:
+        with self.keeping(self.numbered(dataset)) as kept:
             course = _Course(base, self.getSeed(), kept)
             rounds = opened.rounds()
             try:
                 over = course.run(rounds, self.getNumModels())
             finally:
                 rounds.running.close()
-        return course.ensemble(opened, over, time.monotonic() - start)
+        model = course.ensemble(opened, over, time.monotonic() - start)
+        return model._set(**_outputs(base))
 
     def _checked(self) -> tuple[Estimator[Any], Kind]:
         """The base and its kind."""
@@ -187,20 +211,6 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
             intercept=start.mean,
             improvement=improvement,
         )
-
-    @contextlib.contextmanager
-    def _keeping(self, dataset: DataFrame) -> Iterator[Kept | None]:
-        """Where members are kept, while they are trained."""
-        if self.getRunDir() is None:
-            yield None
-            return
-        rows = rows_fingerprint(dataset)
-        kept = Kept(str(self.run_directory(rows)))
-        kept.begin(configuration(self, self.bases(), rows))
-        try:
-            yield kept
-        finally:
-            kept.end()
 
     def getBase(self) -> Estimator[Any]:
         """The estimator that trains members."""
@@ -253,6 +263,13 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     def setTol(self, value: float) -> Boosting:
         """Set by how much a loss has to be smaller."""
         return self._set(tol=value)
+
+
+def _outputs(base: Estimator[Any]) -> dict[str, Any]:
+    """The names of the columns that models of the base write, which are those of the ensemble."""
+    found = leaf(base)
+    names = [name for name in OUTPUTS if found.hasParam(name) and found.isDefined(name)]
+    return {name: found.getOrDefault(name) for name in names}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.ml import Model, PipelineModel
 from pyspark.ml.functions import array_to_vector, vector_to_array
-from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType
@@ -27,12 +26,8 @@ _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "spa
 
 
 def last(model: Any) -> Any:
-    """What predicts: the model, the last stage of a pipeline, or the best of a search."""
-    if isinstance(model, PipelineModel) and model.stages:
-        return last(model.stages[-1])
-    if isinstance(model, (CrossValidatorModel, TrainValidationSplitModel)):
-        return last(model.bestModel)
-    return model
+    """What predicts: the model, or the last stage of a pipeline."""
+    return last(model.stages[-1]) if isinstance(model, PipelineModel) and model.stages else model
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Chain:
     Attributes:
         models: the members.
         combining: how their outputs become one.
-        classes: how many there are; hard votes need it.
+        classes: how many there are; hard votes need it, soft ones where members tell different numbers apart.
         thresholds: of the classes; None for none.
     """
 
@@ -91,6 +86,9 @@ class Chain:
 
     def _soft(self) -> Column:
         chances = [vector_to_array(_column(index, "probability")) for index in range(len(self.models))]
+        if self.classes is not None:  # a member may have been shown fewer
+            none = F.array_repeat(F.lit(0.0), self.classes)
+            chances = [F.zip_with(each, none, F.coalesce) for each in chances]
         return _weighted_arrays(chances, self.combining.weights)
 
     def _hard(self) -> Column:
@@ -200,4 +198,4 @@ def _common(kinds: Sequence[DataType]) -> DataType:
     """The type of what members of these types predict together: their own, where all of them have float."""
     elements = [kind.elementType if isinstance(kind, ArrayType) else kind for kind in kinds]
     element: DataType = FloatType() if all(isinstance(each, FloatType) for each in elements) else DoubleType()
-    return ArrayType(element, False) if isinstance(kinds[0], ArrayType) else element
+    return ArrayType(element) if isinstance(kinds[0], ArrayType) else element

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from sparkdl.errors import InvalidInput
+
 Ids = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
@@ -35,6 +37,7 @@ _PRIME = tuple(
     for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _FIRST = 42  # the seed of Spark's xxhash64()
+_MOST = 100
 
 
 class Draw(Protocol):
@@ -76,9 +79,12 @@ class Bootstrap:
     """Rows by chance.
 
     Attributes:
-        rate: how often a row is drawn on average; without replacement at most 1.
+        rate: how often a row is drawn on average; at most 1 without replacement, and 100 with it.
         replace: whether a row may be drawn more than once.
         seed: of the draw.
+
+    Raises:
+        InvalidInput: the rate is none.
     """
 
     rate: float
@@ -86,6 +92,15 @@ class Bootstrap:
     seed: int
 
     training_only = True
+
+    def __post_init__(self) -> None:
+        # A larger one would be a Spark expression of so many terms that it cannot be analysed.
+        most = _MOST if self.replace else 1
+        if not 0 < self.rate <= most:
+            how = "with" if self.replace else "without"
+            raise InvalidInput(
+                f"a draw {how} replacement has the rate {self.rate!r}; expected one above 0 and up to {most}."
+            )
 
     @property
     def repeats(self) -> bool:

@@ -33,7 +33,8 @@ def with_others(
         else f"{said} and {kept} are kept; the same fit again trains only what is missing."
     )
     more = f" Members {[*others]} failed as well." if others else ""
-    return _again(error, f"{error.message}{more} {advice}")
+    stop = "" if error.message.endswith((".", "!", "?")) else "."
+    return _again(error, f"{error.message}{stop}{more} {advice}")
 
 
 def _again(error: SparkdlError, message: str) -> SparkdlError:

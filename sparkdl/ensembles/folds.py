@@ -163,7 +163,7 @@ class FoldParams(EnsembleParams):
             rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             # With their ids: where these are others, a member that is kept may have seen the rows of its fold.
-            with self.keeping(rows.frame) as kept:
+            with self.keeping(rows) as kept:
                 yield rows, Plan(kept, self.getParallelism())
         finally:
             if steady:

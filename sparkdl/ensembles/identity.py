@@ -15,11 +15,11 @@ from sparkdl.ml.shown import written
 from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
-_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol")
+_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
 _UNHASHABLE = ("map", "variant")
 
 
-def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, str]:
+def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
     """What members depend on, for ``Kept.begin``.
 
     Args:
@@ -28,15 +28,11 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
         rows: their fingerprint.
 
     Returns:
-        Texts by name, without uids: the same in another process.
+        Texts by name, of a base by the names of its Params, without uids: the same in another process.
     """
-    found = {"ensemble": _name(ensemble), "rows": rows}
-    for name, value in _values(ensemble).items():
-        if not _is_base(value):
-            found[name] = _text(value)
-    for index, base in enumerate(bases):
-        found[f"base {index}"] = _text(base)
-    return found
+    found = {name: _told(value) for name, value in _values(ensemble).items() if not _is_base(value)}
+    named_bases = {f"base {index}": _told(base) for index, base in enumerate(bases)}
+    return {"ensemble": _name(ensemble), "rows": rows, **found, **named_bases}
 
 
 def rows_fingerprint(frame: DataFrame) -> str:
@@ -63,12 +59,12 @@ def _is_base(value: Any) -> bool:
     return all(map(_is_base, value)) if several else isinstance(value, Estimator)
 
 
-def _text(value: Any) -> str:
+def _told(value: Any) -> Any:
+    """A value as text; of what has Params, as texts by their names."""
     if isinstance(value, Params):
-        inner = ", ".join(f"{name}={_text(each)}" for name, each in sorted(_values(value).items()))
-        return f"{_name(value)}({inner})"
+        return {"class": _name(value), **{name: _told(each) for name, each in sorted(_values(value).items())}}
     if isinstance(value, (list, tuple)) and any(isinstance(each, Params) for each in value):
-        return f"[{', '.join(map(_text, value))}]"
+        return {str(index): _told(each) for index, each in enumerate(value)}
     return written(value)
 
 

@@ -30,6 +30,10 @@ _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
 _TOKEN = "driver-"
 _FORMAT = 1
+_ADVICE = (
+    ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
+    "idCol"
+)
 _LONGEST = 100  # characters of a value in a message
 
 
@@ -81,6 +85,7 @@ class Kept:
             self._folder.write(_ENSEMBLE, text.encode())
         elif found != given:
             differences = "; ".join(_differences(found, given))
+            differences += _ADVICE if found.get("rows") != given.get("rows") else ""
             raise InvalidInput(
                 f"{self._folder.path} keeps the members of another ensemble, and these differ: {differences}. Take "
                 "another runDir, or set them back to go on with what is kept there."

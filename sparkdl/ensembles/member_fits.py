@@ -62,14 +62,18 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         InvalidInput: a member was given what it cannot use; the message names it.
         SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
     """
-    found = {} if plan.kept is None else _restored(members, plan.kept)
-    missing = [member for member in members if member.index not in found]
-    if missing:
-        with _cached(rows.frame, len(missing)), ThreadPool(min(plan.parallelism, len(missing))) as pool:
-            # As pyspark.ml.tuning does: the threads have the job group, tags and properties of this one.
-            fit = inheritable_thread_target(rows.frame.sparkSession)(_fitted)
-            jobs = [(member, rows, plan.kept) for member in missing]
-            found |= dict(zip((each.index for each in missing), pool.starmap(fit, jobs, chunksize=1), strict=True))
+    found: dict[int, Fitted] = {}
+    # As pyspark.ml.tuning does: the threads have the job group, tags and properties of this one.
+    inheriting = inheritable_thread_target(rows.frame.sparkSession)
+    with ThreadPool(max(1, min(plan.parallelism, len(members)))) as pool:
+        if plan.kept is not None:
+            jobs = [(member, plan.kept) for member in members]
+            restored = pool.starmap(inheriting(_restored), jobs, chunksize=1)
+            found |= {member.index: each for member, each in zip(members, restored, strict=True) if each is not None}
+        missing = [member for member in members if member.index not in found]
+        with _cached(rows.frame, len(missing)):
+            fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan.kept) for each in missing], chunksize=1)
+        found |= {member.index: each for member, each in zip(missing, fitted, strict=True)}
     outcomes = [found[member.index] for member in members]
     _raise_first(members, outcomes, plan)
     return Models(
@@ -108,13 +112,9 @@ def takes_weights(base: Estimator[Any]) -> bool:
     return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)  # type: ignore[arg-type]
 
 
-def _restored(members: Sequence[Member], kept: Kept) -> dict[int, Fitted]:
-    found = {}
-    for member in members:
-        model = kept.load(member.index)
-        if model is not None:
-            found[member.index] = Fitted(model, kept.seconds(member.index), kept=True, restored=True)
-    return found
+def _restored(member: Member, kept: Kept) -> Fitted | None:
+    model = kept.load(member.index)
+    return None if model is None else Fitted(model, kept.seconds(member.index), kept=True, restored=True)
 
 
 def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:

@@ -94,8 +94,12 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
             _warn_of_unused(estimator)
             seen[estimator.uid] = look(jobs, Look(estimator.objective(), estimator.classes(), _collate(estimator)))
         objectives[member.index] = _objective(member, seen[estimator.uid])
+    # The labels of all rows have been looked at; those of a member may well lack a class.
     work = MemberWork(
-        {each.index: replace(_torch(each).training(), objective=objectives[each.index]) for each in members},
+        {
+            each.index: replace(_torch(each).training(), objective=objectives[each.index], classes=None)
+            for each in members
+        },
         {each.index: each.draw for each in members},
         plan.kept,
     )

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml import Model
 from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
@@ -47,7 +48,7 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
     """Several models as one.
 
     Args:
-        models: the members; their input columns are their own.
+        models: the members; their input columns are their own. Of a search it is the best model.
         rule: how they are combined.
         weights: of the members, finite and at least 0, for ``"sum"`` any finite ones; None for 1 each. A member of
             weight 0 is not asked.
@@ -84,7 +85,7 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
             probabilityCol="probability",
             disagreementCol="",
         )
-        self.models, self.rule = list(models), rule
+        self.models, self.rule = [_best(model) for model in models], rule
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
@@ -192,9 +193,9 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         )
 
     def _classes(self, models: Sequence[Model]) -> int | None:
-        if self.rule != "hard":
-            return None
         found = self.numClasses
+        if self.rule != "hard":
+            return found
         for model in models:
             found = found or getattr(last(model), "numClasses", None)
         if found is None:
@@ -221,6 +222,10 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
             warnings.warn(f"intercept is {self.intercept}, which only a sum has; it is ignored.", stacklevel=4)
         for index, model in enumerate(self.models):
             _check_member(index, model, self.rule)
+
+
+def _best(model: Any) -> Any:
+    return _best(model.bestModel) if isinstance(model, (CrossValidatorModel, TrainValidationSplitModel)) else model
 
 
 def _check_member(index: int, model: Any, rule: Rule) -> None:

@@ -84,11 +84,11 @@ class EnsembleParams(CheckedParams):
         return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
 
     @contextmanager
-    def keeping(self, dataset: DataFrame) -> Iterator[Kept | None]:
+    def keeping(self, rows: Rows) -> Iterator[Kept | None]:
         """Where members are kept while they are trained, in the block; None for nowhere.
 
         Args:
-            dataset: the rows, which are computed once for their fingerprint.
+            rows: the numbered rows, which are computed once for their fingerprint; their numbers count as well.
 
         Raises:
             InvalidInput: what is kept there are members of another ensemble, or of other rows.
@@ -97,9 +97,9 @@ class EnsembleParams(CheckedParams):
         if directory is None:
             yield None
             return
-        rows = rows_fingerprint(dataset)
-        kept = Kept(directory if self._map is None else files.join(directory, map_hash(self._map, rows)))
-        kept.begin(configuration(self, self.bases(), rows))
+        mark = rows_fingerprint(rows.frame)
+        kept = Kept(directory if self._map is None else files.join(directory, map_hash(self._map, mark)))
+        kept.begin(configuration(self, self.bases(), mark))
         try:
             yield kept
         finally:

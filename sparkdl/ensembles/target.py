@@ -16,7 +16,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import listed
 from sparkdl.spark.columns import named
 
-_OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
+OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
     wanted |= {"validationCol": (found.validation, boolean), "base's validationCol": (found.watched, boolean)}
     for param, (name, kinds) in wanted.items():
         _require(dataset, param, name, kinds)
-    for param in _OUTPUTS:
+    for param in OUTPUTS:
         if column(base, param) in dataset.columns:
             raise InvalidInput(
                 f"the data has a column {column(base, param)!r}, which the base's models write; drop it, or set the "

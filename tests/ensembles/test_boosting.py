@@ -19,6 +19,8 @@ from sparkdl import TorchClassifier, TorchEstimator
 from sparkdl.ensembles import boosting
 from sparkdl.ensembles.boosting import Boosting
 from sparkdl.ensembles.draws import member_seed
+from sparkdl.ensembles.member_fits import fit_on_driver
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput
 from tests.ml import nets
 from tests.rounds.data import adult
@@ -30,17 +32,14 @@ STUMP = {"maxDepth": 1, "maxBins": 256}
 @pytest.fixture(scope="module")
 def wine(spark):
     x, y = load_wine(return_X_y=True)
-    arrays = {"x": x, "few": x[:, [0, 6, 9]], "label": y.astype(np.float64), "w": np.linspace(0.5, 2.0, len(y))}
+    scaled = (x - x.mean(0)) / x.std(0)
+    arrays = {"x": x, "few": scaled[:, [0, 6, 9]], "label": y.astype(np.float64), "w": np.linspace(0.5, 2.0, len(y))}
     return frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(3).cache()
 
 
-def hard(models, weights, classes, rows):
-    """The vote of members."""
-    votes = np.zeros((rows.count(), classes))
-    for model, weight in zip(models, weights, strict=True):
-        found = np.array([row[0] for row in model.transform(rows).select("prediction").collect()], int)
-        votes[np.arange(len(found)), found] += weight
-    return votes.argmax(axis=1)
+def persistent(rows):
+    """What executors hold, by number."""
+    return set(rows.sparkSession.sparkContext._jsc.getPersistentRDDs().keySet())
 
 
 # ---- the same as others have it ---------------------------------------------------------------------------------
@@ -56,24 +55,26 @@ def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
     assert [row["error"] for row in fitted.history] == pytest.approx(list(expected.estimator_errors_), rel=1e-9)
     assert fitted.weights == pytest.approx(list(expected.estimator_weights_), rel=1e-9)
     assert (fitted.rule, fitted.numClasses, len(fitted.models)) == ("hard", 3, 6)
+    right = fitted.transform(wine).where("prediction = label").count()
+    assert right / len(y) == pytest.approx(expected.score(x, y), abs=0.01)
     assert list(fitted.history[0]) == ["member", "error", "weight", "seconds"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_adult_is_boosted_as_well_as_by_scikit_learn(spark):
-    data, models = adult(), 15
+    data, models = adult(), 8
     frames = {
         name: frame({"x": x, "label": y.astype(np.float64)}).select("label", array_to_vector("x").alias("features"))
         for name, (x, y) in data.items()
     }
     x, y = data["train"]
-    base = DecisionTreeClassifier(maxDepth=1, maxBins=1024)
+    base = DecisionTreeClassifier(maxDepth=1, maxBins=512)
     fitted = Boosting(base=base, numModels=models).fit(frames["train"].repartition(2).cache())
     expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=models).fit(x, y).score(*data["test"])
-    test = frames["test"].coalesce(1).cache()
-    found = (hard(fitted.models, fitted.weights, 2, test) == data["test"][1]).mean()
-    assert found == pytest.approx(expected, abs=0.005)
+    votes = fitted.transform(frames["test"])
+    right = votes.where("prediction = label").count() / votes.count()
+    assert right == pytest.approx(expected, abs=0.005)
 
 
 def test_pipelines_are_boosted(wine):
@@ -84,24 +85,23 @@ def test_pipelines_are_boosted(wine):
     assert [type(model).__name__ for model in fitted.models] == ["PipelineModel"] * 2
 
 
-def net() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.BatchNorm1d(3, affine=False), nets.scores())
-
-
 def test_networks_are_boosted(wine):
     base = TorchClassifier(
-        model=net,
+        model=nets.scores,
         inputCols=["few"],
         optimizer=partial(torch.optim.Adam, lr=0.05),
         epochs=2,
         batchSize=32,
         weightCol="w",
+        predictionCol="found",
     )
-    fitted = Boosting(base=base, numModels=3, seed=5).fit(wine)
+    fitted = Boosting(base=base, numModels=3, learningRate=0.3, seed=5).fit(wine)
     assert [row["member"] for row in fitted.history] == [0, 1, 2]
     assert all(0 < row["error"] < 2 / 3 for row in fitted.history)
     assert [row["weight"] for row in fitted.history] == fitted.weights
     assert base.getWeightCol() == "w"
+    votes = fitted.transform(wine).select("label", "found").collect()
+    assert np.mean([row.label == row.found for row in votes]) > 0.8
 
 
 # ---- members that are finished ----------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Lost(Exception):
 
 @pytest.mark.timeout(300)
 def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypatch):
-    fit, asked = boosting.fit_members, []
+    fit, asked = fit_on_driver, []
 
     def fails(members, rows, plan):
         asked.append(members[0].index)
@@ -125,6 +125,7 @@ def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypa
         base = DecisionTreeClassifier(**STUMP)
         return Boosting(base=base, numModels=most, runDir=str(tmp_path / directory)).fit(wine)
 
+    monkeypatch.setattr(boosting, "fit_members", fit)
     with monkeypatch.context() as patch:
         patch.setattr(boosting, "fit_members", fails)
         with pytest.raises(Lost):
@@ -142,7 +143,7 @@ def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypa
 
 
 def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
-    given = []
+    given, before = [], persistent(wine)
 
     def stands_in(members, rows, plan):
         given.append((members[0].estimator, rows.frame.columns))
@@ -154,7 +155,7 @@ def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
     ((estimator, columns),) = given
     assert estimator.getSeed() == member_seed(9, 0)
     assert estimator.getWeightCol() in columns
-    assert wine.sparkSession.sparkContext._jsc.getPersistentRDDs().size() == 1  # the cached rows themselves
+    assert persistent(wine) == before
 
 
 # ---- what cannot be boosted -------------------------------------------------------------------------------------
@@ -163,21 +164,24 @@ def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "base is not set"),
-        ({"base": MultilayerPerceptronClassifier(layers=[13, 3])}, "which has no weightCol"),
-        ({"base": TorchEstimator(model=nets.scores, inputCols=["few"])}, "expects a classifier or a regressor"),
-        ({"base": TorchClassifier(model=nets.scores, labelCol=["a", "b"])}, "one column of labels"),
-        ({"base": DecisionTreeClassifier(), "validationCol": "w"}, "validationCol is set; it is for numbers"),
-        ({"base": DecisionTreeClassifier(labelCol="nowhere")}, "labelCol is 'nowhere'; the data has"),
-        ({"base": DecisionTreeClassifier(labelCol="features")}, "labelCol is 'features', of type"),
-        ({"base": DecisionTreeClassifier(weightCol="nowhere")}, "weightCol is 'nowhere'; the data has"),
-        ({"base": DecisionTreeClassifier(predictionCol="w")}, "has a column 'w', which the base's models write"),
+        (dict, "base is not set"),
+        (lambda: {"base": MultilayerPerceptronClassifier(layers=[13, 3])}, "which has no weightCol"),
+        (lambda: {"base": TorchEstimator(model=nets.scores, inputCols=["few"])}, "expects a classifier or a regressor"),
+        (lambda: {"base": TorchClassifier(model=nets.scores, labelCol=["a", "b"])}, "one column of labels"),
+        (lambda: {"base": DecisionTreeClassifier(), "validationCol": "w"}, "validationCol is set; it is for numbers"),
+        (lambda: {"base": DecisionTreeClassifier(labelCol="nowhere")}, "labelCol is 'nowhere'; the data has"),
+        (lambda: {"base": DecisionTreeClassifier(labelCol="features")}, "labelCol is 'features', of type"),
+        (lambda: {"base": DecisionTreeClassifier(weightCol="nowhere")}, "weightCol is 'nowhere'; the data has"),
+        (
+            lambda: {"base": DecisionTreeClassifier(predictionCol="w")},
+            "a column 'w', which the base's models write",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(wine, monkeypatch, given, message):
     monkeypatch.setattr(boosting, "fit_members", lambda *_: pytest.fail("a member was trained"))
     with pytest.raises(InvalidInput, match=message):
-        Boosting(**given).fit(wine)
+        Boosting(**given()).fit(wine)
 
 
 @pytest.mark.parametrize("given", [{"numModels": 0}, {"learningRate": 0.0}, {"patience": 0}, {"tol": -1.0}])
@@ -205,3 +209,19 @@ def test_copies_have_bases_of_their_own(spark):
     assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
     assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
     assert "numModels" in first.explainParams()
+
+
+def test_an_estimator_is_saved_and_loaded(spark, tmp_path):
+    first = Boosting(base=DecisionTreeClassifier(maxDepth=2, weightCol="w"), numModels=3, learningRate=0.5, seed=4)
+    first.save(str(tmp_path / "boosting"))
+    other = Boosting.load(str(tmp_path / "boosting"))
+    assert (other.uid, other.getNumModels(), other.getLearningRate(), other.getSeed()) == (first.uid, 3, 0.5, 4)
+    assert (other.getBase().getMaxDepth(), other.getBase().getWeightCol()) == (2, "w")
+
+
+def test_a_model_is_saved_and_loaded(wine, tmp_path):
+    fitted = Boosting(base=DecisionTreeClassifier(**STUMP, predictionCol="found"), numModels=2).fit(wine)
+    fitted.save(str(tmp_path / "model"))
+    loaded = EnsembleModel.load(str(tmp_path / "model"))
+    assert (loaded.weights, loaded.history, loaded.report) == (fitted.weights, fitted.history, fitted.report)
+    assert loaded.transform(wine).select("found").collect() == fitted.transform(wine).select("found").collect()

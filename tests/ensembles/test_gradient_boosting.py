@@ -127,6 +127,9 @@ def test_trees_boosted_are_those_of_scikit_learn(patients):
     fitted = Boosting(base=base, numModels=6).fit(patients)
     expected = GradientBoostingRegressor(n_estimators=6, max_depth=2).fit(x, y)
     assert [row["loss"] for row in fitted.history] == pytest.approx(list(expected.train_score_), rel=1e-9)
+    found = [row[0] for row in fitted.transform(patients.coalesce(1)).select("prediction").collect()]
+    loss = np.mean((np.array(found) - [row[0] for row in patients.coalesce(1).select("label").collect()]) ** 2)
+    assert loss == pytest.approx(expected.train_score_[-1], rel=1e-9)
     assert (fitted.rule, fitted.weights, fitted.intercept) == ("sum", [0.1] * 6, pytest.approx(0.0, abs=1e-12))
 
 

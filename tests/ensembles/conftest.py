@@ -1,0 +1,24 @@
+"""What the tests of ensembles share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+
+from sparkdl.ensembles.member import Rows
+from sparkdl.spark.columns import ROW_ID
+from tests.rounds.data import adult
+from tests.sessions import frame
+
+
+@pytest.fixture(scope="session")
+def people(spark):
+    """3000 rows of Adult: 20 columns x0, x1 ..., and all of them as features."""
+    x, y = (part[:3000] for part in adult()["train"])
+    data = frame({"id": np.arange(len(y)), "x": x[:, :20].astype(np.float64), "label": y.astype(np.float64)})
+    names = [f"x{number}" for number in range(20)]
+    data = data.select("id", "label", *(F.col("x")[number].alias(name) for number, name in enumerate(names)))
+    assembled = VectorAssembler(inputCols=names, outputCol="features").transform(data).withColumn(ROW_ID, F.col("id"))
+    return Rows(assembled.repartition(2).cache(), ROW_ID)

@@ -1,0 +1,42 @@
+"""What tells ensembles' members and rows apart: the same in another process, and nothing that changes no member."""
+
+from __future__ import annotations
+
+import numpy as np
+from pyspark.ml import Pipeline
+from pyspark.ml.classification import DecisionTreeClassifier
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+
+from sparkdl.ensembles.boosting import Boosting
+from sparkdl.ensembles.identity import configuration, rows_fingerprint
+from tests.sessions import frame
+
+
+def said(depth=2, **given):
+    stages = [VectorAssembler(inputCols=["x"], outputCol="features"), DecisionTreeClassifier(maxDepth=depth)]
+    ensemble = Boosting(base=Pipeline(stages=stages), **given)
+    return configuration(ensemble, ensemble.bases(), "3 rows, 7")
+
+
+def test_configuration_is_of_what_members_depend_on(spark):
+    assert said() == said()  # of other objects, with other uids
+    assert said(numModels=3, runDir="/somewhere", tol=0.1) == said()
+    for given in ({"learningRate": 0.5}, {"seed": 1}, {"idCol": "row"}):
+        (name,) = given
+        assert {key for key in said() if said(**given)[key] != said()[key]} == {name}
+    assert {key for key in said() if said(3)[key] != said()[key]} == {"base 0"}
+    assembler, tree = said(3)["base 0"]["stages"].values()
+    assert (assembler["class"], tree["class"], tree["maxDepth"]) == ("VectorAssembler", "DecisionTreeClassifier", "3")
+    assert assembler["inputCols"] == "['x']"
+
+
+def test_fingerprint_is_of_the_rows_in_any_order(spark):
+    given = frame({"a": np.arange(20), "b": np.linspace(0, 1, 20)})
+    found = rows_fingerprint(given)
+    assert found.startswith("20 rows, ")
+    assert rows_fingerprint(given.repartition(3).orderBy(F.desc("a"))) == found
+    assert rows_fingerprint(given.where("a > 0")) != found
+    assert rows_fingerprint(given.withColumn("b", F.col("b") + 1)) != found
+    with_maps = given.withColumn("m", F.array(F.create_map("a", "b")))
+    assert rows_fingerprint(with_maps) == found
