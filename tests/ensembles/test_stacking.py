@@ -218,6 +218,7 @@ def test_arrays_of_numbers_are_features_side_by_side(data):
     np.testing.assert_array_equal(z[:, 8], ARRAYS["y"])
 
 
+@pytest.mark.slow
 def test_a_pytorch_meta_reads_level_one(data):
     meta = TorchRegressor(model=partial(nets.mlp, 2, outputs=1), inputCols=["elsewhere"], epochs=2)
     bases = [LinearRegression(labelCol="y"), DecisionTreeRegressor(labelCol="y", maxDepth=2)]

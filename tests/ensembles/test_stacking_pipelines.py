@@ -79,6 +79,7 @@ def test_params_are_explained_and_set(spark):
     assert (again.getFolds(), again.getPassthrough(), again.getBases(), again.getMeta()) == (6, True, [], None)
 
 
+@pytest.mark.slow
 def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     stacking = linear()
     model = stacking.fit(some)
@@ -108,6 +109,7 @@ def test_rows_are_numbered_where_they_have_no_ids(some):
 # ---- kept, and saved -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_models_and_estimators_are_saved(some, tmp_path):
     stacking = linear(passthrough=True, bases=[torch_base(TorchRegressor, model=nets.column, labelCol="y")])
     model = stacking.fit(some)
