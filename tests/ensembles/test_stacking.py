@@ -1,4 +1,4 @@
-"""Stacking: what it learns from has not been seen, is what NumPy computes, and goes together with pyspark.ml."""
+"""Stacking: what it learns from has not been seen, is what NumPy computes, whichever the bases are."""
 
 from __future__ import annotations
 
@@ -8,40 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
-from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.feature import StandardScaler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import TorchEstimator, TorchRegressor
 from sparkdl.ensembles import folds as folds_module
 from sparkdl.ensembles.draws import Everything, uniform
 from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.member import Rows
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
-from sparkdl.errors import InvalidInput, SparkdlError
-from tests.ensembles.fakes import ClassMemoriser, Crippled, Failing, Known, Memoriser
+from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
+from tests.ensembles.stacked_rows import ARRAYS, COLUMNS, ROWS, X, torch_base
 from tests.ml import nets
 from tests.rounds.data import adult
 from tests.sessions import frame
-
-ROWS = 120
-RANDOM = np.random.default_rng(3)
-X = RANDOM.normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.3 * RANDOM.normal(size=ROWS),
-    "coin": RANDOM.integers(0, 2, ROWS).astype(np.float64),
-    "several": np.clip(np.round(X[:, 0] + 1.2), 0, 2),
-}
-COLUMNS = ["row", "x", "y", "coin", "several", "features"]
 
 
 @pytest.fixture(scope="module")
@@ -196,15 +182,6 @@ def test_a_class_that_members_have_not_seen_has_a_probability_of_0(data):
 # ---- any bases, any meta --------------------------------------------------------------------------------------------
 
 
-def sgd(rate: float) -> Any:
-    return partial(torch.optim.SGD, lr=rate)
-
-
-def torch_base(kind: type = TorchClassifier, **given: Any) -> Any:
-    settings = {"model": nets.scores, "optimizer": sgd(0.5), "inputCols": ["x"], "labelCol": "several", "epochs": 3}
-    return kind(**settings | {"batchSize": 32} | given)
-
-
 @pytest.mark.slow
 def test_pytorch_bases_go_with_those_of_pyspark(data):
     svm = Pipeline(
@@ -241,6 +218,7 @@ def test_arrays_of_numbers_are_features_side_by_side(data):
     np.testing.assert_array_equal(z[:, 8], ARRAYS["y"])
 
 
+@pytest.mark.slow
 def test_a_pytorch_meta_reads_level_one(data):
     meta = TorchRegressor(model=partial(nets.mlp, 2, outputs=1), inputCols=["elsewhere"], epochs=2)
     bases = [LinearRegression(labelCol="y"), DecisionTreeRegressor(labelCol="y", maxDepth=2)]
@@ -273,226 +251,6 @@ def test_one_pass_over_the_rows(data, tmp_path):
     model = Stacking(bases=bases, folds=2, idCol="row").fit(rows)
     plan = model.transform(rows)._jdf.queryExecution().executedPlan().toString()
     assert plan.count("FileScan") == 1
-
-
-# ---- with pyspark.ml ------------------------------------------------------------------------------------------------
-
-
-def linear(**given: Any) -> Stacking:
-    bases = [LinearRegression(labelCol="y", regParam=0.01), LinearRegression(labelCol="y", featuresCol="some")]
-    return Stacking(**{"bases": bases, "meta": LinearRegression(labelCol="y"), "folds": 2, "idCol": "row"} | given)
-
-
-@pytest.fixture(scope="module")
-def some(data):
-    return data.withColumn("some", array_to_vector(F.slice("x", 1, 2)))
-
-
-@pytest.mark.slow
-def test_it_is_the_stage_of_a_pipeline_and_is_searched(some):
-    stacking = linear(bases=[LinearRegression(labelCol="y", featuresCol="made")])
-    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["some"], outputCol="made"), stacking])
-    [base], meta = stacking.getBases(), stacking.getMeta()
-    grid = ParamGridBuilder().addGrid(base.regParam, [1000.0, 0.0]).addGrid(meta.regParam, [1000.0, 0.0]).build()
-    evaluator = RegressionEvaluator(labelCol="y")
-    search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=1)
-    found = search.fit(some)
-    assert found.avgMetrics[3] == min(found.avgMetrics)
-    assert found.avgMetrics[0] > found.avgMetrics[3]
-    assert found.bestModel.transform(some).columns[-2:] == ["made", "prediction"]
-
-
-def test_a_copy_has_bases_of_its_own(spark):
-    stacking = linear(passthrough=True)
-    first, meta = stacking.getBases()[0], stacking.getMeta()
-    copied = stacking.copy({first.regParam: 7.0, meta.regParam: 8.0, stacking.folds: 9})
-    assert (copied.getBases()[0].getRegParam(), copied.getMeta().getRegParam(), copied.getFolds()) == (7.0, 8.0, 9)
-    assert (first.getRegParam(), meta.getRegParam(), stacking.getFolds()) == (0.01, 0.0, 2)
-    assert (copied.uid, copied.getPassthrough(), len(copied.getBases())) == (stacking.uid, True, 2)
-    assert linear(meta=None).copy({}).getMeta() is None
-
-
-def test_params_are_explained_and_set(spark):
-    stacking = Stacking(bases=[LinearRegression()], folds=3, seed=4, runDir="d", idCol="i", parallelism=2)
-    assert "folds: parts of the rows; a member is trained without one of them (default: 5, current: 3)" in (
-        stacking.explainParams()
-    )
-    assert [stacking.getFolds(), stacking.getSeed(), stacking.getParallelism(), stacking.getIdCol()] == [3, 4, 2, "i"]
-    again = stacking.setFolds(6).setPassthrough(True).setBases([]).setMeta(None)
-    assert (again.getFolds(), again.getPassthrough(), again.getBases(), again.getMeta()) == (6, True, [], None)
-
-
-def test_columns_of_the_meta_model_are_changed_by_a_map(some):
-    stacking = linear()
-    model = stacking.fit(some)
-    assert model.transform(some, {model.meta.predictionCol: "q"}).columns[-1] == "q"
-    assert model.transform(some).columns[-1] == "prediction"
-    assert (model.uid, len(model.models)) == (stacking.uid, 2)
-
-
-@pytest.mark.slow
-def test_the_same_seed_is_the_same_ensemble(some):
-    bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
-    found = [
-        [row.prediction for row in Stacking(bases=bases, folds=2, seed=seed, idCol="row").fit(rows).transform(some)
-         .select("row", "prediction").orderBy("row").collect()]
-        for seed, rows in ((1, some), (1, some), (2, some))
-    ]  # fmt: skip
-    assert found[0] == found[1]
-    assert found[0] != found[2]
-
-
-def test_rows_are_numbered_where_they_have_no_ids(some):
-    model = linear(idCol=None).fit(some.drop("row"))
-    assert model.transform(some).columns == [*some.columns, "prediction"]
-    assert model.report["rows"] == ROWS
-
-
-# ---- kept, and saved -------------------------------------------------------------------------------------------------
-
-
-def test_models_and_estimators_are_saved(some, tmp_path):
-    stacking = linear(passthrough=True, bases=[torch_base(TorchRegressor, model=nets.column, labelCol="y")])
-    model = stacking.fit(some)
-    stacking.save(str(tmp_path / "estimator"))
-    loaded = Stacking.load(str(tmp_path / "estimator"))
-    assert [each.uid for each in loaded.bases()] == [each.uid for each in stacking.bases()]
-    assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getFolds()) == (stacking.getMeta().uid, True, 2)
-    assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
-    PipelineModel([model]).save(str(tmp_path / "model"))
-    (again,) = PipelineModel.load(str(tmp_path / "model")).stages
-    assert isinstance(again, StackingModel)
-    assert (again.uid, again.level, again.history, again.report) == (
-        *(model.uid, model.level, model.history, model.report),
-    )
-    assert again.transform(some).collect() == model.transform(some).collect()
-
-
-def test_an_estimator_without_a_meta_estimator_is_saved(spark, tmp_path):
-    Stacking(bases=[LinearRegression(), DecisionTreeRegressor()]).save(str(tmp_path / "estimator"))
-    loaded = Stacking.load(str(tmp_path / "estimator"))
-    assert ([type(each) for each in loaded.getBases()], loaded.getMeta()) == (
-        *([LinearRegression, DecisionTreeRegressor], None),
-    )
-
-
-def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
-    class Mended(Failing):
-        """It fails until it is mended, and is known by the same Params."""
-
-        broken = True
-
-        def _fit(self, dataset: DataFrame) -> Any:
-            return super()._fit(dataset) if self.broken else LinearRegression(labelCol="y").fit(dataset)
-
-    def ensemble(**given: Any) -> Stacking:
-        bases = [LinearRegression(labelCol="y"), Mended(1.0, "y")]
-        return linear(**{"bases": bases, "runDir": str(tmp_path / "run")} | given)
-
-    with pytest.raises(SparkdlError, match="member 3"):
-        ensemble().fit(some)
-    Mended.broken = False
-    model = ensemble().fit(some)
-    assert (model.report["trained"], model.report["restored"]) == ([3, 4, 5, 6], [0, 1, 2])
-    again = ensemble().fit(some)
-    assert (again.report["trained"], again.report["restored"]) == ([], list(range(7)))
-    assert again.transform(some).collect() == model.transform(some).collect()
-    with pytest.raises(InvalidInput, match="folds"):
-        ensemble(folds=3).fit(some)
-
-
-def test_other_ids_are_other_rows(some, tmp_path):
-    """A row whose id has changed is in another fold, whose members have seen it."""
-    linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").coalesce(1))
-    with pytest.raises(InvalidInput, match="rows"):
-        linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").orderBy("y"))
-
-
-# ---- what is refused ------------------------------------------------------------------------------------------------
-
-LINEAR = partial(LinearRegression, labelCol="y")
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "no bases": (lambda: {"bases": []}, r"bases is \[\]; expected one estimator at least"),
-    "not given": (dict, r"bases is \[\]; expected one estimator at least"),
-    "kinds": (
-        lambda: {"bases": [LINEAR(), LogisticRegression(labelCol="y")]},
-        r"bases are of several kinds: LinearRegression_\w+ is a regressor, LogisticRegression_\w+ is a classifier",
-    ),
-    "labels": (
-        lambda: {"bases": [LINEAR(), LinearRegression(labelCol="coin")]},
-        r"different label columns: \['y', 'coin'\]; expected the same labelCol",
-    ),
-    "no label": (lambda: {"bases": [LinearRegression()]}, "labelCol of the bases is 'label', which is no column"),
-    "no labels at all": (
-        lambda: {"bases": [torch_base(TorchEstimator, labelCol=None, loss=torch.nn.MSELoss())]},
-        r"labelCol of TorchEstimator_\w+ is None; expected the labels that meta learns from",
-    ),
-    "several labels": (
-        lambda: {"bases": [torch_base(TorchEstimator, labelCol=["y", "coin"], loss=torch.nn.MSELoss())]},
-        r"labelCol is \['y', 'coin'\]; expected a meta estimator of several labels",
-    ),
-    "several labels, one of meta": (
-        lambda: {
-            "bases": [torch_base(TorchEstimator, labelCol=["y", "coin"], loss=torch.nn.MSELoss())],
-            "meta": LinearRegression(),
-        },
-        r"meta is LinearRegression_\w+, which has one label",
-    ),
-    "no predictions": (lambda: {"bases": [StandardScaler(inputCol="x")]}, "StandardScaler, which has no predictionCol"),
-    "meta has another label": (
-        lambda: {"bases": [LINEAR()], "meta": LinearRegression(labelCol="coin")},
-        "labelCol of meta is 'coin' and that of the bases 'y'; expected the same",
-    ),
-    "meta has no label": (
-        lambda: {"bases": [LINEAR()], "meta": StandardScaler(inputCol="x")},
-        r"meta is StandardScaler_\w+, which has no labelCol",
-    ),
-    "meta reads no vector": (
-        lambda: {"bases": [LINEAR()], "meta": Pipeline(stages=[VectorAssembler(inputCols=["x"]), LINEAR()])},
-        r"meta begins with VectorAssembler_\w+, which has no featuresCol and no inputCol",
-    ),
-    "features made by a base": (
-        lambda: {
-            "bases": [Pipeline(stages=[StandardScaler(inputCol="x", outputCol="s"), LINEAR(featuresCol="s")])],
-            "passthrough": True,
-        },
-        r"passthrough=True, but the features \['s'\] of Pipeline_\w+ are no columns",
-    ),
-    "too many folds": (lambda: {"bases": [LINEAR()], "folds": ROWS + 1}, f"there are {ROWS} rows for folds={ROWS + 1}"),
-    "one class": (
-        lambda: {"bases": [LogisticRegression(labelCol="one")]},
-        "all labels in 'one' are 1; expected rows of two classes",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_before_anything_is_trained(data, name, monkeypatch):
-    monkeypatch.setattr("sparkdl.ensembles.stacking.fit_members", lambda *_: pytest.fail("it was trained"))
-    given, message = REFUSED[name]
-    with pytest.raises(InvalidInput, match=message):
-        Stacking(**{"idCol": "row"} | given()).fit(data.withColumn("one", F.lit(1.0)))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"bases": [3]}, r"bases is \[3\]; expected a list of pyspark.ml Estimators"),
-        ({"bases": [], "meta": "best"}, "meta is 'best'; expected a pyspark.ml Estimator"),
-    ],
-)
-def test_what_is_refused_when_it_is_given(spark, given, message):
-    with pytest.raises(InvalidInput, match=message):
-        Stacking(**given)
-    with pytest.raises(InvalidInput, match="expected a list of pyspark"):
-        Stacking(bases=LinearRegression())
-
-
-def test_a_model_that_does_not_predict_is_refused(data):
-    scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
-    with pytest.raises(InvalidInput, match=rf"the model {scaler.uid} of base 0 writes none of probabilityCol"):
-        LevelOne().of(data, [scaler])
 
 
 # ---- real data ------------------------------------------------------------------------------------------------------
