@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.ml import Model
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.spark.columns import named
+from sparkdl.spark.resources import release
 
 SUM = "sparkdl sum"
 TERM = "sparkdl term"
@@ -69,7 +70,7 @@ class Running:
     def look(self, model: Model) -> DataFrame:
         """The rows with their sums, and in ``TERM`` what a member that is not yet among them would add."""
         before, self._held = self._held, _hold(self._with_term(self._frame, model))
-        _release(before)
+        release(before)
         self._frame = self._held.drop(TERM)
         return self._held
 
@@ -96,7 +97,7 @@ class Running:
 
     def close(self) -> None:
         """Let go of the rows."""
-        _release(self._held)
+        release(self._held)
 
     def _with_term(self, frame: DataFrame, model: Model) -> DataFrame:
         term = self._term.of(named(self._term.prediction))
@@ -117,14 +118,14 @@ class Running:
                 frame = _summed(self._with_term(frame, model), weight)
                 if index % _BREATH == 0 or index == len(self._members):
                     before, held = held, _hold(frame)
-                    _release(before)
+                    release(before)
                     frame = held
         except Exception as error:
             if _LOST not in str(error):
                 raise
             _log.warning("more rows were lost while lost ones were computed anew: %s", error)
             return
-        _release(self._held)
+        release(self._held)
         self._held = self._frame = held
 
 
@@ -136,9 +137,3 @@ def _summed(frame: DataFrame, weight: float) -> DataFrame:
 def _hold(frame: DataFrame) -> DataFrame:
     """The rows, computed, without how they were computed."""
     return frame.localCheckpoint()
-
-
-def _release(held: DataFrame) -> None:
-    """Free what executors hold. Spark would do so some time after the JVM has forgotten the rows."""
-    logical: Any = held._jdf.queryExecution().logical()
-    logical.rdd().unpersist(False)

@@ -17,7 +17,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster import Slots
 from sparkdl.errors import ClusterUnavailable, InvalidInput
@@ -250,3 +250,13 @@ class JobWatch:
                 found = tracker.getJobInfo(identity)
                 return found.get() if found.isDefined() else None
         return None
+
+
+def release(held: DataFrame) -> None:
+    """Free the blocks of a DataFrame that ``localCheckpoint`` gave.
+
+    Spark does so by itself some time after the JVM has forgotten it, and has no public call for it; without a JVM to
+    ask that is how it stays.
+    """
+    with suppress(Py4JError, PySparkException, AttributeError):
+        held._jdf.queryExecution().logical().rdd().unpersist(False)

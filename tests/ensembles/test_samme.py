@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.exact import exact_sums
-from sparkdl.ensembles.running import SUM, TERM, _release
+from sparkdl.ensembles.running import SUM, TERM
 from sparkdl.ensembles.samme import WEIGHT, Samme, SammeRounds, classes_of
 from sparkdl.ensembles.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
+from sparkdl.spark.resources import release
 from tests.ensembles.cuts import Cut, frame_of, rows
 from tests.sessions import frame
 
@@ -183,7 +184,7 @@ def test_lost_rows_are_computed_anew_to_the_same_bits(begin, done):
     rounds = begin()
     expected = errors(rounds, MEMBERS[:done])
     before = sorted(map(tuple, rounds.running.frame.select("row", SUM).collect()))
-    _release(rounds.running._held)  # what is left of held rows when their executor is gone: nothing
+    release(rounds.running._held)  # what is left of held rows when their executor is gone: nothing
     row = rounds.running.steadily(lambda: rounds.judge(done, MEMBERS[done])).row
     after = sorted(map(tuple, rounds.running.look(MEMBERS[0]).select("row", SUM).collect()))
     assert len(before) == len(after)
@@ -209,7 +210,7 @@ def test_rows_that_are_lost_every_time_are_given_up(begin):
 
     def step():
         calls.append(1)
-        _release(rounds.running._held)
+        release(rounds.running._held)
         rounds.running.frame.count()
 
     with pytest.raises(Exception, match="CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"):
