@@ -258,16 +258,17 @@ class Counted:
         return nets.Line()
 
 
-def test_a_worker_makes_the_module_once_however_many_tasks_it_gets(spark, tmp_path):
+def test_a_worker_makes_the_module_once_however_many_tasks_it_gets(spark, tmp_path, monkeypatch):
+    # Workers of another environment are workers of their own: those that other tests have left take no part.
+    monkeypatch.setitem(spark.sparkContext.environment, "SPARKDL_TEST", str(tmp_path))
     model = TorchModel(factory=Counted(str(tmp_path / "made")), weights=pack(nets.Line()), kind="regressor")
     model._set(inputCols=["x"])
     data = features().repartition(6, "row").cache()
     (tmp_path / "made").unlink(missing_ok=True)
-    counts = [model.transform(data).where("prediction is not null").count() for _ in range(4)]
-    assert counts == [len(X)] * 4
+    counts = [model.transform(data).where("prediction is not null").count() for _ in range(2)]
+    assert counts == [len(X)] * 2
     pids = (tmp_path / "made").read_text(encoding="utf-8").split()
-    # 24 tasks, on two executors with a worker each, and those that plans with several models have left idle.
-    assert len(pids) == len(set(pids)) < 24
+    assert len(pids) == len(set(pids)) <= 2  # 24 tasks, on two executors with a worker each
 
 
 def test_a_copied_model_scores_the_same(spark):
