@@ -12,6 +12,7 @@ VENV ?= .venv
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+CLASSES := build/classes.jsa
 
 # Somebody's own Spark must not leak in: with their SPARK_HOME, its configuration or its Python path, the demo and the
 # tests would run on another Spark than the one that is pinned.
@@ -35,10 +36,10 @@ demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, pre
 	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data.path build/demo/data/test \
 		--output build/demo/predictions --label label
 
-test: $(INSTALLED) ## the fast tests, in less than 15 minutes and never retried
+test: $(INSTALLED) $(CLASSES) ## the fast tests, in less than 15 minutes and never retried
 	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=840
 
-test-all: $(INSTALLED) ## every test that needs no GPU; failed cluster and chaos tests get one retry
+test-all: $(INSTALLED) $(CLASSES) ## every test that needs no GPU; failed cluster and chaos tests get one retry
 	$(WITH_JAVA) $(BIN)/python tests/retry.py
 
 check: $(INSTALLED) ## style, types, layers and sizes, in less than a minute
@@ -51,6 +52,11 @@ clean: ## remove outputs and caches; the virtual environment stays
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* spark-warehouse
 	rm -rf $(VENV)/lib/python*/site-packages/pyspark/work # what local-cluster executors leave behind
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# Spark's classes, loaded and verified once for all JVMs of the tests.
+$(CLASSES): $(INSTALLED) tests/class_archive.py
+	@echo "writing Spark's classes into $@, which takes a minute"
+	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
 # One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency.
 $(INSTALLED): setup.cfg conf/constraints.txt

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.class_archive import share_classes
 from tests.job_fixtures import jobs, read, refused  # noqa: F401 - fixtures
 from tests.sessions import Finished, drive, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_configure() -> None:
+    """Before any JVM is started."""
+    share_classes()
 
 
 @pytest.hookimpl(tryfirst=True)

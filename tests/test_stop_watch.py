@@ -173,8 +173,9 @@ def request_at(mark: Path) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair():
+    """Two members; those that are lost are replaced."""
     with LocalCluster(2, timeout=60) as cluster:
         yield cluster
 

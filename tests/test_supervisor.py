@@ -157,8 +157,9 @@ def ends(world, part, *, how, rank=1, attempts=1):
     return rows(world, part)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
+    """Two members; those that are lost are replaced."""
     with LocalCluster(2, timeout=60) as cluster:
         yield cluster
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
 
 from sparkdl import factory
 from sparkdl.errors import InvalidInput
@@ -39,13 +38,21 @@ class Kinds:
     instances: bool = False
 
 
-KINDS: dict[str, Kinds] = {
+_KINDS: dict[str, Kinds] = {
     "model": Kinds((nn.Module,)),
     "loss": Kinds((nn.Module,), instances=True),
     "optimizer": Kinds((torch.optim.Optimizer,)),
     "scheduler": Kinds((LRScheduler,)),
-    "metrics": Kinds((Metric,), instances=True),
 }
+
+
+def kinds_of(param: str) -> Kinds:
+    """What the Param of a name may hold."""
+    if param == "metrics":
+        from torchmetrics import Metric  # as long to import as half of torch, and most models have no metrics
+
+        return Kinds((Metric,), instances=True)
+    return _KINDS.get(param, Kinds())
 
 
 def is_plain(value: object) -> bool:
@@ -111,7 +118,7 @@ def same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, Metric):
+    if _is_metric(one):
         return same(one.__getstate__(), other.__getstate__())
     if isinstance(one, nn.Module):
         return same(vars(one), vars(other))
@@ -124,6 +131,11 @@ def same(one: Any, other: Any) -> bool:
     if is_dataclass(one) and not isinstance(one, type):
         return all(same(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))
     return bool(one is other or one == other)
+
+
+def _is_metric(value: object) -> bool:
+    torchmetrics = sys.modules.get("torchmetrics")  # whoever has a metric has imported it
+    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
 
 
 def _describe(value: Any, kinds: Kinds) -> dict[str, Any]:

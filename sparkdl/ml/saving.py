@@ -148,8 +148,7 @@ class Reader(MLReader[Loaded]):
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
             given = {
-                name: objects.resolve(described, objects.KINDS.get(name, objects.Kinds()))
-                for name, described in found["objects"].items()
+                name: objects.resolve(described, objects.kinds_of(name)) for name, described in found["objects"].items()
             }
             if found["pickled"]:
                 self.refuse_pickled(path, found["pickled"])
@@ -381,7 +380,7 @@ def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str,
         if param.name in apart:
             continue
         try:
-            named[param.name] = objects.describe(value, objects.KINDS.get(param.name, objects.Kinds()))
+            named[param.name] = objects.describe(value, objects.kinds_of(param.name))
         except objects.Nameless:
             pickled[param.name] = value
     for param, value in instance._defaultParamMap.items():

@@ -132,8 +132,9 @@ def test_seconds_are_rank_0s(tick):
 STATE = "00001"  # rank 1's shard
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair():
+    """Two members; those that are lost are replaced."""
     with LocalCluster(2, timeout=60) as cluster:
         yield cluster
 

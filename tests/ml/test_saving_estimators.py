@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
-from sparkdl.ml.objects import KINDS, Kinds, Nameless, describe, resolve, same
+from sparkdl.ml.objects import Nameless, describe, kinds_of, resolve, same
 from tests.ml import nets
 from tests.sessions import ROOT, frame
 
@@ -61,7 +61,7 @@ class Odd(nn.MSELoss):
 
 
 def travelled(value, name):
-    kinds = KINDS.get(name, Kinds())
+    kinds = kinds_of(name)
     return resolve(json.loads(json.dumps(describe(value, kinds))), kinds)
 
 
@@ -113,14 +113,14 @@ def test_what_names_and_arguments_make_again(name, value):
 )
 def test_what_they_do_not(name, value):
     with pytest.raises(Nameless):
-        describe(value, KINDS.get(name, Kinds()))
+        describe(value, kinds_of(name))
 
 
 def test_a_metric_that_has_counted_is_not_made_again():
     counted = torchmetrics.MeanMetric()
     counted.update(1.0)
     with pytest.raises(Nameless):
-        describe({"mean": counted}, KINDS["metrics"])
+        describe({"mean": counted}, kinds_of("metrics"))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_metric_that_has_counted_is_not_made_again():
 )
 def test_forged_names_are_refused(name, forged):
     with pytest.raises(InvalidInput, match="a saved Param"):
-        resolve(forged, KINDS.get(name, Kinds()))
+        resolve(forged, kinds_of(name))
 
 
 # ---- estimators ------------------------------------------------------------------------------------------------------
