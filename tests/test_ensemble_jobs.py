@@ -199,9 +199,8 @@ def test_a_bad_value_ends_the_job_before_spark_is_started(run, write, capsys, ki
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_an_ensemble_without_a_class_is_refused(run, tmp_path, capsys):
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"data": {"path": "here"}, "ensemble": {"seed": 3}}))
-    assert run("--config", tmp_path / "job.yaml")[1] == 2
+def test_an_ensemble_without_a_class_is_refused(run, capsys):
+    assert run("--data.path", "here", "--ensemble", "sparkdl.ensembles.params.EnsembleParams")[1] == 2
     assert "ensemble has no class_path; expected sparkdl.Bagging" in capsys.readouterr().err
 
 
