@@ -72,7 +72,8 @@ def main() -> None:
     file, killed = folder / "begun", list[int]()
     file.touch()
     images, labels = load_digits(return_X_y=True)
-    rows = pa.table({"features": pa.array(list((images / 16).astype("float32"))), "label": pa.array(labels)})
+    pixels = pa.array(list((images / 16).astype("float32")))
+    rows = pa.table({"id": pa.array(range(len(labels))), "features": pixels, "label": pa.array(labels)})
     net = TorchClassifier(
         model=partial(nn.Linear, 64, 10),
         optimizer=partial(torch.optim.Adam, lr=0.005),
@@ -80,14 +81,15 @@ def main() -> None:
         hooks=[Begins(str(file))],
     )
     with SparkSession.builder.master("local-cluster[2,1,1024]").appName("recovery").getOrCreate() as spark:
-        data = spark.createDataFrame(rows)
+        data = spark.createDataFrame(rows).repartition(2, "id")
+        bagging = Bagging(base=net, numModels=6, idCol="id", runDir=str(folder / "run"))
         threading.Thread(target=kill, args=(file, killed), daemon=True).start()
-        first = Bagging(base=net, numModels=6, runDir=str(folder / "run")).fit(data)
+        first = bagging.fit(data)
         lines = begun(file)
         table(lines, killed)
         print(f"six members, one executor killed: {len(first.models)} models, {len(lines) - 6} begun twice")
 
-        second = Bagging(base=net, numModels=8, runDir=str(folder / "run")).fit(data)
+        second = bagging.setNumModels(8).fit(data)
     print(f"eight members: trained {second.report['trained']}, finished before {second.report['restored']}")
     print(f"begun since: {sorted(member for member, _ in begun(file)[len(lines) :])}")
 
