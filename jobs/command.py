@@ -25,14 +25,22 @@ from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_typ
 from jsonargparse import ArgumentParser, Namespace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.ml import Pipeline
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.param import Params
+from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, NumericType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from sparkdl import Bagging
+from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
 from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
+from sparkdl.spark.columns import named
 from sparkdl.stopping import TERMINATED, stop_requested, stoppable
 
 _SPEC = {"class_path", "init_args"}
@@ -61,6 +69,7 @@ class Data:
         schema: of path; columns and types as in CREATE TABLE, for example "x double, label int". Without it Spark
             takes the file's own, or for csv strings unless options has inferSchema.
         options: the reader's options, for example {header: true} for csv.
+        vectors: columns of arrays of numbers that are made vectors, as estimators of pyspark.ml read them.
 
     Raises:
         InvalidInput: there is another number of places than one, or a setting that its place does not heed.
@@ -72,6 +81,7 @@ class Data:
     format: str = "parquet"
     schema: str | None = None
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    vectors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         given = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
@@ -87,7 +97,21 @@ class Data:
                 raise InvalidInput(f"rows are read from a {given[0]}, which takes no {name}; leave it out.")
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows, not read before they are needed."""
+        """The rows, not read before they are needed.
+
+        Raises:
+            InvalidInput: a column that is to be a vector is not there, or no array of numbers.
+        """
+        rows = self._rows(spark)
+        for name in self.vectors:
+            kind = rows.schema[name].dataType if name in rows.columns else None
+            if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
+                found = "not there" if kind is None else f"of type {kind.simpleString()}"
+                raise InvalidInput(f"vectors names {name!r}, which is {found}; expected a column of arrays of numbers.")
+            rows = rows.withColumn(name, array_to_vector(named(name).cast("array<double>")))
+        return rows
+
+    def _rows(self, spark: SparkSession) -> DataFrame:
         if self.query is not None:
             return spark.sql(self.query)
         reader = spark.read.options(**self.options)
@@ -171,22 +195,18 @@ class Parser(ArgumentParser):
         Raises:
             InvalidInput: a class does not take what it is given.
         """
-        model = config.get("estimator.init_args.model")
-        if isinstance(model, Namespace) and not inspect.isclass(function := resolve_name(model.class_path)):
-            arguments = Parser()
-            arguments.add_function_arguments(function)
-            given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
-            config["estimator.init_args.model"] = partial(function, **given)
+        _make_functions(config)
+        making = _Making()
         try:
-            made = self.instantiate(config, instantiators=[(_make_estimator, GangEstimator, True)])
+            made = self.instantiate(config, instantiators=[(making, Params, True)])
         except ValueError as error:  # what jsonargparse makes of our own, of a class that something may be or not
-            raise InvalidInput(str(error)) from error
+            raise making.refused or InvalidInput(str(error)) from error
         return {name: value for name, value in vars(made).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
         """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
         types = _protocols(theclass)
-        types |= _estimator_types() if issubclass(theclass, GangEstimator) else {}
+        types |= _open_types(theclass)
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
         prefix = f"{nested_key}." if nested_key else ""
@@ -225,10 +245,56 @@ def _nearest(key: str, known: Set[str]) -> str:
     return f"unknown key {key!r}; {meant}"
 
 
-def _make_estimator(kind: type[GangEstimator], **arguments: Any) -> GangEstimator:
+def _make_functions(value: Any) -> None:
+    """Make partials of models that are functions, wherever there are estimators in a configuration."""
+    if isinstance(value, list):
+        for each in value:
+            _make_functions(each)
+    if not isinstance(value, Namespace):
+        return
+    for each in vars(value).values():
+        _make_functions(each)
+    model = value.get("model")
+    if not isinstance(model, Namespace) or "class_path" not in model:
+        return
+    function = resolve_name(model.class_path)
+    if inspect.isclass(function):
+        return
+    arguments = Parser()
+    arguments.add_function_arguments(function)
+    value["model"] = partial(function, **(vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}))
+
+
+@dataclass
+class _Making:
+    """Makes what has Params.
+
+    Attributes:
+        refused: the first mistake; jsonargparse tells of one in a class that something may be or not in its own words.
+    """
+
+    refused: InvalidInput | None = None
+
+    def __call__(self, kind: type[Params], **arguments: Any) -> Params:
+        """An estimator, or what else a configuration names."""
+        try:
+            return _make(kind, arguments)
+        except InvalidInput as error:
+            self.refused = self.refused or error
+            raise
+
+
+def _make(kind: type[Params], arguments: dict[str, Any]) -> Params:
     if kind is GangEstimator:
         raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
-    return kind(**{name: _plain(value) for name, value in arguments.items()})
+    if kind is EnsembleParams:
+        raise InvalidInput("ensemble has no class_path; expected sparkdl.Bagging, Boosting, Stacking or BestOf.")
+    if issubclass(kind, GangEstimator):
+        return kind(**{name: _plain(value) for name, value in arguments.items()})
+    if issubclass(kind, JavaWrapper):
+        # It makes an object in the JVM at once. The job goes on with this session; one that needs none begins none.
+        SparkSession.builder.getOrCreate()
+    return kind(**arguments)
 
 
 def _plain(value: Any) -> Any:
@@ -236,11 +302,17 @@ def _plain(value: Any) -> Any:
     return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
 
 
-def _estimator_types() -> dict[str, Any]:
-    """What an estimator's arguments are in a configuration.
+def _open_types(kind: type) -> dict[str, Any]:
+    """What arguments are in a configuration whose annotations leave it open.
 
-    Their annotations leave open what is a factory, to be called on the members, and what is made here.
+    Of an estimator of ours they leave open what is a factory, to be called on the members, and what is made here.
     """
+    if issubclass(kind, Pipeline):
+        return {"stages": list[Params]}
+    if issubclass(kind, Bagging):
+        return {"featureSubset": int | float | str | None}  # the first that takes it: 8 is a number, and no share
+    if not issubclass(kind, GangEstimator):
+        return {}
     from torchmetrics import Metric  # two seconds, which a job without an estimator can spare itself
 
     return {
@@ -269,13 +341,18 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _protocols(kind: type) -> dict[str, Any]:
-    """The arguments of a class whose types are protocols, and what takes any class with their methods."""
+    """The arguments of a class whose types are protocols or generic estimators, and what takes any class like them."""
     return {name: _opened(hint) for name, hint in _hints(kind).items() if _opened(hint) != hint}
 
 
 def _opened(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return Union[tuple(_opened(one) for one in get_args(hint))]  # noqa: UP007 - one that is made at run time
+    origin = get_origin(hint)
+    if inspect.isclass(origin) and issubclass(origin, Params):
+        return origin
+    if origin is Sequence and _opened(get_args(hint)[0]) != get_args(hint)[0]:
+        return list[_opened(get_args(hint)[0])]  # type: ignore[misc] - one that is made at run time
     return _without_annotations(hint) if getattr(hint, "_is_protocol", False) else hint
 
 

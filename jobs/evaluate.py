@@ -14,10 +14,11 @@ import sys
 from math import isfinite
 
 import metrics
+import saved
 from command import Data, main
 from pyspark.sql import SparkSession
 
-from sparkdl import TorchModel, files
+from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.resources import qualified
 
@@ -33,7 +34,7 @@ def evaluate(
     """Say how good a saved model is on rows that have labels.
 
     Args:
-        model: where the model was saved.
+        model: where the model was saved: of an estimator, or of an ensemble.
         data: the rows; those whose label is null are left out.
         label: the column of the true classes or values.
         output: the file that the figures are written to as JSON; nowhere if not given.
@@ -43,7 +44,7 @@ def evaluate(
         place = None if output is None else qualified(spark, output)
         if place is not None and not overwrite and files.exists(place):
             raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
-        trained = TorchModel.load(model)
+        trained = saved.load(spark, model)
         rows = data.read(spark)
         metrics.check_label(rows, label)
         measured = metrics.measure(trained, trained.transform(rows), label)

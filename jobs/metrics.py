@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.ml import Model
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
+from saved import output
 
-from sparkdl import TorchModel
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import named
 
@@ -106,14 +107,14 @@ class Numbers:
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
 
-def known(model: TorchModel, predictions: DataFrame, label: str) -> DataFrame:
+def known(model: Model, predictions: DataFrame, label: str) -> DataFrame:
     """The predictions of rows that have a label.
 
     Raises:
         InvalidInput: there is no such label, or labels or predictions are not numbers.
     """
     check_label(predictions, label)
-    column = model.getPredictionCol()
+    column = _prediction(model)
     if not isinstance(predictions.schema[column].dataType, NumericType):
         raise InvalidInput(f"{column} is the model's raw output, which cannot be compared with {label}.")
     return predictions.where(named(label).isNotNull())
@@ -128,12 +129,12 @@ def check_label(rows: DataFrame, label: str) -> None:
         raise InvalidInput(f"the label {label} is of type {kind.simpleString()}; expected numbers.")
 
 
-def classifies(model: TorchModel, predictions: DataFrame) -> bool:
+def classifies(model: Model, predictions: DataFrame) -> bool:
     """Whether the model is a classifier, by the columns that it has added."""
-    return bool({model.getProbabilityCol(), model.getRawPredictionCol()} & set(predictions.columns))
+    return bool({output(model, "probabilityCol"), output(model, "rawPredictionCol")} & set(predictions.columns))
 
 
-def measure(model: TorchModel, predictions: DataFrame, label: str) -> Classes | Numbers:
+def measure(model: Model, predictions: DataFrame, label: str) -> Classes | Numbers:
     """Every figure of the model's kind, of the rows that have a label.
 
     Raises:
@@ -146,19 +147,19 @@ def measure(model: TorchModel, predictions: DataFrame, label: str) -> Classes | 
     return measured
 
 
-def count(model: TorchModel, rows: DataFrame, label: str) -> Counts:
+def count(model: Model, rows: DataFrame, label: str) -> Counts:
     """Rows of each (label, prediction)."""
-    pairs = rows.groupBy(_class(label), _class(model.getPredictionCol())).count().collect()
+    pairs = rows.groupBy(_class(label), _class(_prediction(model))).count().collect()
     return {(true, predicted): number for true, predicted, number in pairs}
 
 
-def _classes(model: TorchModel, rows: DataFrame, label: str) -> Classes:
-    probability = model.getProbabilityCol()
-    if probability not in rows.columns:
+def _classes(model: Model, rows: DataFrame, label: str) -> Classes:
+    probability = output(model, "probabilityCol")
+    if probability is None or probability not in rows.columns:
         return Classes(count(model, rows, label))
     kept = rows.select(
         _class(label).alias("label"),
-        _class(model.getPredictionCol()).alias("prediction"),
+        _class(_prediction(model)).alias("prediction"),
         named(probability).alias("probability"),
     ).persist()  # there are two passes over it, and the model is the dear part
     try:
@@ -181,9 +182,9 @@ def _auc(rows: DataFrame) -> float | None:
     return float(evaluator.evaluate(labelled))
 
 
-def _numbers(model: TorchModel, rows: DataFrame, label: str) -> Numbers:
+def _numbers(model: Model, rows: DataFrame, label: str) -> Numbers:
     true = named(label).cast("double")
-    error = named(model.getPredictionCol()) - true
+    error = named(_prediction(model)) - true
     wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
     number, squared, absolute, spread = rows.agg(*wanted).first()
     if not number:
@@ -213,6 +214,10 @@ def right(counts: Counts) -> int:
 def classes(counts: Counts) -> list[int]:
     """The classes that are a label or a prediction of some row."""
     return sorted({one for pair in counts for one in pair})
+
+
+def _prediction(model: Model) -> str:
+    return str(output(model, "predictionCol"))
 
 
 def _class(name: str) -> Any:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 
 import metrics
+import saved
 from command import Data, main
 from pyspark.sql import SparkSession
 
-from sparkdl import TorchModel
 from sparkdl.errors import InvalidInput
 
 
@@ -28,7 +28,7 @@ def predict(
     """Predict with a saved model.
 
     Args:
-        model: where the model was saved.
+        model: where the model was saved: of an estimator, or of an ensemble.
         data: the rows.
         output: where the rows and their predictions are written, as Parquet; nowhere if not given.
         overwrite: replace what is at output.
@@ -37,7 +37,7 @@ def predict(
     if output is None and label is None:
         raise InvalidInput("there is nothing to do: give output, label or both.")
     with SparkSession.builder.getOrCreate() as spark:
-        trained = TorchModel.load(model)
+        trained = saved.load(spark, model)
         rows = data.read(spark)
         if label is not None:
             metrics.check_label(rows, label)

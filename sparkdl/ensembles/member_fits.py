@@ -25,6 +25,7 @@ from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.slicing import sliced
 from sparkdl.spark.columns import named as called
+from sparkdl.stopping import stop_requested, stopped
 
 _COPIES, _WEIGHT = "sparkdl copies", "sparkdl weight"
 
@@ -119,6 +120,8 @@ def _restored(member: Member, kept: Kept) -> Fitted | None:
 
 def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     start = time.monotonic()
+    if stop_requested() is not None:
+        return Fitted(error=stopped("had not begun"))
     try:
         estimator, frame = drawn(member, rows)
         if member.features is not None:

@@ -35,7 +35,7 @@ from sparkdl.spark.cluster import SparkCluster
 
 # What only a gang has, or a fit of its own.
 _UNUSED = (
-    *("slotWait", "maxRestarts", "minWorkers", "elasticWait", "allowPlaintext", "checkpointEvery", "runDir"),
+    *("slotWait", "maxRestarts", "minWorkers", "elasticWait", "checkpointEvery", "runDir"),
     *("maxRounds", "timeBudget"),
 )
 
@@ -52,7 +52,7 @@ def fit_in_tasks(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         InvalidInput: the rows cannot be used, or a member refused them.
         SparkdlError: a member failed.
     """
-    with _packed(members[0], rows) as jobs:
+    with _packed(members, rows) as jobs:
         return _fitted(members, jobs, plan, whole=True)
 
 
@@ -68,7 +68,7 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
         InvalidInput: the rows cannot be used, or a member refused them.
         SparkdlError: a member failed.
     """
-    with _packed(make(0), rows) as jobs:
+    with _packed([make(0)], rows) as jobs:
         empty = [index for index, count in enumerate(jobs.parts) if not count]
         if empty:
             warnings.warn(
@@ -80,9 +80,12 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
 
 
 @contextmanager
-def _packed(member: Member, rows: Rows) -> Iterator[Jobs]:
-    columns = replace(_torch(member).read_columns(), row_id=Column(rows.row_id, "int64"))
-    with SparkCluster(rows.frame.sparkSession, 1).map_reduce(rows.frame, columns, shuffle=False) as jobs:
+def _packed(members: Sequence[Member], rows: Rows) -> Iterator[Jobs]:
+    """The rows, which all members read the same columns of."""
+    columns = replace(_torch(members[0]).read_columns(), row_id=Column(rows.row_id, "int64"))
+    plaintext = all(_torch(member).getAllowPlaintext() for member in members)
+    cluster = SparkCluster(rows.frame.sparkSession, 1, allow_plaintext=plaintext)
+    with cluster.map_reduce(rows.frame, columns, shuffle=False) as jobs:
         yield jobs
 
 
