@@ -25,6 +25,7 @@ from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.slicing import sliced
 from sparkdl.spark.columns import named as called
+from sparkdl.stopping import stop_requested, stopped
 
 _COPIES, _WEIGHT = "sparkdl copies", "sparkdl weight"
 
@@ -60,6 +61,7 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
     Raises:
         InvalidInput: a member was given what it cannot use; the message names it.
+        Stopped: the process was asked to stop; fits that had begun by then have ended.
         SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
     """
     found = {} if plan.kept is None else _restored(members, plan.kept)
@@ -120,6 +122,8 @@ def _restored(members: Sequence[Member], kept: Kept) -> dict[int, Fitted]:
 def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     start = time.monotonic()
     try:
+        if stop_requested() is not None:
+            raise stopped("had not begun with this member")
         estimator, frame = drawn(member, rows)
         if member.features is not None:
             estimator = sliced(estimator, member.features)
