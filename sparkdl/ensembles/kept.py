@@ -3,7 +3,8 @@
     <runDir>/ensemble.json             whose members they are: configuration and rows
     <runDir>/members/member-00005      of a task: its weights, history and report, written by the task itself
     <runDir>/members/model-00005/      of a fit of the driver: the saved model, see ``kept_models.py``
-    <runDir>/members/driver-<token>    while members train: by it a task knows that it sees the driver's directory
+    <runDir>/members/driver-<token>    while members train: by it a task knows that it sees the driver's directory, and
+                                       that no other driver has begun since: of two, the one that began later keeps
 
 Each comes into its place whole. Two tasks that train the same member write the same bits. What is there is no
 executable and holds no pickle that would be loaded: see ``sparkdl.state`` and ``kept_models.py``.
@@ -22,7 +23,7 @@ from typing import Any
 from pyspark.ml import Model
 
 from sparkdl.ensembles.kept_models import load_model, read_record, save_model
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import Fenced, InvalidInput, SparkdlError
 from sparkdl.files import Folder, absolute, join
 from sparkdl.state import pack_pieces, unpack_state
 
@@ -121,13 +122,25 @@ class Kept:
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
+            Fenced: another driver has begun after this one.
         """
         if not self._members.exists(_TOKEN + self.token):
-            raise InvalidInput(
-                f"the directory {self._folder.path} is not the driver's on this host, and finished members are kept "
-                "there; set runDir to one that all hosts share, such as hdfs:// or s3://."
-            )
+            raise self._without_token()
         self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
+
+    def _without_token(self) -> SparkdlError:
+        """Why the token is not there: as a rule whose directory it is says who took it away."""
+        path = self._folder.path
+        if self._folder.exists(_ENSEMBLE):
+            return Fenced(
+                f"another fit has begun to keep members in {path}: let it end, and then fit again, which trains only "
+                f"what is missing. (Or {path} is left from another fit on this host, and is not the driver's: then set "
+                "runDir to one that all hosts share.)"
+            )
+        return InvalidInput(
+            f"the directory {path} is not the driver's on this host, and finished members are kept there; set runDir "
+            "to one that all hosts share, such as hdfs:// or s3://."
+        )
 
     def load(self, index: int) -> Model | None:
         """The model that a fit of the driver has left; None where there is none, or with a warning if damaged."""

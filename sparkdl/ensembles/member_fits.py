@@ -61,6 +61,7 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
     Raises:
         InvalidInput: a member was given what it cannot use; the message names it.
+        Stopped: the process was asked to stop; fits that had begun by then have ended.
         SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
     """
     found: dict[int, Fitted] = {}
@@ -123,6 +124,8 @@ def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     if stop_requested() is not None:
         return Fitted(error=stopped("had not begun"))
     try:
+        if stop_requested() is not None:
+            raise stopped("had not begun with this member")
         estimator, frame = drawn(member, rows)
         if member.features is not None:
             estimator = sliced(estimator, member.features)

@@ -10,12 +10,17 @@ import torch
 
 from sparkdl.ensembles.draws import Draw
 from sparkdl.ensembles.kept import Kept
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part, numbers
 from sparkdl.map_reduce import Tensors
 from sparkdl.train import Training, train
 from sparkdl.world import World
+
+BREATH = 1.0
+"""Seconds between two tries to keep a member."""
+
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,15 @@ class MemberWork:
     kept: Kept | None
 
     def map(self, index: Any, part: Part) -> tuple[Tensors, Any]:
-        """Train a member, unless it is finished; the note says which, and has the member if it is not kept."""
+        """Train a member, unless it is finished; the note has the member if it is not kept.
+
+        The note says that it was trained where an earlier attempt of this task has finished it, too.
+        """
         rows = str(fingerprint(part)) if part.count > 1 else None  # of members of a part alone
         found = None if self.kept is None else self.kept.read(index)
         if found is not None:
             _check_rows(found["rows"], rows, index)
-            return {}, {"trained": False, "state": None}
+            return {}, {"trained": self.kept is not None and found["fit"] == self.kept.token, "state": None}
         start = time.monotonic()
         trained = train(World(), _alone(drawn(part, self.draws[index])), self.trainings[index])
         state = {
@@ -47,10 +55,11 @@ class MemberWork:
             "report": trained.report,
             "seconds": time.monotonic() - start,
             "rows": rows,
+            "fit": None if self.kept is None else self.kept.token,  # the one in which it was trained
         }
         if self.kept is None:
             return {}, {"trained": True, "state": state}
-        self.kept.write(index, state)
+        _keep(self.kept, index, state)
         return {}, {"trained": True, "state": None}
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
@@ -77,6 +86,22 @@ def drawn(part: Part, draw: Draw) -> Part:
 
 def _alone(part: Part) -> Part:
     return replace(part, index=0, count=1, parts=(part.rows,))
+
+
+def _keep(kept: Kept, index: int, state: dict[str, Any]) -> None:
+    """Keep a member; what a disk or a network refuses is tried again, for to fail would cost the training.
+
+    Raises:
+        MemberFailed: it is refused every time. An OSError would end the other members with this one.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            kept.write(index, state)
+            return
+        except OSError as error:
+            if not left:
+                raise MemberFailed(f"it is trained, but cannot be kept: {type(error).__name__}: {error}") from error
+        time.sleep(BREATH)
 
 
 def _check_rows(before: str | None, now: str | None, index: int) -> None:

@@ -74,6 +74,11 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+def rows_in(block: bytes | memoryview) -> int:
+    """How many rows a block has."""
+    return int(_header(block)[0]["rows"])
+
+
 def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", block[:8])
     return json.loads(bytes(block[8 : 8 + length])), 8 + length

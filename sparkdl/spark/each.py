@@ -7,6 +7,7 @@ is shuffled, and the driver sees no row. It is one ordinary job: what is lost is
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from pyspark import RDD, SparkContext, StorageLevel, TaskContext
 from pyspark.errors import PySparkException
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
-from sparkdl.feed.blocks import Store, empty_part
+from sparkdl.feed.blocks import Store, empty_part, rows_in
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.fingerprint import Fingerprint, total
@@ -34,6 +35,8 @@ from sparkdl.stopping import POLL, stop_requested, stopped
 Found = tuple[int, str, bytes]
 """Index, the place where rows were written, and the packed ``Mapped``."""
 
+_SMALL = 1 << 14  # bytes of a result that comes to the driver as soon as its task ends, and no executor can lose
+
 
 @dataclass(frozen=True)
 class EachTask:
@@ -47,6 +50,7 @@ class EachTask:
         fingerprints: of every part's rows, as they were when they were packed.
         layout: of columns, for parts without rows.
         indices: what each partition is to be: of tasks with all rows in their order, of parts themselves.
+        attempts: as often as Spark tries a task before it gives all of them up.
     """
 
     work: Sent
@@ -56,17 +60,18 @@ class EachTask:
     fingerprints: tuple[str, ...]
     layout: Mapping[str, Layout]
     indices: tuple[int, ...]
+    attempts: int
 
     def whole(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
         """Map all rows, whose blocks come."""
         spare_imports()
         number = len(self.parts)  # all of them lie beside the parts, as one more
-        store = store_of(self.key, number)
+        store, blocks = store_of(self.key, number), complete(rows, sum(self.parts))
         if not store.has(number):
             with store.writing(number) as append:
-                for row in rows:
+                for row in blocks:
                     append(row.payload)
-        for _ in rows:
+        for _ in blocks:
             continue
         part = store.open(number, self.columns, self.parts, self.layout)
         wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
@@ -83,11 +88,12 @@ class EachTask:
                 continue
             return
         store, known = store_of(self.key, partition), (self.columns, self.parts, self.layout)
+        blocks = complete(rows, self.parts[partition])
         if self.parts[partition] and not store.has(partition):
             with store.writing(partition) as append:
-                for row in rows:
+                for row in blocks:
                     append(row.payload)
-        for _ in rows:
+        for _ in blocks:
             continue
         part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
         position = self.indices.index(partition)
@@ -102,11 +108,32 @@ class EachTask:
         try:
             index = self.indices[position]
             return mapped(received(self.work), index, part, index=index)
+        except OSError as error:
+            if context is None or context.attemptNumber() + 1 < self.attempts:
+                raise
+            return Mapped.of_error(self.indices[position], error)  # raised, it would end the other tasks as well
         finally:
             torch.set_num_threads(before)
 
     def _found(self, position: int, store: Store, mapped: Mapped) -> Found:
         return self.indices[position], place(store), mapped.packed()
+
+
+def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Packed blocks, which have so many rows.
+
+    A task whose input fails, as where an executor went that had it, has failed; but pyspark's worker takes that for the
+    end of the input, and would train on what came until then, or leave that on the disk as if it were all.
+
+    Raises:
+        EOFError: they end before.
+    """
+    seen = 0
+    for row in blocks:
+        seen += rows_in(row.payload)
+        yield row
+    if seen != rows:
+        raise EOFError(f"{seen} of {rows} rows came before the input ended")
 
 
 def _alone(part: Part) -> Part:
@@ -119,7 +146,7 @@ def _alone(part: Part) -> Part:
 
 
 def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: bool) -> Iterator[Found]:
-    """Run the tasks, all of them as one job, and then fetch what came of one after the other.
+    """Run the tasks, all of them as one job, and then fetch what came of one after the other, where it is large.
 
     Raises:
         MemberLost: Spark gave up.
@@ -135,9 +162,10 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
     rows.persist(StorageLevel.DISK_ONLY)  # the driver takes one at a time, and nothing is run again for that
     try:
         with _cancelled_by_stop(context, task.key):
-            partitions = {index: where for where, index in rows.mapPartitionsWithIndex(_where).collect()}
+            told = {index: (where, found) for where, index, found in rows.mapPartitionsWithIndex(_where).collect()}
         for index in task.indices:
-            yield from context.runJob(rows, list, [partitions[index]])
+            where, found = told[index]
+            yield from context.runJob(rows, list, [where]) if found is None else [found]
     except (PySparkException, Py4JError) as error:
         if stop_requested() is not None:
             raise stopped("its tasks were cancelled, but for what finished ones have kept") from error
@@ -147,8 +175,18 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
             rows.unpersist()
 
 
-def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int]]:
-    return ((partition, index) for index, _, _ in found)
+def attempts(context: SparkContext) -> int:
+    """As often as Spark tries a task."""
+    master = context.master or ""
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        found = re.fullmatch(r"local\[[^,]+, *(\d+)\]", master)
+        return int(found[1]) if found else 1
+    return int(context.getConf().get("spark.task.maxFailures", "4") or 4)
+
+
+def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int, Found | None]]:
+    """Where a result is, and the result if it is small."""
+    return ((partition, each[0], each if len(each[2]) <= _SMALL else None) for each in found)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
-from sparkdl.spark.each import EachTask, run_each
+from sparkdl.spark.each import EachTask, attempts, run_each
 from sparkdl.spark.messages import first_lines
 from sparkdl.spark.resources import find_slots
 from sparkdl.spark.round_results import Results, assembled
@@ -66,7 +66,8 @@ def spark_jobs(
         spark: the session.
         data: the rows.
         columns: what becomes what.
-        parts: into how many parts they are dealt out; None leaves them in their partitions.
+        parts: into how many parts they are dealt out; None leaves them in their partitions, and keeps two copies of
+            what is packed.
         size: tasks that reduce, at least.
     """
     if not hasattr(data, "mapInArrow"):
@@ -76,7 +77,7 @@ def spark_jobs(
         key = wanted.client or wanted.row_id
         assert key is not None
         frame = frame.repartition(parts, named(key.name))
-    jobs = SparkJobs(spark, frame, wanted, size)
+    jobs = SparkJobs(spark, frame, wanted, size, copies=2 if parts is None else 1)
     try:
         jobs.look()
         yield jobs
@@ -92,10 +93,14 @@ class SparkJobs:
         frame: the rows, in partitions that become the parts.
         columns: what becomes what.
         size: tasks that reduce, at least.
+        copies: of what is packed, 1 or 2, on different executors. With one copy, what an executor has packed goes with
+            it and is computed again; where shuffled rows have gone with it, Spark then runs the whole stage again, with
+            tasks that run on other executors and may take long.
     """
 
-    def __init__(self, spark: SparkSession, frame: DataFrame, columns: Columns, size: int) -> None:
+    def __init__(self, spark: SparkSession, frame: DataFrame, columns: Columns, size: int, *, copies: int = 1) -> None:
         self.parts: tuple[int, ...] = ()
+        self._level = StorageLevel.DISK_ONLY_2 if copies == 2 else StorageLevel.DISK_ONLY
         self._spark, self._columns, self._size = spark, columns, size
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
@@ -116,7 +121,7 @@ class SparkJobs:
         """
         # On disk: they are read again only when an executor has no files of a part, or has gone. An RDD, since Spark
         # writes one of bytes as it comes, but of a DataFrame's batches it would hold a hundred in memory.
-        self._packed = self._keep(self._blocks.rdd, StorageLevel.DISK_ONLY)
+        self._packed = self._keep(self._blocks.rdd, self._level)
         self._triggers = self._keep(self._packed.mapPartitions(heads), StorageLevel.MEMORY_AND_DISK)
         found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
@@ -184,6 +189,7 @@ class SparkJobs:
             self._fingerprints,
             layout=self._layout,
             indices=tuple(indices),
+            attempts=attempts(self._spark.sparkContext),
         )
         for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
             self._places.add(where)

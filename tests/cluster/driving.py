@@ -161,6 +161,10 @@ class Driver:
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.output}") from None
 
+    def code(self, timeout: float = LONG) -> int:
+        """With what it ends, of its own accord."""
+        return self._process.wait(timeout)
+
     def end(self, timeout: float = LONG) -> None:
         """Let it stop its session and come to its end."""
         assert self._process.stdin is not None

@@ -145,6 +145,11 @@ class Standalone:
         if self._driver is not None:
             self._settle()
 
+    def kill_executor(self, host: Host) -> None:
+        """SIGKILL for the executor on a host; Spark starts another one."""
+        (pid,) = self._executors(host)
+        os.kill(pid, signal.SIGKILL)
+
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
         return self._daemons[host.name].pid

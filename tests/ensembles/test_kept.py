@@ -20,7 +20,7 @@ from torch import nn
 from sparkdl import TorchModel, files
 from sparkdl.ensembles import kept_models
 from sparkdl.ensembles.kept import Kept
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.weights import pack
 from tests.faults.damage import flip, tear
 from tests.ml import nets
@@ -108,14 +108,20 @@ def test_two_tasks_that_write_the_same_member_write_the_same_bits(tmp_path):
 
 
 def test_a_directory_that_is_not_the_drivers_is_refused(tmp_path):
-    other = Kept(str(tmp_path))
-    kept = begun(tmp_path)
     with pytest.raises(InvalidInput, match=r"not the driver's on this host.*set runDir to one that all hosts share"):
-        other.write(0, STATE)
-    kept.end()
-    with pytest.raises(InvalidInput, match="not the driver's on this host"):
-        kept.write(0, STATE)
-    assert kept.read(0) is None
+        Kept(str(tmp_path)).write(0, STATE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_driver_that_is_not_the_last_to_begin_keeps_nothing(tmp_path):
+    first, second = begun(tmp_path), begun(tmp_path)
+    with pytest.raises(Fenced, match="another fit has begun to keep members in"):
+        first.write(0, STATE)
+    second.end()
+    for ended in (first, second):
+        with pytest.raises(Fenced, match="another fit has begun to keep members in"):
+            ended.write(0, STATE)
+    assert second.read(0) is None
 
 
 def test_a_driver_takes_away_what_others_left(tmp_path):

@@ -23,6 +23,7 @@ from sparkdl.ensembles.member import Member, Plan, Rows
 from sparkdl.ensembles.member_fits import drawn, fit_on_driver, takes_weights
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, Stopped
 from sparkdl.spark.columns import ROW_ID, named
+from sparkdl.stopping import forget_stop, request_stop
 from tests.ensembles.counting import Counting, CountingModel, Weightless
 
 COUNT = 240
@@ -212,6 +213,21 @@ def test_the_same_fit_again_trains_only_what_is_missing(parallelism, numbers, co
     assert Counting.calls == {}
     assert (once_more.trained, once_more.restored) == ([], list(range(5)))
     assert once_more.seconds == found.seconds
+
+
+def test_no_member_begins_after_a_request_to_stop(numbers, counting, tmp_path):
+    """A fit that has begun ends, and its member is kept."""
+    plan = Plan(Kept(str(tmp_path)))
+    plan.kept.begin({})
+    counting(lambda seed: request_stop("somebody asked") if seed == 101 else None)
+    try:
+        with pytest.raises(Stopped, match=r"member 2: .*somebody asked.* not begun .* 2 of 5 members are finished"):
+            fit_on_driver(five(), numbers, plan)
+    finally:
+        forget_stop()
+    assert sorted(Counting.calls) == [100, 101]
+    counting(failing())
+    assert fit_on_driver(five(), numbers, plan).restored == [0, 1]
 
 
 def test_without_a_directory_nothing_is_kept(numbers, counting):

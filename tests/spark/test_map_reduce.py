@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from pyspark import SparkContext
 from pyspark.sql import Row
 
 from sparkdl.errors import InvalidInput, MemberFailed
@@ -23,15 +25,29 @@ from sparkdl.spark.round_tasks import drop
 from tests.contracts.map_reduce_contract import (
     ARRAYS,
     COLUMNS,
+    DiesAt,
     LossContract,
     MapReduceContract,
     Marked,
     Raises,
     Sums,
+    Whole,
 )
 from tests.sessions import frame
 
 pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True)
+class RefusedAt(DiesAt):
+    """The operating system refuses something in one task."""
+
+    def map(self, state: Any, part: Any) -> Any:
+        before = len(list(Path(self.marks).glob(f"{state}-*")))
+        if state == self.index and before < self.times:
+            Path(self.marks, f"{state}-{before}").touch()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().map(state, part)
 
 
 class TestSpark(MapReduceContract, LossContract):
@@ -43,6 +59,29 @@ class TestSpark(MapReduceContract, LossContract):
 
     def make_data(self, arrays):
         return frame(arrays)
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("times", [1, 100])
+    def test_a_task_that_the_system_refuses_does_not_end_the_others(self, jobs, tmp_path, times):
+        """What it refuses once is tried again, and what it refuses every time is an error of that task alone."""
+        work = RefusedAt(marks=str(tmp_path), index=1, times=times)
+        one, other, last = jobs.each(work, [0, 1, 2], whole=True)
+        assert (one.trouble, last.trouble) == (None, None)
+        assert sorted(mark.name for mark in tmp_path.iterdir()) == ["0-0", "1-0", "1-1", "2-0"]
+        if times == 1:
+            assert other.trouble is None
+            return
+        with pytest.raises(MemberFailed, match=r"member 1: OSError: .*No space left on device"):
+            raise other.error("member 1")
+
+    @pytest.mark.parametrize("large", [0, 10_000])
+    def test_small_results_come_at_once(self, jobs, monkeypatch, large):
+        fetched: list[int] = []
+        plain = SparkContext.runJob
+        monkeypatch.setattr(SparkContext, "runJob", lambda *given: (fetched.append(given[3]), plain(*given))[1])
+        found = list(jobs.each(Whole(large=large), [3, 1, 2], whole=True))
+        assert [(one.index, one.note["given"]) for one in found] == [(3, 3), (1, 1), (2, 2)]
+        assert len(fetched) == (3 if large else 0)
 
     def test_pieces_that_executors_reduce_come_to_the_same_bits(self, jobs, monkeypatch):
         whole, notes = jobs.run(Sums(large=2_000_000), {"factor": 1.5})
