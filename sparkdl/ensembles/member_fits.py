@@ -124,8 +124,6 @@ def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     if stop_requested() is not None:
         return Fitted(error=stopped("had not begun"))
     try:
-        if stop_requested() is not None:
-            raise stopped("had not begun with this member")
         estimator, frame = drawn(member, rows)
         if member.features is not None:
             estimator = sliced(estimator, member.features)

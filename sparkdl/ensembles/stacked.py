@@ -2,15 +2,15 @@
 
 Members of the same architecture have their parameters and buffers stacked, and ``torch.func.vmap`` puts the batch
 through all of them with one call for each operation. That saves calls, which is what small batches of small models
-are made of; with large ones it may also take longer than one member after the other. So both are tried where vmap
-takes the architecture at all, and the faster stays. The results are the same but for rounding.
+are made of. Convolutions of several weights at once take several times as long as one after the other: members that
+have any, and those of which vmap does not give what they give, are asked one by one. Which way is taken depends on the
+architecture alone, and the results are the same but for rounding.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from sparkdl.ml.objects import same
 from sparkdl.ml.scoring import restored
 from sparkdl.objective import ModelFactory
 
-_JUDGED = 256  # rows of the batch by which the two are compared: fewer say nothing of many
+_FLAT = 2  # dimensions of the weights of linear layers, embeddings and norms
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -61,8 +61,9 @@ class Stacked(nn.Module):
         self.members = nn.ModuleList(members)
         self.combining = combining
         self._state: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
-        self._tried = self._judged = False
-        if len(members) > 1 and all(same_architecture(members[0], member) for member in members[1:]):
+        self._tried = False
+        flat = all(parameter.dim() <= _FLAT for parameter in members[0].parameters())
+        if len(members) > 1 and flat and all(same_architecture(members[0], member) for member in members[1:]):
             self._state = stack_module_state(list(members))
             self._share()
 
@@ -85,10 +86,6 @@ class Stacked(nn.Module):
         if self._state is not None and not self._tried:
             self._tried = True
             if not self._vmap_takes_it(inputs):
-                self._state = None
-        if self._state is not None and not self._judged and len(inputs[0]) >= _JUDGED:
-            self._judged = True
-            if _seconds(self._one_by_one, inputs) < _seconds(self._together, inputs):
                 self._state = None
         return self._one_by_one(*inputs) if self._state is None else self._together(*inputs)
 
@@ -164,13 +161,3 @@ def _tensor(output: Any) -> Tensor:
     if not isinstance(output, Tensor):
         raise InvalidInput(f"a member's model returned {type(output).__name__}; expected one tensor.")
     return output
-
-
-def _seconds(call: Callable[..., Tensor], inputs: Sequence[Tensor]) -> float:
-    """What a call takes, the better of two."""
-    taken = []
-    for _ in range(2):
-        copies, start = _copies(inputs), time.perf_counter()
-        call(*copies)
-        taken.append(time.perf_counter() - start)
-    return min(taken)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.ensembles import stacked
 from sparkdl.ensembles.combining import Combining
 from sparkdl.ensembles.stacked import Assembly, Stacked, same_architecture
 from sparkdl.errors import InvalidInput
@@ -42,6 +41,10 @@ def normalised():
     layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
     layers.train()(torch.randn(64, 6))  # running means of its own
     return layers
+
+
+def convolution():
+    return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
 
 
 class Tied(nn.Module):
@@ -122,12 +125,6 @@ def together(members, *inputs, rule="soft"):
     with torch.inference_mode():
         module.outputs(*(tensor.clone() for tensor in inputs))
         return module.outputs(*(tensor.clone() for tensor in inputs)), module
-
-
-@pytest.fixture(autouse=True)
-def no_contest(monkeypatch):
-    """Whatever vmap takes stays stacked, however long it takes."""
-    monkeypatch.setattr(stacked, "_JUDGED", 10**9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -237,28 +234,10 @@ def test_one_member_is_not_stacked():
     torch.testing.assert_close(found, each(seeded(perceptron, 1), X), rtol=0, atol=0)
 
 
-def test_the_faster_of_two_ways_stays(monkeypatch):
-    monkeypatch.setattr(stacked, "_JUDGED", 256)
-    for slower in ("_together", "_one_by_one"):
-        module = Stacked(seeded(perceptron), Combining("soft", (1.0,) * 4))
-
-        def seconds(call, inputs, slower=slower):
-            return 2.0 if call.__name__ == slower else 1.0
-
-        monkeypatch.setattr(stacked, "_seconds", seconds)
-        with torch.inference_mode():
-            module.outputs(X[:8])
-            assert module.stacked
-            found = module.outputs(X)
-        assert module.stacked == (slower == "_one_by_one")
-        torch.testing.assert_close(found, each(seeded(perceptron), X), rtol=1e-5, atol=1e-6)
-
-
-def test_a_contest_gives_the_same():
-    stacked._JUDGED = 256  # the fixture puts it back
-    found, module = together(seeded(perceptron), X)
-    assert module._judged
-    torch.testing.assert_close(found, each(seeded(perceptron), X), rtol=1e-5, atol=1e-6)
+def test_convolutions_are_asked_one_by_one():
+    found, module = together(seeded(convolution), X)
+    assert not module.stacked
+    torch.testing.assert_close(found, each(seeded(convolution), X), rtol=0, atol=0)
 
 
 def test_all_members_count_where_memory_is_measured():
