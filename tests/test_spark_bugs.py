@@ -27,6 +27,7 @@ from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
 from tests.contracts import own_loops, work
+from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Whole
 from tests.contracts.strategy_contract import Case, numbers
 from tests.faults.held import StopsOnArrival
 from tests.ml import nets
@@ -56,6 +57,15 @@ def test_a_column_with_a_dot_in_its_name_was_not_found(spark) -> None:
     data = frame({"a.b": np.arange(4.0), "c`d": np.arange(4)})
     parts = SparkCluster(spark, 2).gang(work.rows, data, ["a.b", "c`d"])
     assert sum(part["columns"]["a.b"].sum() for part in parts) == 6
+
+
+def test_rows_that_the_driver_holds_were_all_in_part_0(spark) -> None:
+    # Of a table of the driver's, as pandas and Arrow give it, Spark's optimizer computes the rows there, with 0 as the
+    # partition of each. Two tasks then packed a part 0, and with the rows of either the fingerprint of the other.
+    with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
+        assert jobs.parts == (50, 51)
+        [found] = jobs.each(Whole(), [0], whole=True)
+    assert found.note["ids"] == list(range(ROWS))
 
 
 def test_the_parts_followed_the_partitions_of_the_data(spark) -> None:

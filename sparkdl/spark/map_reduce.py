@@ -77,6 +77,10 @@ def spark_jobs(
         key = wanted.client or wanted.row_id
         assert key is not None
         frame = frame.repartition(parts, named(key.name))
+    else:
+        # Rows that the driver holds, as those of a pandas table, are computed there by Spark's optimizer, and have the
+        # number of partition 0, all of them. A sample of all rows is none, but that the optimizer does not know.
+        frame = frame.sample(fraction=1.0, seed=0)
     jobs = SparkJobs(spark, frame, wanted, size, copies=2 if parts is None else 1)
     try:
         jobs.look()
