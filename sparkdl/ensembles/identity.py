@@ -50,8 +50,16 @@ def _values(params: Params) -> dict[str, Any]:
     return {
         param.name: params.getOrDefault(param)
         for param in params.params
-        if param.name not in _OTHERWISE and params.isDefined(param)
+        if param.name not in _OTHERWISE and params.isDefined(param) and not _by_chance(params, param.name)
     }
+
+
+def _by_chance(params: Params, name: str) -> bool:
+    """Whether it is the seed that pyspark.ml gives what was given none: a hash that is another in each process.
+
+    Members have seeds of their own in its place.
+    """
+    return name == "seed" and not params.isSet(name) and params.getOrDefault(name) == hash(type(params).__name__)
 
 
 def _is_base(value: Any) -> bool:
