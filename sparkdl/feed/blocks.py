@@ -156,6 +156,10 @@ class Store:
             written.rename(place)
         return place.read_text()
 
+    def discard(self, index: int) -> None:
+        """Delete a part; those who have it open keep what they have."""
+        shutil.rmtree(self._at(index), ignore_errors=True)
+
     def remove(self) -> None:
         """Delete all parts."""
         shutil.rmtree(self.folder, ignore_errors=True)

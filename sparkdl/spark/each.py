@@ -20,7 +20,7 @@ from pyspark import RDD, SparkContext, StorageLevel, TaskContext
 from pyspark.errors import PySparkException
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
-from sparkdl.feed.blocks import Store, empty_part, rows_in
+from sparkdl.feed.blocks import Store, empty_part
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.fingerprint import Fingerprint, total
@@ -28,7 +28,7 @@ from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.map_reduce import Mapped, mapped
 from sparkdl.spark.messages import first_lines
-from sparkdl.spark.round_tasks import CHANGED, Sent, local_directory, place, received, store_of
+from sparkdl.spark.round_tasks import CHANGED, Sent, as_packed, complete, local_directory, place, received, store_of
 from sparkdl.spark.worker import spare_imports
 from sparkdl.stopping import POLL, stop_requested, stopped
 
@@ -89,7 +89,7 @@ class EachTask:
             return
         store, known = store_of(self.key, partition), (self.columns, self.parts, self.layout)
         blocks = complete(rows, self.parts[partition])
-        if self.parts[partition] and not store.has(partition):
+        if self.parts[partition] and not as_packed(store, partition, known, self.fingerprints[partition]):
             with store.writing(partition) as append:
                 for row in blocks:
                     append(row.payload)
@@ -117,23 +117,6 @@ class EachTask:
 
     def _found(self, position: int, store: Store, mapped: Mapped) -> Found:
         return self.indices[position], place(store), mapped.packed()
-
-
-def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Packed blocks, which have so many rows.
-
-    A task whose input fails, as where an executor went that had it, has failed; but pyspark's worker takes that for the
-    end of the input, and would train on what came until then, or leave that on the disk as if it were all.
-
-    Raises:
-        EOFError: they end before.
-    """
-    seen = 0
-    for row in blocks:
-        seen += rows_in(row.payload)
-        yield row
-    if seen != rows:
-        raise EOFError(f"{seen} of {rows} rows came before the input ended")
 
 
 def _alone(part: Part) -> Part:

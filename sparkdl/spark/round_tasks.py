@@ -6,6 +6,7 @@ would wait for another to import torch.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -20,7 +21,7 @@ from pyspark import TaskContext
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.blocks import Store, empty_part, pack
+from sparkdl.feed.blocks import Store, empty_part, pack, rows_in
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.fingerprint import fingerprint
@@ -136,7 +137,7 @@ class MapTask:
         for _ in rows:
             continue
         store = store_of(self.key, index)
-        if self.parts[index] and not store.has(index):
+        if self.parts[index] and not self._here(store, index):
             yield index, RESULT, "missing", b""
         else:
             yield from self._map(store, index)
@@ -149,13 +150,13 @@ class MapTask:
         if first is None:
             return
         store = store_of(self.key, first.part)
-        if not store.has(first.part):
+        blocks = complete(itertools.chain([first], remaining), self.parts[first.part])
+        if not self._here(store, first.part):
             with store.writing(first.part) as append:
-                append(first.payload)
-                for row in remaining:
+                for row in blocks:
                     append(row.payload)
             yield first.part, RESULT, "written", place(store).encode()
-        for _ in remaining:
+        for _ in blocks:
             continue
         yield from self._map(store, first.part)
 
@@ -165,6 +166,9 @@ class MapTask:
             yield from self.build(rows)
         for _ in rows:
             continue
+
+    def _here(self, store: Store, index: int) -> bool:
+        return as_packed(store, index, (self.columns, self.parts, self.layout), self.fingerprints[index])
 
     def _map(self, store: Store, index: int) -> Iterator[Row]:
         found = self._mapped(store, index)
@@ -291,6 +295,44 @@ def received(sent: Sent) -> bytes:
     """The bytes."""
     found: bytes = sent if isinstance(sent, bytes) else sent.value
     return found
+
+
+def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Packed blocks, which have so many rows.
+
+    A task whose input fails, as where an executor went that had it, has failed; but pyspark's worker takes that for the
+    end of the input, and would map what came until then, or leave that on the disk as if it were all.
+
+    Raises:
+        EOFError: they end before.
+    """
+    seen = 0
+    for row in blocks:
+        seen += rows_in(row.payload)
+        yield row
+    if seen != rows:
+        raise EOFError(f"{seen} of {rows} rows came before the input ended")
+
+
+def as_packed(
+    store: Store, index: int, known: tuple[Columns, tuple[int, ...], Mapping[str, Layout]], fingerprint: str
+) -> bool:
+    """Whether a part is in the store with the rows that it was packed with.
+
+    A task that packed it, and whose input failed, may have left the rows that came until then: these are deleted.
+
+    Args:
+        store: of this executor.
+        index: of the part, which has rows.
+        known: what opens it beside.
+        fingerprint: of its rows.
+    """
+    if not store.has(index):
+        return False
+    if store.fingerprint(store.open(index, *known)) == fingerprint:
+        return True
+    store.discard(index)
+    return False
 
 
 def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:

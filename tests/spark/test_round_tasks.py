@@ -21,7 +21,7 @@ from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.round_results import Results, assembled
-from sparkdl.spark.round_tasks import MapTask, PackTask, ReduceTask, Row, drop, heads
+from sparkdl.spark.round_tasks import MapTask, PackTask, ReduceTask, Row, drop, heads, store_of
 from sparkdl.state import pack_state
 from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 
@@ -127,12 +127,30 @@ def test_a_part_that_is_elsewhere_is_built_from_its_blocks(disk: Path) -> None:
 
 
 def test_rows_that_are_others_than_those_that_were_packed_are_refused(disk: Path) -> None:
-    pack(0, 40)
+    rows = [SparkRow(**block) for block in pack(0, 40)]
     MARKS[0] = MARKS[0].replace("40-", "41-")
+    [missing] = task(Sums()).run(0, iter([]))
+    assert missing[2:] == ("missing", b"")
     results = Results(1)
-    results.take(task(Sums()).run(0, iter([])))
+    results.take(task(Sums()).build(iter(rows)))
     with pytest.raises(InvalidInput, match="part 0 in round 3: its rows have come back different"):
         settle(results.found, 3)
+
+
+def test_a_part_whose_input_was_cut_short_is_built_anew(disk: Path) -> None:
+    """Of a task whose input fails pyspark's worker sees an end of the input, and has packed what came until then."""
+    rows = [SparkRow(**block) for block in pack(0, 40)]
+    [before] = task(Sums()).run(0, iter([]))
+    whole = MARKS[0]
+    store_of("key", 0).discard(0)
+    short = [SparkRow(**block) for block in pack(0, 30)]
+    MARKS[0] = whole
+    [missing] = task(Sums()).run(0, iter([]))
+    assert missing[2:] == ("missing", b"")
+    with pytest.raises(EOFError, match="30 of 40 rows came before the input ended"):
+        list(task(Sums()).build(iter(short)))
+    written, built = task(Sums()).build(iter(rows))
+    assert (written[2], built) == ("written", before)
 
 
 def test_values_that_cannot_be_used_are_told_and_leave_no_files(disk: Path) -> None:
