@@ -313,4 +313,4 @@ def test_an_executor_that_is_killed_costs_one_member(tmp_path):
     assert sum("killed" in executors for _, times, executors in table if times == "2") == 1
     assert "one executor killed: 6 models, 1 begun twice" in ended.stdout
     assert "eight members: trained [6, 7], finished before [0, 1, 2, 3, 4, 5]" in ended.stdout
-    assert "begun since: [6, 7]" in ended.stdout
+    assert "begun since: 2" in ended.stdout

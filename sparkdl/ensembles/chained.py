@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from pyspark.ml import Model, PipelineModel
+from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType
 
+from sparkdl.ensembles.bases import leaf
 from sparkdl.ensembles.combining import VOTES, Combining, in_order
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import PredictionParams
@@ -26,8 +27,8 @@ _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "spa
 
 
 def last(model: Any) -> Any:
-    """What predicts: the model, or the last stage of a pipeline."""
-    return last(model.stages[-1]) if isinstance(model, PipelineModel) and model.stages else model
+    """What predicts: the model, or the last stage of a pipeline that does."""
+    return leaf(model)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Chain:
         chances = [vector_to_array(_column(index, "probability")) for index in range(len(self.models))]
         if self.classes is not None:  # a member may have been shown fewer
             none = F.array_repeat(F.lit(0.0), self.classes)
-            chances = [F.zip_with(each, none, F.coalesce) for each in chances]
+            chances = [F.zip_with(each, none, _or_else) for each in chances]
         return _weighted_arrays(chances, self.combining.weights)
 
     def _hard(self) -> Column:
@@ -163,6 +164,10 @@ def _name(index: int, what: str) -> str:
 
 def _column(index: int, what: str = "prediction") -> Column:
     return named(_name(index, what))
+
+
+def _or_else(value: Column, other: Column) -> Column:
+    return F.coalesce(value, other)
 
 
 def _square(value: Column) -> Column:

@@ -122,7 +122,7 @@ def _restored(member: Member, kept: Kept) -> Fitted | None:
 def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     start = time.monotonic()
     if stop_requested() is not None:
-        return Fitted(error=stopped("had not begun"))
+        return Fitted(error=stopped("had not begun with this member"))
     try:
         estimator, frame = drawn(member, rows)
         if member.features is not None:

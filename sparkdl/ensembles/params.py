@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param, Params, TypeConverters
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl import files
 from sparkdl.ensembles.bases import column
@@ -17,6 +18,8 @@ from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Rows
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import listed
 from sparkdl.ml.mapped import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
 from sparkdl.spark.columns import ROW_ID, named
@@ -78,9 +81,13 @@ class EnsembleParams(CheckedParams):
         return copied
 
     def numbered(self, dataset: DataFrame) -> Rows:
-        """The rows with their ids."""
+        """The rows with their ids.
+
+        Raises:
+            InvalidInput: there is no such column of ids, or it holds no integers.
+        """
         given = self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
-        row_id = F.monotonically_increasing_id() if given is None else named(given).cast("bigint")
+        row_id = F.monotonically_increasing_id() if given is None else _identity(dataset, given)
         return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
 
     @contextmanager
@@ -152,3 +159,14 @@ class EnsembleParams(CheckedParams):
     def setParallelism(self: Self, value: int) -> Self:
         """Set the fits that run at a time."""
         return self._set(parallelism=value)
+
+
+def _identity(dataset: DataFrame, name: str) -> Column:
+    """A column of ids, in which each row has one."""
+    if name not in dataset.columns:
+        raise InvalidInput(f"idCol is {name!r}; the data has {listed(dataset.columns)}.")
+    kind = dataset.schema[name].dataType
+    if not isinstance(kind, IntegralType) and not (isinstance(kind, DecimalType) and kind.scale == 0):
+        raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
+    missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer of each")).cast("bigint")
+    return F.coalesce(named(name).cast("bigint"), missing)

@@ -101,7 +101,7 @@ def test_weights_and_copies_say_the_same(frame):
 @pytest.mark.parametrize("replace", [True, False])
 def test_members_of_mllib_in_parallel(frame, replace):
     bagging = Bagging(
-        base=tree(), numModels=4, subsample=0.6, replace=replace, featureSubset="sqrt", parallelism=2, idCol="id"
+        base=tree(), numModels=4, subsample=0.6, replace=replace, featureSubset=0.7, parallelism=2, idCol="id"
     )
     scored = bagging.fit(frame).transform(frame)
     assert scored.columns == [*frame.columns, "rawPrediction", "probability", "prediction"]
@@ -110,7 +110,7 @@ def test_members_of_mllib_in_parallel(frame, replace):
 
 def test_voting_is_soft_where_there_are_probabilities(frame):
     assert Bagging(base=tree(), numModels=2).fit(frame).rule == "soft"
-    assert Bagging(base=LinearSVC(featuresCol="vector"), numModels=2).fit(frame).rule == "hard"
+    assert Bagging(base=LinearSVC(featuresCol="vector", maxIter=2), numModels=2).fit(frame).rule == "hard"
     assert Bagging(base=torch_base(), numModels=2, voting="hard").fit(frame).rule == "hard"
     base = LinearRegression(featuresCol="vector", labelCol="number")
     with pytest.warns(UserWarning, match="voting is for classifiers"):
@@ -252,7 +252,8 @@ def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
         ),
         ({"base": lambda: torch_base(numWorkers=2), "partitioned": True}, r"does not train in a task"),
         ({"base": lambda: torch_base(strategy=AllReduce(), inputCols=["none"])}, r"no column 'none'"),
-        ({"base": tree, "idCol": "label"}, r"label"),
+        ({"base": tree, "idCol": "number"}, r"idCol is 'number', of type double; expected integers"),
+        ({"base": tree, "idCol": "none"}, r"idCol is 'none'; the data has"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(frame, given, message):

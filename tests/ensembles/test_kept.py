@@ -191,7 +191,7 @@ def test_members_on_an_object_store(tmp_path):
         again = begun(uri)
         assert same(again.read(0), STATE)
         assert again.read(1) is None
-        with pytest.raises(InvalidInput, match="not the driver's on this host") as refused:
+        with pytest.raises(Fenced, match="another fit has begun to keep members") as refused:
             kept.write(1, STATE)
         with pytest.raises(InvalidInput, match="seed was 3 and is 4") as other:
             begun(uri, seed=4)

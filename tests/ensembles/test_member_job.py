@@ -137,7 +137,9 @@ def test_a_finished_member_is_never_trained_again(rows, tmp_path):
     wanted, kept = members(4, classifier()), Kept(str(tmp_path))
     kept.begin({"what": "test"})
     first = fit_members(wanted[:3], rows, Plan(kept))
-    again = fit_members(wanted, rows, Plan(Kept(str(tmp_path), kept.token)))
+    later = Kept(str(tmp_path))
+    later.begin({"what": "test"})
+    again = fit_members(wanted, rows, Plan(later))
     assert (first.trained, again.trained, again.restored) == ([0, 1, 2], [3], [0, 1, 2])
     assert all(same(one, other) for one, other in zip(first.models, again.models, strict=False))
     assert again.seconds[:3] == first.seconds
@@ -209,9 +211,11 @@ def test_partitions_have_members_of_their_own(spark, tmp_path):
     found = fit_partitions(make, numbers(40), Plan(kept))
     assert [model.report["rows"] for model in found.models] == [10] * 4
     assert [len(path.read_text()) for path in marks.iterdir()] == [1] * 40
-    assert fit_partitions(make, numbers(40), Plan(kept)).restored == [0, 1, 2, 3]
+    later = Kept(str(tmp_path / "run"))
+    later.begin({})
+    assert fit_partitions(make, numbers(40), Plan(later)).restored == [0, 1, 2, 3]
     with pytest.raises(InvalidInput, match="other rows than partition"):
-        fit_partitions(make, numbers(44), Plan(kept))
+        fit_partitions(make, numbers(44), Plan(later))
     with pytest.warns(UserWarning, match="2 of 4 partitions have no rows"):
         assert len(fit_partitions(make, numbers(2), Plan()).models) == 2
 
@@ -223,7 +227,7 @@ def _partition_member(base: TorchClassifier, index: int) -> Member:
 def test_rows_that_cannot_be_used_are_refused_before_any_member_is_trained(frame, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
-    wrong = Rows(frame.withColumn("label", F.col("label") * 3), "id")
+    wrong = Rows(frame.withColumn("label", F.col("label") * 0.5), "id")
     with pytest.raises(InvalidInput, match="label"):
         fit_members(members(3, classifier(model=partial(Failing, str(marks), kill=False))), wrong, Plan())
     assert not [*marks.iterdir()]
