@@ -41,6 +41,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
 from sparkdl.ensembles.subspace import Subspace, feature_subset
 from sparkdl.errors import InvalidInput
+from sparkdl.feed.columns import listed
 from sparkdl.ml.params import Self, at_least, one_of, optional, param
 from sparkdl.spark.columns import named
 
@@ -114,7 +115,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
         self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
-        start, base = time.monotonic(), self._checked()
+        start, base = time.monotonic(), self._checked(dataset)
         kind = kind_of(base)
         rows = self.numbered(dataset)
         with self.keeping(rows) as kept:
@@ -143,10 +144,16 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
             None if subset is None else Subspace(subset, seed),
         )
 
-    def _checked(self) -> Estimator[Any]:
+    def _checked(self, dataset: DataFrame) -> Estimator[Any]:
         """The base, if it can be bagged so."""
         base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
+        label = column(base, "labelCol")
+        if kind == "classifier" and label is not None and label not in dataset.columns:
+            raise InvalidInput(
+                f"labelCol of the base is {label!r}, which is no column; the data has {listed(dataset.columns)}. Each "
+                "member would number the classes by itself: make it before the ensemble."
+            )
         if not self.getReplace() and self.getSubsample() > 1:
             raise InvalidInput(f"subsample is {self.getSubsample():g}; expected at most 1 without replace.")
         if self.getPartitioned() and not trains_in_task(base):
@@ -259,7 +266,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:
     """Classes of all rows: a member that was drawn none of the last one knows of fewer."""
     label = column(base, "labelCol")
-    if label is None or label not in dataset.columns:  # a stage of a pipeline makes it
+    if label is None:
         return None
     ((largest,),) = dataset.agg(F.max(named(label))).collect()
     return None if largest is None else int(largest) + 1

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from pyspark.ml import Estimator
+from pyspark.ml import Estimator, Pipeline
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl import files
-from sparkdl.ensembles.bases import column
+from sparkdl.ensembles.bases import column, leaf
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Rows
@@ -76,7 +76,8 @@ class EnsembleParams(CheckedParams):
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
         if extra is not None:
             # Of whose Params they are, what is the same in another process: a uid ends in random digits.
-            own = {f"{each.parent.rpartition('_')[0]}.{each.name}": value for each, value in extra.items()}
+            owners = {owner: place for place, owner in enumerate(_owners(self))}
+            own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in extra.items()}
             copied._map = {**(self._map or {}), **own}
         return copied
 
@@ -113,10 +114,16 @@ class EnsembleParams(CheckedParams):
             kept.end()
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
-        """The model of a fit, whose output columns are called as those of a base."""
-        names = {name: column(base, name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
-        given = {name: value for name, value in names.items() if value is not None}
-        return model._set(**given, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
+        """The model of a fit, with a base's names of output columns, and where members vote softly its thresholds."""
+        found = leaf(base)
+        outputs = {
+            name: found.getOrDefault(name)
+            for name in ("predictionCol", "rawPredictionCol", "probabilityCol", "thresholds")
+            if found.hasParam(name) and found.isDefined(name)
+        }
+        if model.rule != "soft":  # members of the others heed their own thresholds, or have none
+            outputs.pop("thresholds", None)
+        return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def getSeed(self) -> int:
         """The seed."""
@@ -170,3 +177,11 @@ def _identity(dataset: DataFrame, name: str) -> Column:
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer of each")).cast("bigint")
     return F.coalesce(named(name).cast("bigint"), missing)
+
+
+def _owners(params: Params) -> list[str]:
+    """The uids of what has Params in an ensemble: itself, its bases, their stages and their own bases, in order."""
+    found = [params.uid]
+    inner = params.getStages() if isinstance(params, Pipeline) else []
+    inner = [*inner, *(params.bases() if isinstance(params, EnsembleParams) else [])]
+    return found + [uid for each in inner for uid in _owners(each)]

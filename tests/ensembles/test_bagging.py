@@ -21,6 +21,7 @@ from sparkdl import AllReduce, ParallelSGD, TorchClassifier, TorchEstimator, Tor
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.draws import Bootstrap, member_seed
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
 from tests.ml import nets
 
@@ -221,6 +222,23 @@ def test_pipelines_searches_and_maps(frame, tmp_path):
     assert len([*tmp_path.iterdir()]) > 4
 
 
+def test_a_bases_outputs_and_thresholds_are_the_ensembles(frame):
+    base = tree(predictionCol="class", rawPredictionCol="", probabilityCol="chances").setThresholds([1.0, 0.0])
+    model = Bagging(base=base, numModels=2, idCol="id").fit(frame)
+    scored = model.transform(frame)
+    assert scored.columns == [*frame.columns, "chances", "class"]
+    wanted = (vectors(scored, "chances")[:, 1] > 0).astype(float)
+    assert (numbers(scored, "class") == wanted).all()
+
+
+def test_maps_of_two_bases_of_one_class_are_told_apart():
+    one, other = torch_base(), torch_base()
+    stacking = Stacking(bases=[one, other], runDir="/nowhere")
+    maps = [{one.seed: 1, other.seed: 2}, {one.seed: 2, other.seed: 1}]
+    assert stacking.copy(maps[0])._map != stacking.copy(maps[1])._map
+    assert stacking.copy(maps[0])._map == stacking.copy(dict(reversed(maps[0].items())))._map
+
+
 def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
     bagging = Bagging(base=torch_base(), numModels=3, featureSubset=0.5, seed=7, voting="hard")
     bagging.write().save(str(tmp_path / "bagging"))
@@ -253,6 +271,7 @@ def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
         ({"base": lambda: torch_base(numWorkers=2), "partitioned": True}, r"does not train in a task"),
         ({"base": lambda: torch_base(strategy=AllReduce(), inputCols=["none"])}, r"no column 'none'"),
         ({"base": tree, "idCol": "number"}, r"idCol is 'number', of type double; expected integers"),
+        ({"base": lambda: tree(labelCol="none")}, r"labelCol of the base is 'none', which is no column"),
         ({"base": tree, "idCol": "none"}, r"idCol is 'none'; the data has"),
     ],
 )
