@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
-from pyspark.ml.feature import StandardScaler
+from pyspark.ml.feature import SQLTransformer, StandardScaler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import DataFrame
@@ -204,6 +204,16 @@ def test_scores_and_classes_where_there_are_no_probabilities(data):
     z = vectors(level_one(Rows(scores, "row"), folds, models, LevelOne(2)))
     raw = np.array([each for _, each in sorted(models[0].transform(scores).select("row", "rawPrediction").collect())])
     np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
+
+
+def test_what_comes_after_a_prediction_in_a_pipeline(data):
+    """The last stage that predicts counts, here before one that takes a column away."""
+    last = SQLTransformer(statement="SELECT * EXCEPT (scaled) FROM __THIS__")
+    scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
+    line = LinearRegression(labelCol="y", featuresCol="scaled").fit(scaler.transform(data))
+    z = vectors(LevelOne().of(data, [PipelineModel([scaler, line, last]), PipelineModel([scaler, line])]))
+    assert z.shape == (ROWS, 2)
+    np.testing.assert_array_equal(z[:, 0], z[:, 1])
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from sparkdl.ensembles.stacking import Stacking, StackingModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from tests.ensembles.fakes import Failing
 from tests.ensembles.stacked_rows import ARRAYS, ROWS, torch_base
+from tests.ensembles.voters import member
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -87,6 +88,26 @@ def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     assert model.transform(some, {model.meta.predictionCol: "q"}).columns[-1] == "q"
     assert model.transform(some).columns[-1] == "prediction"
     assert (model.uid, len(model.models)) == (stacking.uid, 2)
+
+
+def test_what_the_meta_model_reads_is_not_changed_by_a_map(some):
+    level, lines = LevelOne(), [LinearRegression(labelCol="y").fit(some)]
+    z = level.of(some, lines).withColumnRenamed(LEVEL_ONE, "z")
+    meta: Any = LinearRegression(labelCol="y", featuresCol="z").fit(z)
+    model: Any = StackingModel(lines, meta.setFeaturesCol(LEVEL_ONE), level)
+    expected = model.transform(some).collect()
+    assert model.transform(some, {meta.featuresCol: "features"}).collect() == expected
+    scaler = StandardScaler(inputCol="z", outputCol="scaled").fit(z).setInputCol(LEVEL_ONE)
+    piped: Any = StackingModel(lines, PipelineModel([scaler, meta]), level)
+    copied = piped.copy({scaler.inputCol: "features", scaler.outputCol: "s", meta.featuresCol: "s"})
+    first, second = copied.meta.stages
+    assert (first.getInputCol(), first.getOutputCol(), second.getFeaturesCol()) == (LEVEL_ONE, "s", "s")
+
+
+def test_what_a_network_of_level_one_reads_is_not_changed_by_a_map(spark):
+    network = member(kind="regressor").setFeaturesCol(LEVEL_ONE)
+    copied = StackingModel([], network).copy({network.inputCols: ["x", "y"], network.predictionCol: "q"})
+    assert (copied.meta.getInputCols(), copied.meta.getPredictionCol()) == ([LEVEL_ONE], "q")
 
 
 @pytest.mark.slow
