@@ -52,7 +52,7 @@ def best_of(candidates: list[Any], **given: Any) -> BestOf:
 
 
 @pytest.mark.parametrize("metric", ["rmse", "r2"])  # of which less is better, and more
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_good_candidate_is_found_wherever_it_is(data, place, metric):
     candidates: list[Any] = [Crippled(5.0, "y"), Crippled(-3.0, "y")]
     candidates.insert(place, good())
@@ -113,6 +113,7 @@ def test_a_request_to_stop_ends_the_evaluations(data):
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_pipelines_may_make_their_own_labels(data):
     indexed = StringIndexer(inputCol="word", outputCol="made", stringOrderType="alphabetAsc")
     candidates = [Pipeline(stages=[indexed, LinearRegression(labelCol="made")]) for _ in range(2)]
@@ -206,6 +207,7 @@ def test_params_are_explained_and_set(spark):
     assert (estimator.getFolds(), len(estimator.getCandidates())) == (4, 1)
 
 
+@pytest.mark.slow
 def test_models_and_estimators_are_saved(data, tmp_path):
     estimator = best_of([LinearRegression(labelCol="y", regParam=5.0), good()], seed=3)
     model = estimator.fit(data)
@@ -222,6 +224,7 @@ def test_models_and_estimators_are_saved(data, tmp_path):
     assert again.transform(data).collect() == model.transform(data).collect()
 
 
+@pytest.mark.slow
 def test_what_failed_is_trained_again_and_nothing_else(data, tmp_path):
     class Mended(Failing):
         """It fails until it is mended, and is known by the same Params."""
@@ -292,6 +295,7 @@ def test_what_is_refused_when_it_is_given(spark, given, message):
         BestOf(candidates=good())
 
 
+@pytest.mark.slow
 def test_a_classifier_is_judged_by_its_probabilities(data):
     evaluator: Evaluator = MulticlassClassificationEvaluator(metricName="logLoss")
     assert not evaluator.isLargerBetter()

@@ -46,7 +46,7 @@ def persistent(rows):
 # ---- the same as others have it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
     x, y = load_wine(return_X_y=True)
     weights = np.linspace(0.5, 2.0, len(y)) if weighted else None
@@ -86,6 +86,7 @@ def test_pipelines_are_boosted(wine):
     assert [type(model).__name__ for model in fitted.models] == ["PipelineModel"] * 2
 
 
+@pytest.mark.slow
 def test_networks_are_boosted(wine):
     base = TorchClassifier(
         model=nets.scores,
@@ -137,6 +138,7 @@ class Lost(Exception):
     """The driver's end, as far as a test can have it."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypatch):
     fit, asked = fit_on_driver, []
@@ -263,6 +265,7 @@ def test_an_estimator_is_saved_and_loaded(spark, tmp_path):
     assert (other.getBase().getMaxDepth(), other.getBase().getWeightCol()) == (2, "w")
 
 
+@pytest.mark.slow
 def test_a_model_is_saved_and_loaded(wine, tmp_path):
     fitted = Boosting(base=DecisionTreeClassifier(**STUMP, predictionCol="found"), numModels=2).fit(wine)
     fitted.save(str(tmp_path / "model"))

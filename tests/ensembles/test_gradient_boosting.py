@@ -75,6 +75,7 @@ def test_rounds_are_those_of_a_serial_computation(begin):
             assert row[name] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     one, other = begin(held_out(), 1)[0], begin(held_out(), 4)[0]
     for index, member in enumerate(MEMBERS):
@@ -126,6 +127,7 @@ def patients(spark):
     return frame(arrays).select("label", "far", "w", "held", vectors).repartition(3).cache()
 
 
+@pytest.mark.slow
 def test_trees_boosted_are_those_of_scikit_learn(patients):
     """Every split is of the same rows, for there are as many bins as values."""
     x, y = diabetes()
@@ -139,7 +141,7 @@ def test_trees_boosted_are_those_of_scikit_learn(patients):
     assert (fitted.rule, fitted.weights, fitted.intercept) == ("sum", [0.1] * 6, pytest.approx(0.0, abs=1e-12))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_numbers_far_from_0_are_boosted_as_by_scikit_learn(patients, weighted):
     x, y = diabetes()
     base = DecisionTreeRegressor(maxDepth=2, maxBins=512, labelCol="far")

@@ -135,6 +135,7 @@ def test_error_is_that_of_a_serial_computation(begin):
         own *= np.exp(row["weight"] * missed)
 
 
+@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     assert errors(begin(partitions=1), MEMBERS[:5]) == errors(begin(partitions=4), MEMBERS[:5])
 
@@ -188,6 +189,7 @@ def test_a_constant_among_balanced_classes_is_discarded(begin):
 # ---- the rows between rounds ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_grow(spark, begin):
     before = persistent(spark)
     rounds = begin()
@@ -201,7 +203,7 @@ def test_the_plan_does_not_grow(spark, begin):
     assert persistent(spark) <= before
 
 
-@pytest.mark.parametrize("done", [0, 9])
+@pytest.mark.parametrize("done", [0, pytest.param(9, marks=pytest.mark.slow)])
 def test_lost_rows_are_computed_anew_to_the_same_bits(begin, done):
     rounds = begin()
     expected = errors(rounds, MEMBERS[:done])

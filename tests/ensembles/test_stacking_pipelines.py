@@ -126,6 +126,7 @@ def test_the_same_seed_is_the_same_ensemble(some):
     assert abs(predictions[0] - predictions[2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_rows_are_numbered_where_they_have_no_ids(some):
     model = linear(idCol=None).fit(some.drop("row"))
     assert model.transform(some).columns == [*some.columns, "prediction"]
@@ -161,6 +162,7 @@ def test_an_estimator_without_a_meta_estimator_is_saved(spark, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
     class Mended(Failing):
         """It fails until it is mended, and is known by the same Params."""
@@ -186,6 +188,7 @@ def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
         ensemble(folds=3).fit(some)
 
 
+@pytest.mark.slow
 def test_other_ids_are_other_rows(some, tmp_path):
     """A row whose id has changed is in another fold, whose members have seen it."""
     linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").coalesce(1))
