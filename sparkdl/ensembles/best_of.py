@@ -20,7 +20,7 @@ from multiprocessing.pool import ThreadPool
 from typing import Any
 
 from pyspark import inheritable_thread_target, keyword_only
-from pyspark.ml import Estimator, Model
+from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param
 from pyspark.ml.util import MLReadable, MLWritable
@@ -35,6 +35,7 @@ from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import listed
 from sparkdl.ml.params import CheckedParams, optional, param
+from sparkdl.stopping import stop_requested, stopped
 
 
 def _estimators(value: Any) -> list[Estimator[Any]]:
@@ -231,7 +232,8 @@ class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritabl
                 "BestOf(evaluator=RegressionEvaluator())."
             )
         judged = column(evaluator, "labelCol")
-        if judged is not None and judged not in dataset.columns:
+        made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # which may make their own labels
+        if judged is not None and judged not in dataset.columns and not made:
             raise InvalidInput(
                 f"labelCol of the evaluator is {judged!r}, which is no column; the data has {listed(dataset.columns)}."
             )
@@ -257,17 +259,31 @@ class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritabl
 
 
 def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:
-    """The metric of each member on the rows that it has not seen, by candidate and fold."""
+    """The metric of each member on the rows that it has not seen, by candidate and fold.
 
-    def metric(member: int) -> float:
-        held = folds.held(rows, member % folds.count)
-        return float(evaluator.evaluate(first.models[member].transform(held)))
+    Raises:
+        Stopped: the process was asked to stop; evaluations that had begun by then have ended.
+    """
+
+    def metric(member: int) -> float | BaseException:
+        if stop_requested() is not None:
+            return stopped("had not judged all candidates")
+        try:
+            held = folds.held(rows, member % folds.count)
+            return float(evaluator.evaluate(first.models[member].transform(held)))
+        except BaseException as error:  # the pool would wait for ever for a thread that SystemExit has ended
+            return error
 
     # Each call is given local properties of its own: Spark tells queries apart by what it puts there.
     session = rows.frame.sparkSession
     calls = [inheritable_thread_target(session)(partial(metric, member)) for member in range(len(first.models))]
     with ThreadPool(min(parallelism, len(calls))) as pool:
-        found = pool.map(lambda call: call(), calls, chunksize=1)
+        outcomes = pool.map(lambda call: call(), calls, chunksize=1)
+    found: list[float] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
     return [found[start : start + folds.count] for start in range(0, len(found), folds.count)]
 
 

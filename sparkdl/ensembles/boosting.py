@@ -37,7 +37,7 @@ from sparkdl.ml.params import at_least, optional, param
 from sparkdl.spark.columns import ROW_ID
 
 _DEFAULTS: dict[str, Any] = {
-    "numModels": 50,
+    "numModels": None,
     "learningRate": None,
     "validationCol": None,
     "patience": None,
@@ -48,6 +48,7 @@ _DEFAULTS: dict[str, Any] = {
     "parallelism": 1,
 }
 _RATES = {"classifier": 1.0, "regressor": 0.1}
+_MOST = {"classifier": 50, "regressor": 100}
 
 
 def _rate(value: Any) -> float:
@@ -69,7 +70,7 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     Args:
         base: the estimator; its label, features and weight columns are those of the boosting. One of classes must
             have a ``weightCol``; the users' weights in it are what boosting starts from.
-        numModels: the largest number of members; default 50.
+        numModels: the largest number of members; default 50 for classes and 100 for numbers.
         learningRate: factor of every member's weight; default 1 for classes and 0.1 for numbers.
         validationCol: numbers only; boolean; true keeps a row out of training and in validation; default none.
         patience: members without a smaller loss on the validation rows after which it is over; only those up to the
@@ -84,7 +85,11 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     """
 
     base = param("base", "the estimator that trains members")
-    numModels = param("numModels", "the largest number of members", at_least(1, TypeConverters.toInt, "numModels"))
+    numModels = param(
+        "numModels",
+        "the largest number of members; None for 50 of classes, 100 of numbers",
+        optional(at_least(1, TypeConverters.toInt, "numModels")),
+    )
     learningRate = param(
         "learningRate", "factor of every member's weight; None for 1 of classes, 0.1 of numbers", optional(_rate)
     )
@@ -161,11 +166,11 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
             course = _Course(base, self.getSeed(), kept)
             rounds = opened.rounds()
             try:
-                over = course.run(rounds, self.getNumModels())
+                over = course.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
                 rounds.running.close()
         model = course.ensemble(opened, over, time.monotonic() - start)
-        return model._set(**_outputs(base))
+        return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def _checked(self) -> tuple[Estimator[Any], Kind]:
         """The base and its kind."""
@@ -173,7 +178,6 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
             raise InvalidInput("base is not set; expected an estimator, as Boosting(base=...).")
         base = self.getBase()
         kind = kind_of(base)
-        early = [name for name in ("validationCol", "patience") if self.getOrDefault(name) is not None]
         if kind == "estimator":
             raise InvalidInput(
                 f"base is a {type(leaf(base)).__name__}, whose output may be anything; boosting expects a classifier "
@@ -184,13 +188,30 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
                 f"base is a {type(leaf(base)).__name__}, which has no weightCol; classes are boosted by the weights of "
                 "rows, and that expects a base that can be told them."
             )
+        if column(base, "predictionCol") is None:
+            raise InvalidInput("base has no predictionCol; boosting reads what members predict, and expects its name.")
+        self._check_stopping(base, kind)
+        if kind == "regressor" and self.getDisagreementCol():
+            raise InvalidInput(
+                f"disagreementCol is {self.getDisagreementCol()!r}, but boosted numbers are a sum, whose members do "
+                "not predict the same thing; expected '' for none."
+            )
+        if self.isSet(self.parallelism) and self.getParallelism() > 1:
+            warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
+        return base, kind
+
+    def _check_stopping(self, base: Estimator[Any], kind: Kind) -> None:
+        validation = self.getValidationCol()
+        early = [name for name in ("validationCol", "patience") if self.getOrDefault(name) is not None]
         if kind == "classifier" and early:
             raise InvalidInput(f"{early[0]} is set; it is for numbers: of classes all members are trained.")
         if early == ["patience"]:
             raise InvalidInput("patience is set and validationCol is not; expected both.")
-        if self.isSet(self.parallelism) and self.getParallelism() > 1:
-            warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
-        return base, kind
+        if validation is not None and column(base, "validationCol") == validation:
+            raise InvalidInput(
+                f"validationCol is {validation!r}, and the base's as well; boosting keeps these rows from members, "
+                "which would have none to validate by. Expected two columns, or one of the two unset."
+            )
 
     def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
         classes = classes_of(dataset, target)
@@ -221,11 +242,12 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         """Set the estimator that trains members."""
         return self._set(base=value)
 
-    def getNumModels(self) -> int:
-        """The largest number of members."""
-        return int(self.getOrDefault(self.numModels))
+    def getNumModels(self) -> int | None:
+        """The largest number of members; None for the default of the base's kind."""
+        value: int | None = self.getOrDefault(self.numModels)
+        return value
 
-    def setNumModels(self, value: int) -> Boosting:
+    def setNumModels(self, value: int | None) -> Boosting:
         """Set the largest number of members."""
         return self._set(numModels=value)
 

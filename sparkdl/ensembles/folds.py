@@ -6,8 +6,8 @@ With folds k = 0 ... K - 1, bases b = 0 ... B - 1, and the random number u_i of 
 
 Member ``(b, k)`` is trained on the rows i with fold(i) != k and predicts those with fold(i) = k, so that each row is
 predicted once for each base, by a model that has not seen it. Which fold a row is in depends on its id and the seed
-alone. Where ids are numbers that Spark gives rows as they come, the numbered rows are persisted while members train:
-a row whose number changed would be predicted by a model that has seen it.
+alone. Where ids are numbers that Spark gives rows as they come, the numbered rows are persisted while members train,
+and looked at again after it: a row whose number changed would be predicted by a model that has seen it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.bases import changed, column
 from sparkdl.ensembles.draws import Without, fold_column, member_seed
+from sparkdl.ensembles.identity import rows_fingerprint
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.ml.params import Self, at_least, param
 from sparkdl.spark.columns import named
 
@@ -149,6 +150,7 @@ class FoldParams(EnsembleParams):
 
         Raises:
             InvalidInput: the ``runDir`` holds members of something else.
+            SparkdlError: rows that have no ids were given other numbers while the block ran.
         """
         if self.getDisagreementCol():
             warnings.warn(
@@ -158,13 +160,25 @@ class FoldParams(EnsembleParams):
             )
         rows = self.numbered(dataset)
         given = self.getIdCol() or any(column(base, "idCol") for base in self.bases())
-        steady = not given and dataset.storageLevel == StorageLevel.NONE
+        steady = not given and not dataset.storageLevel.useDisk
         if steady:
             rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
+            before = None if given else rows_fingerprint(rows.frame)
             # With their ids: where these are others, a member that is kept may have seen the rows of its fold.
             with self.keeping(rows) as kept:
                 yield rows, Plan(kept, self.getParallelism())
+            # What is persisted is computed anew where it was evicted, or lost with an executor.
+            if before is not None and rows_fingerprint(rows.frame) != before:
+                raise _renumbered(self.getRunDir())
         finally:
             if steady:
                 rows.frame.unpersist()
+
+
+def _renumbered(directory: str | None) -> SparkdlError:
+    kept = "" if directory is None else f" Remove {directory!r} as well: members that are kept there were trained so."
+    return SparkdlError(
+        "row numbers changed while members were trained, and members may have been judged by rows that they have seen; "
+        f"give idCol, or write the rows to a table and train on that.{kept}"
+    )

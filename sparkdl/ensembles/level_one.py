@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.ml import Model, PipelineModel
+from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column as SparkColumn
@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
+from sparkdl.ensembles.bases import leaf
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
 from sparkdl.spark.columns import named, travelling
@@ -83,12 +84,10 @@ def writing(model: Model, outputs: dict[str, str]) -> Model:
     """A copy of a model that writes its columns under other names.
 
     Args:
-        model: of an estimator, or of a pipeline, whose last stage it is about.
+        model: of an estimator, or of a pipeline; of that it is about the last stage that predicts.
         outputs: names by Params, such as ``"predictionCol"``; those that the model does not have are left out.
     """
-    last: Any = model
-    while isinstance(last, PipelineModel):
-        last = last.stages[-1]
+    last: Any = leaf(model)
     return model.copy({last.getParam(name): column for name, column in outputs.items() if last.hasParam(name)})
 
 

@@ -112,6 +112,7 @@ class Running:
 
     def _recover(self) -> None:
         """Compute the sums of all members so far; executors that are lost meanwhile are noticed by the next step."""
+        held: DataFrame | None = None
         try:
             held = frame = _hold(self._given)
             for index, (model, weight) in enumerate(self._members, start=1):
@@ -120,7 +121,9 @@ class Running:
                     before, held = held, _hold(frame)
                     release(before)
                     frame = held
-        except Exception as error:
+        except BaseException as error:
+            if held is not None:
+                release(held)
             if _LOST not in str(error):
                 raise
             _log.warning("more rows were lost while lost ones were computed anew: %s", error)

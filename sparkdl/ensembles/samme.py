@@ -54,6 +54,15 @@ class Samme:
         """The error of members that are no better than chance."""
         return 1.0 - 1.0 / self.classes
 
+    def by_chance(self, wrong: int, right: int) -> bool:
+        """Whether ``err_m >= 1 - 1/K``, to the last bit: ``1 - 1/K`` itself is no double.
+
+        Args:
+            wrong: the sum of the weights of rows that a member predicts wrong, in any units.
+            right: that of all others, in the same.
+        """
+        return wrong * self.classes >= (wrong + right) * (self.classes - 1)
+
     def alpha(self, error: float) -> float:
         """The weight of a member.
 
@@ -129,7 +138,11 @@ class SammeRounds:
         wrong = Term(prediction, lambda found: F.coalesce((found != labels).cast("double"), F.lit(1.0)))
         self.running = Running(rows, start, wrong)
         self._peak, self._mean = 0.0, 1.0
-        self._begin()
+        try:
+            self.running.steadily(self._begin)
+        except BaseException:
+            self.running.close()  # nobody else can: there are no rounds yet
+            raise
 
     def member_rows(self) -> DataFrame:
         """The rows for the next member, with weights in ``WEIGHT`` whose mean is 1."""
@@ -144,7 +157,7 @@ class SammeRounds:
         (found,) = self.running.look(model).agg(*self._sums()).collect()
         wrong, right = int(found["wrong"] or 0), int(found["right"] or 0)
         error = wrong / (wrong + right)  # of integers: the double that is nearest
-        if error >= self.arithmetic.chance:
+        if self.arithmetic.by_chance(wrong, right):
             return self._discarded(index, error)
         alpha = self.arithmetic.alpha(error)
         self.running.add(model, alpha)

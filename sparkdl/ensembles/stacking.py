@@ -18,9 +18,9 @@ from functools import reduce
 from typing import Any
 
 from pyspark import keyword_only
-from pyspark.ml import Estimator, Model, Pipeline
+from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.regression import LinearRegression
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
@@ -35,6 +35,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import listed
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.params import CheckedParams, optional, param
+
+_INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
 
 
 def _estimator(value: Any) -> Estimator[Any]:
@@ -73,11 +75,13 @@ class StackingModel(CheckedParams, Model, MLReadable["StackingModel"], MLWritabl
         """A copy with the same uid, and copies of its models.
 
         Args:
-            extra: other values for Params of the models.
+            extra: other values for Params of the models; what ``meta`` reads stays ``LEVEL_ONE``.
         """
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
-        copied.meta = self.meta.copy(extra)
+        first = _first(self.meta)
+        read = [first.getParam(name) for name in _INPUTS if first.hasParam(name)]
+        copied.meta = self.meta.copy({each: value for each, value in (extra or {}).items() if each not in read})
         return copied
 
     def write(self) -> StackingModelWriter:
@@ -319,15 +323,21 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
         )
     if isinstance(label, list) and not isinstance(last, GangEstimator):
         raise InvalidInput(f"meta is {meta.uid}, which has one label; expected one for {label}: a PyTorch estimator.")
-    first: Any = meta
-    while isinstance(first, Pipeline):
-        first = first.getStages()[0]
-    name = next((name for name in ("featuresCol", "inputCol") if first.hasParam(name)), None)
+    first = _first(meta)
+    name = next((name for name in _INPUTS[:2] if first.hasParam(name)), None)
     if name is None:
         raise InvalidInput(
             f"meta begins with {first.uid}, which has no featuresCol and no inputCol; expected one that reads vectors."
         )
     return changed(meta, labelCol=label).copy({first.getParam(name): LEVEL_ONE})
+
+
+def _first(meta: Any) -> Params:
+    """The first stage of a pipeline, or of a fitted one; any other is its own."""
+    while isinstance(meta, (Pipeline, PipelineModel)):
+        meta = meta.getStages()[0] if isinstance(meta, Pipeline) else meta.stages[0]
+    found: Params = meta
+    return found
 
 
 def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:

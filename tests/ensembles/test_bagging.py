@@ -86,6 +86,7 @@ def test_members_differ_and_a_fit_is_the_same_again(frame):
     assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
 
 
+@pytest.mark.slow
 def test_weights_and_copies_say_the_same(frame):
     """A tree takes weights, one behind a pipeline with another estimator takes copies, a network positions."""
     counts = Bootstrap(1.0, True, member_seed(0, 0)).counts(np.arange(ROWS))
@@ -99,6 +100,7 @@ def test_weights_and_copies_say_the_same(frame):
     assert network.report["rows"] == counts.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [True, False])
 def test_members_of_mllib_in_parallel(frame, replace):
     bagging = Bagging(
@@ -109,6 +111,7 @@ def test_members_of_mllib_in_parallel(frame, replace):
     assert (numbers(scored, "prediction") == numbers(frame, "label")).mean() > 0.7
 
 
+@pytest.mark.slow
 def test_voting_is_soft_where_there_are_probabilities(frame):
     assert Bagging(base=tree(), numModels=2).fit(frame).rule == "soft"
     assert Bagging(base=LinearSVC(featuresCol="vector", maxIter=2), numModels=2).fit(frame).rule == "hard"
@@ -119,6 +122,7 @@ def test_voting_is_soft_where_there_are_probabilities(frame):
     assert model.rule == "mean"
 
 
+@pytest.mark.slow
 def test_a_class_that_a_member_was_not_shown(spark):
     """One row of class 2: most members know of two classes only."""
     rows = [([float(index % 7), 1.0], float(index % 2), index) for index in range(60)] + [([99.0, 1.0], 2.0, 60)]
@@ -162,6 +166,7 @@ def blinded(frame, but: int = -1):
     return frame.withColumn("features", F.transform("features", lambda x, i: F.when(i == but, x).otherwise(1e6)))
 
 
+@pytest.mark.slow
 def test_random_subspaces_of_a_network(frame, tmp_path):
     model = Bagging(base=torch_base(), numModels=4, featureSubset=1, replace=False, seed=3).fit(frame)
     seen = set()
@@ -180,6 +185,7 @@ def test_random_subspaces_of_a_network(frame, tmp_path):
     assert (vectors(loaded.transform(frame), "probability") == vectors(model.transform(frame), "probability")).all()
 
 
+@pytest.mark.slow
 def test_finished_members_are_kept_for_more_models(frame, tmp_path):
     first = Bagging(base=torch_base(), numModels=2, runDir=str(tmp_path)).fit(frame)
     more = Bagging(base=torch_base(), numModels=4, runDir=str(tmp_path), disagreementCol="apart").fit(frame)
@@ -205,6 +211,7 @@ def test_partitions(spark, frame, tmp_path):
         Bagging(base=torch_base(), partitioned=True, numModels=3).fit(frame)
 
 
+@pytest.mark.slow
 def test_pipelines_searches_and_maps(frame, tmp_path):
     assembler = VectorAssembler(inputCols=["vector"], outputCol="assembled")
     bagging = Bagging(base=Pipeline(stages=[assembler, tree().setFeaturesCol("assembled")]), numModels=2, idCol="id")
@@ -222,6 +229,7 @@ def test_pipelines_searches_and_maps(frame, tmp_path):
     assert len([*tmp_path.iterdir()]) > 4
 
 
+@pytest.mark.slow
 def test_a_bases_outputs_and_thresholds_are_the_ensembles(frame):
     base = tree(predictionCol="class", rawPredictionCol="", probabilityCol="chances").setThresholds([1.0, 0.0])
     model = Bagging(base=base, numModels=2, idCol="id").fit(frame)
@@ -239,6 +247,7 @@ def test_maps_of_two_bases_of_one_class_are_told_apart():
     assert stacking.copy(maps[0])._map == stacking.copy(dict(reversed(maps[0].items())))._map
 
 
+@pytest.mark.slow
 def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
     bagging = Bagging(base=torch_base(), numModels=3, featureSubset=0.5, seed=7, voting="hard")
     bagging.write().save(str(tmp_path / "bagging"))

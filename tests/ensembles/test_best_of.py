@@ -14,7 +14,7 @@ from pyspark.ml.evaluation import (
     MulticlassClassificationEvaluator,
     RegressionEvaluator,
 )
-from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.regression import LinearRegression
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
@@ -24,7 +24,8 @@ from pyspark.sql import functions as F
 from sparkdl import TorchRegressor
 from sparkdl.ensembles.best_of import BestOf, BestOfModel, _best
 from sparkdl.ensembles.draws import uniform
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput, SparkdlError, Stopped
+from sparkdl.stopping import forget_stop, request_stop
 from tests.ensembles.fakes import Crippled, Failing, Memoriser
 from tests.ml import nets
 from tests.sessions import frame
@@ -51,7 +52,7 @@ def best_of(candidates: list[Any], **given: Any) -> BestOf:
 
 
 @pytest.mark.parametrize("metric", ["rmse", "r2"])  # of which less is better, and more
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_good_candidate_is_found_wherever_it_is(data, place, metric):
     candidates: list[Any] = [Crippled(5.0, "y"), Crippled(-3.0, "y")]
     candidates.insert(place, good())
@@ -82,6 +83,44 @@ def test_candidates_of_several_libraries_are_judged_in_parallel(data):
     assert model.bestIndex == 1
     assert isinstance(model.bestModel, PipelineModel)
     assert model.transform(data).columns == [*data.columns, "z", "prediction"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_thread_that_ends_the_process_is_not_waited_for(data, parallelism):
+    class Leaves(RegressionEvaluator):
+        def _evaluate(self, dataset: DataFrame) -> float:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        best_of([Crippled(1.0, "y")], evaluator=Leaves(labelCol="y"), parallelism=parallelism).fit(data)
+
+
+def test_a_request_to_stop_ends_the_evaluations(data):
+    asked = []
+
+    class Stops(RegressionEvaluator):
+        def _evaluate(self, dataset: DataFrame) -> float:
+            asked.append(1)
+            request_stop("the test says so")
+            return 1.0
+
+    try:
+        with pytest.raises(Stopped, match=r"\(the test says so\) and had not judged all candidates"):
+            best_of([Crippled(1.0, "y"), Crippled(2.0, "y")], evaluator=Stops(labelCol="y")).fit(data)
+    finally:
+        forget_stop()
+    assert len(asked) == 1
+
+
+@pytest.mark.slow
+def test_pipelines_may_make_their_own_labels(data):
+    indexed = StringIndexer(inputCol="word", outputCol="made", stringOrderType="alphabetAsc")
+    candidates = [Pipeline(stages=[indexed, LinearRegression(labelCol="made")]) for _ in range(2)]
+    words = data.withColumn("word", F.when(F.col("label") > 0, "b").otherwise("a"))
+    model = best_of(candidates, evaluator=RegressionEvaluator(labelCol="made")).fit(words)
+    assert "made" in model.transform(words).columns
+    assert 0 < model.avgMetrics[0] < 0.5
 
 
 # ---- which metric is the best ---------------------------------------------------------------------------------------
@@ -168,6 +207,7 @@ def test_params_are_explained_and_set(spark):
     assert (estimator.getFolds(), len(estimator.getCandidates())) == (4, 1)
 
 
+@pytest.mark.slow
 def test_models_and_estimators_are_saved(data, tmp_path):
     estimator = best_of([LinearRegression(labelCol="y", regParam=5.0), good()], seed=3)
     model = estimator.fit(data)
@@ -184,6 +224,7 @@ def test_models_and_estimators_are_saved(data, tmp_path):
     assert again.transform(data).collect() == model.transform(data).collect()
 
 
+@pytest.mark.slow
 def test_what_failed_is_trained_again_and_nothing_else(data, tmp_path):
     class Mended(Failing):
         """It fails until it is mended, and is known by the same Params."""
@@ -254,6 +295,7 @@ def test_what_is_refused_when_it_is_given(spark, given, message):
         BestOf(candidates=good())
 
 
+@pytest.mark.slow
 def test_a_classifier_is_judged_by_its_probabilities(data):
     evaluator: Evaluator = MulticlassClassificationEvaluator(metricName="logLoss")
     assert not evaluator.isLargerBetter()

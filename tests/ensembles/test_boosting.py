@@ -11,11 +11,12 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, MultilayerPerceptronClassifier
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
+from pyspark.ml.regression import LinearRegression
 from sklearn.datasets import load_wine
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.tree import DecisionTreeClassifier as Tree
 
-from sparkdl import TorchClassifier, TorchEstimator
+from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles import boosting
 from sparkdl.ensembles.boosting import Boosting
 from sparkdl.ensembles.draws import member_seed
@@ -45,7 +46,7 @@ def persistent(rows):
 # ---- the same as others have it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
     x, y = load_wine(return_X_y=True)
     weights = np.linspace(0.5, 2.0, len(y)) if weighted else None
@@ -85,6 +86,7 @@ def test_pipelines_are_boosted(wine):
     assert [type(model).__name__ for model in fitted.models] == ["PipelineModel"] * 2
 
 
+@pytest.mark.slow
 def test_networks_are_boosted(wine):
     base = TorchClassifier(
         model=nets.scores,
@@ -104,6 +106,31 @@ def test_networks_are_boosted(wine):
     assert np.mean([row.label == row.found for row in votes]) > 0.8
 
 
+def test_members_of_classes_tell_how_far_they_are_apart(wine):
+    boosting = Boosting(base=DecisionTreeClassifier(**STUMP), numModels=2).setDisagreementCol("apart")
+    fitted = boosting.fit(wine)
+    first, second = fitted.weights
+    found = {row.apart for row in fitted.transform(wine).select("apart").collect()}
+    assert sorted(found) == pytest.approx([0.0, min(first, second) / (first + second)])
+    assert fitted.uid == boosting.uid
+
+
+@pytest.mark.parametrize(("base", "most"), [(DecisionTreeClassifier, 50), (LinearRegression, 100)])
+def test_members_at_most(wine, monkeypatch, base, most):
+    asked = []
+
+    def stands_in(self, rounds, number):
+        asked.append(number)
+        raise Lost
+
+    monkeypatch.setattr(boosting._Course, "run", stands_in)
+    for given in (Boosting(base=base()), Boosting(base=base(), numModels=7), Boosting(base=base()).setNumModels(3)):
+        with pytest.raises(Lost):
+            given.fit(wine)
+    assert asked == [most, 7, 3]
+    assert Boosting().getNumModels() is None
+
+
 # ---- members that are finished ----------------------------------------------------------------------------------
 
 
@@ -111,6 +138,7 @@ class Lost(Exception):
     """The driver's end, as far as a test can have it."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_fit_that_failed_goes_on_with_what_is_missing(wine, tmp_path, monkeypatch):
     fit, asked = fit_on_driver, []
@@ -161,6 +189,10 @@ def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
 # ---- what cannot be boosted -------------------------------------------------------------------------------------
 
 
+def network_of_numbers(**given):
+    return TorchRegressor(model=nets.column, inputCols=["few"], **given)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -169,6 +201,14 @@ def test_members_have_seeds_and_hidden_columns_of_their_own(wine, monkeypatch):
         (lambda: {"base": TorchEstimator(model=nets.scores, inputCols=["few"])}, "expects a classifier or a regressor"),
         (lambda: {"base": TorchClassifier(model=nets.scores, labelCol=["a", "b"])}, "one column of labels"),
         (lambda: {"base": DecisionTreeClassifier(), "validationCol": "w"}, "validationCol is set; it is for numbers"),
+        (
+            lambda: {"base": TorchClassifier(model=nets.scores, inputCols=["few"], predictionCol="")},
+            "base has no predictionCol; boosting reads what members predict",
+        ),
+        (
+            lambda: {"base": network_of_numbers(validationCol="held"), "validationCol": "held"},
+            "validationCol is 'held', and the base's as well; boosting keeps these rows from members",
+        ),
         (lambda: {"base": DecisionTreeClassifier(labelCol="nowhere")}, "labelCol is 'nowhere'; the data has"),
         (lambda: {"base": DecisionTreeClassifier(labelCol="features")}, "labelCol is 'features', of type"),
         (lambda: {"base": DecisionTreeClassifier(weightCol="nowhere")}, "weightCol is 'nowhere'; the data has"),
@@ -182,6 +222,12 @@ def test_bad_input_is_refused_before_anything_is_trained(wine, monkeypatch, give
     monkeypatch.setattr(boosting, "fit_members", lambda *_: pytest.fail("a member was trained"))
     with pytest.raises(InvalidInput, match=message):
         Boosting(**given()).fit(wine)
+
+
+def test_numbers_have_no_disagreement(wine, monkeypatch):
+    monkeypatch.setattr(boosting, "fit_members", lambda *_: pytest.fail("a member was trained"))
+    with pytest.raises(InvalidInput, match="disagreementCol is 'apart', but boosted numbers are a sum"):
+        Boosting(base=LinearRegression()).setDisagreementCol("apart").fit(wine)
 
 
 @pytest.mark.parametrize("given", [{"numModels": 0}, {"learningRate": 0.0}, {"patience": 0}, {"tol": -1.0}])
@@ -219,6 +265,7 @@ def test_an_estimator_is_saved_and_loaded(spark, tmp_path):
     assert (other.getBase().getMaxDepth(), other.getBase().getWeightCol()) == (2, "w")
 
 
+@pytest.mark.slow
 def test_a_model_is_saved_and_loaded(wine, tmp_path):
     fitted = Boosting(base=DecisionTreeClassifier(**STUMP, predictionCol="found"), numModels=2).fit(wine)
     fitted.save(str(tmp_path / "model"))

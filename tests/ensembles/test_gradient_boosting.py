@@ -75,6 +75,7 @@ def test_rounds_are_those_of_a_serial_computation(begin):
             assert row[name] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     one, other = begin(held_out(), 1)[0], begin(held_out(), 4)[0]
     for index, member in enumerate(MEMBERS):
@@ -115,11 +116,18 @@ def test_rows_that_cannot_be(spark, labels, weights, held, message):
 @pytest.fixture(scope="module")
 def patients(spark):
     x, y = diabetes()
-    arrays = {"x": x, "label": y, "held": np.arange(len(y)) % 5 == 0}
+    arrays = {
+        "x": x,
+        "label": y,
+        "far": y + 100,
+        "w": np.linspace(0.5, 3.0, len(y)),
+        "held": np.arange(len(y)) % 5 == 0,
+    }
     vectors = array_to_vector("x").alias("features")
-    return frame(arrays).select("label", "held", vectors).repartition(3).cache()
+    return frame(arrays).select("label", "far", "w", "held", vectors).repartition(3).cache()
 
 
+@pytest.mark.slow
 def test_trees_boosted_are_those_of_scikit_learn(patients):
     """Every split is of the same rows, for there are as many bins as values."""
     x, y = diabetes()
@@ -131,6 +139,23 @@ def test_trees_boosted_are_those_of_scikit_learn(patients):
     loss = np.mean((np.array(found) - [row[0] for row in patients.coalesce(1).select("label").collect()]) ** 2)
     assert loss == pytest.approx(expected.train_score_[-1], rel=1e-9)
     assert (fitted.rule, fitted.weights, fitted.intercept) == ("sum", [0.1] * 6, pytest.approx(0.0, abs=1e-12))
+
+
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_numbers_far_from_0_are_boosted_as_by_scikit_learn(patients, weighted):
+    x, y = diabetes()
+    base = DecisionTreeRegressor(maxDepth=2, maxBins=512, labelCol="far")
+    if weighted:
+        base.setWeightCol("w")
+    fitted = Boosting(base=base, numModels=3, learningRate=0.5).fit(patients)
+    weights = np.linspace(0.5, 3.0, len(y)) if weighted else None
+    expected = GradientBoostingRegressor(n_estimators=3, max_depth=2, learning_rate=0.5).fit(x, y + 100, weights)
+    assert [row["loss"] for row in fitted.history] == pytest.approx(list(expected.train_score_), rel=1e-9)
+    assert fitted.intercept == pytest.approx(np.average(y + 100, weights=weights), rel=1e-12)
+    scored = fitted.transform(patients).select("far", "prediction").toPandas().sort_values("far")
+    order = np.argsort(y, kind="stable")
+    np.testing.assert_allclose(np.sort(scored["prediction"]), np.sort(expected.predict(x)), rtol=1e-9)
+    np.testing.assert_array_equal(scored["far"], (y + 100)[order])
 
 
 def test_early_stopping_keeps_the_members_up_to_the_best(patients):

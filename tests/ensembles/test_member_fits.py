@@ -96,6 +96,7 @@ def test_a_tree_of_weights_is_the_tree_of_the_repeated_rows(people):
 # ---- real estimators ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_members_of_several_kinds(people):
     draws = [Bootstrap(1.0, True, member_seed(0, index)) for index in range(3)]
     assembler = VectorAssembler(inputCols=["x0", "x1"], outputCol="two")
@@ -118,6 +119,7 @@ def test_members_of_several_kinds(people):
         assert right > 0.7 * 3000
 
 
+@pytest.mark.slow
 def test_a_member_again_is_the_same_member_in_other_partitions(people):
     member = Member(3, DecisionTreeClassifier(maxDepth=4, seed=5), Bootstrap(1.0, True, 5))
     shuffled = Rows(people.frame.orderBy(F.xxhash64("id")).repartition(3), ROW_ID)
@@ -190,7 +192,7 @@ def five():
     return [Member(index, Counting(100 + index), Bootstrap(1.0, True, index)) for index in range(5)]
 
 
-@pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_same_fit_again_trains_only_what_is_missing(parallelism, numbers, counting, tmp_path):
     plan = Plan(Kept(str(tmp_path)), parallelism)
     plan.kept.begin({})

@@ -64,6 +64,7 @@ def same(one, other) -> bool:
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_member_of_all_rows_has_the_bits_of_a_fit_of_its_own(frame, rows):
     base = classifier(model=nets.scores, epochs=3)
     found = fit_members(members(2, base, Everything()), rows, Plan())
@@ -102,7 +103,13 @@ class Ids(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "draw", [Bootstrap(1.0, True, 5), Bootstrap(0.4, False, 5), Without(1, 4, 5), Bootstrap(2.5, True, 9)]
+    "draw",
+    [
+        Bootstrap(1.0, True, 5),
+        pytest.param(Bootstrap(0.4, False, 5), marks=pytest.mark.slow),
+        Without(1, 4, 5),
+        pytest.param(Bootstrap(2.5, True, 9), marks=pytest.mark.slow),
+    ],
 )
 def test_a_member_is_given_the_rows_of_its_draw(frame, tmp_path, draw):
     numbers = Rows(frame.withColumn("features", F.array(F.col("id").cast("double"))), "id")
@@ -122,6 +129,7 @@ def test_validation_rows_stay_as_they_are_in_a_bootstrap(frame, tmp_path):
     assert "valid_loss" in model.history[-1]
 
 
+@pytest.mark.slow
 def test_members_of_several_kinds_and_columns_come_in_their_order(frame, rows):
     numbers = TorchRegressor(
         model=nets.column, labelCol="label", idCol="id", optimizer=partial(torch.optim.SGD, lr=0.01)
@@ -168,6 +176,7 @@ class Failing(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_a_member_that_fails_is_named_and_the_others_are_kept(rows, tmp_path):
     marks, kept = tmp_path / "marks", Kept(str(tmp_path / "run"))
@@ -187,6 +196,7 @@ def test_a_member_that_fails_is_named_and_the_others_are_kept(rows, tmp_path):
         fit_members(wanted, rows, Plan())
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_a_task_that_dies_costs_its_member_alone(rows, tmp_path):
     marks, kept = tmp_path / "marks", Kept(str(tmp_path / "run"))
@@ -198,6 +208,7 @@ def test_a_task_that_dies_costs_its_member_alone(rows, tmp_path):
     assert sorted(began) == ["beganbegandone", "begandone", "begandone", "begandone"]
 
 
+@pytest.mark.slow
 def test_partitions_have_members_of_their_own(spark, tmp_path):
     def numbers(count: int) -> Rows:
         made = spark.range(0, count, 1, 4).withColumn("features", F.array(F.col("id").cast("double")))

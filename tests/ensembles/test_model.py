@@ -44,7 +44,7 @@ def way(request):
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-@pytest.mark.parametrize("factory", [linear, one_score])
+@pytest.mark.parametrize("factory", [linear, pytest.param(one_score, marks=pytest.mark.slow)])
 def test_votes_are_what_numpy_counts(spark, way, rule, factory):
     models = members(factory)
     made = EnsembleModel(way(models), rule=rule, weights=WEIGHTS, numClasses=2 if factory is one_score else 3)
@@ -73,6 +73,7 @@ def test_the_output_columns(spark, way):
         made.setPredictionCol("x").transform(data())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["soft", "hard"])
 def test_one_member_is_itself_and_so_are_equal_ones(spark, way, rule):
     alone = member(nets.scores)
@@ -104,7 +105,7 @@ def certain(*classes):
     return made
 
 
-@pytest.mark.parametrize("rule", ["soft", "hard"])
+@pytest.mark.parametrize("rule", ["soft", pytest.param("hard", marks=pytest.mark.slow)])
 def test_a_tie_goes_to_the_smallest_class(spark, way, rule):
     for classes, winner in (((2, 1), 1), ((1, 2), 1), ((2, 0), 0)):
         made = EnsembleModel(way(certain(*classes)), rule=rule, weights=[0.1, 0.1], numClasses=3)
@@ -130,7 +131,7 @@ def test_a_score_that_is_no_number_is_no_prediction(spark, way, rule):
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-@pytest.mark.parametrize("thresholds", [[0.2, 0.5, 0.9], [0.9, 0.0, 0.9]])
+@pytest.mark.parametrize("thresholds", [[0.2, 0.5, 0.9], pytest.param([0.9, 0.0, 0.9], marks=pytest.mark.slow)])
 def test_thresholds_are_those_of_pyspark(spark, way, rule, thresholds):
     models = members()
     made = EnsembleModel(way(models), rule=rule, numClasses=3).setThresholds(thresholds).setDisagreementCol("apart")
@@ -161,6 +162,7 @@ def test_thresholds_of_another_number_of_classes_are_refused(spark, way):
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_the_mean_of_regressors(spark, way, precision):
     dtype = torch.float64 if precision == "fp64" else torch.float32
@@ -185,8 +187,8 @@ def test_the_sum_of_regressors(spark, way):
         made.setDisagreementCol("apart").transform(data())
 
 
-@pytest.mark.parametrize("rule", ["mean", "sum"])
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("rule", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp64", marks=pytest.mark.slow)])
 def test_arrays_stay_arrays(spark, way, rule, precision):
     dtype, element = (torch.float64, T.DoubleType()) if precision == "fp64" else (torch.float32, T.FloatType())
     models = members(nets.Autoencoder, "estimator", precision=precision, dtype=dtype)
@@ -220,6 +222,7 @@ def test_thresholds_of_numbers_are_ignored_with_a_warning(spark):
 # ---- what the members read -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_inputs_and_rows_of_several_lengths(spark, way):
     random = np.random.default_rng(1)
     images, kinds = random.normal(size=(50, 2, 2)), random.integers(0, 4, 50)
@@ -234,6 +237,7 @@ def bag():
     return nn.EmbeddingBag(10, 3, mode="sum")
 
 
+@pytest.mark.slow
 def test_rows_of_several_lengths(spark, way):
     rows = spark.range(50).selectExpr("id as row", "transform(sequence(0, id % 4), i -> (i * 3 + id) % 10) as x")
     models = [model.setColumns([Column("x", ragged="offsets")]) for model in members(bag)]

@@ -41,7 +41,7 @@ def mixed(spark):
     return rows, fitted
 
 
-@pytest.mark.parametrize("rule", ["soft", "hard"])
+@pytest.mark.parametrize("rule", ["soft", pytest.param("hard", marks=pytest.mark.slow)])
 def test_members_of_any_library_vote(spark, mixed, rule):
     rows, models = mixed
     weights = [1.0, 2.0, 0.5, 1.5, 0.25]
@@ -58,6 +58,7 @@ def test_members_of_any_library_vote(spark, mixed, rule):
     np.testing.assert_allclose(apart, np.dot(weights, others) / sum(weights), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_members_without_probabilities_vote_hard(spark, mixed):
     rows, models = mixed
     machine = LinearSVC(maxIter=3).fit(rows)
@@ -103,6 +104,7 @@ def test_hard_votes_need_the_number_of_classes(spark):
 # ---- a model like any other ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pipeline_and_an_evaluator(spark, mixed):
     rows, models = mixed
     made = EnsembleModel(models, rule="soft")

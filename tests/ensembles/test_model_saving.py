@@ -65,6 +65,7 @@ def test_what_was_saved_is_loaded(spark, tmp_path):
     assert json.loads(part.read_text())["class"] == "sparkdl.ensembles.model.EnsembleModel"
 
 
+@pytest.mark.slow
 def test_members_of_any_kind_are_saved_and_the_pipeline_around_them(spark, tmp_path):
     fitted = LogisticRegression(maxIter=2).fit(rows())
     inner = EnsembleModel([member(nets.column)], rule="soft")

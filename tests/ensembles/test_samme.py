@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
+from sparkdl.ensembles import running
 from sparkdl.ensembles.exact import exact_sums
 from sparkdl.ensembles.running import SUM, TERM
 from sparkdl.ensembles.samme import WEIGHT, Samme, SammeRounds, classes_of
@@ -50,6 +51,16 @@ def test_weight_of_a_member(classes):
     assert arithmetic.alpha(0.1) == pytest.approx(0.5 * math.log(9 * (classes - 1)))
     assert arithmetic.alpha(0.1) < arithmetic.alpha(0.01)
     assert arithmetic.alpha(0.0) == 1.0
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 7, 10, 49])
+def test_exactly_chance_is_chance(classes):
+    """Also where 1 - 1/K is rounded up, as 2/3 is."""
+    arithmetic, rows = Samme(classes), 3 * 2**53
+    wrong, right = rows * (classes - 1), rows
+    assert arithmetic.by_chance(wrong, right)
+    assert arithmetic.by_chance(wrong + 1, right - 1)
+    assert not arithmetic.by_chance(wrong - 1, right + 1)
 
 
 # ---- sums -------------------------------------------------------------------------------------------------------
@@ -95,6 +106,11 @@ def begin(spark):
         rounds.running.close()
 
 
+def persistent(spark) -> set[int]:
+    """What executors hold, by number."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+
 def errors(rounds: SammeRounds, members: list[Cut] = MEMBERS) -> list[tuple[float, float]]:
     found = [rounds.judge(index, member).row for index, member in enumerate(members)]
     return [(row["error"], row["weight"]) for row in found]
@@ -119,6 +135,7 @@ def test_error_is_that_of_a_serial_computation(begin):
         own *= np.exp(row["weight"] * missed)
 
 
+@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     assert errors(begin(partitions=1), MEMBERS[:5]) == errors(begin(partitions=4), MEMBERS[:5])
 
@@ -163,23 +180,30 @@ def test_a_member_no_better_than_chance_is_discarded(begin):
     assert verdict.over
 
 
+def test_a_constant_among_balanced_classes_is_discarded(begin):
+    given = frame_of({"row": np.arange(9), "x": np.arange(9.0), "label": np.arange(9) % 3 * 1.0})
+    with pytest.raises(InvalidInput, match=r"weighted error of 0\.667, and chance gives 0\.667"):
+        begin(given, target=Target("label")).judge(0, Cut(20.0))
+
+
 # ---- the rows between rounds ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_grow(spark, begin):
-    before = set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+    before = persistent(spark)
     rounds = begin()
     errors(rounds, MEMBERS[:3])
     few = rounds.running.frame._jdf.queryExecution().toString()
     assert all(rounds.judge(index, MEMBERS[index]).weight for index in range(3, 12))
     many = rounds.running.frame._jdf.queryExecution().toString()
     assert len(many) < 1.1 * len(few)
-    assert len(set(spark.sparkContext._jsc.getPersistentRDDs().keySet()) - before) == 1
+    assert len(persistent(spark) - before) == 1
     rounds.running.close()
-    assert set(spark.sparkContext._jsc.getPersistentRDDs().keySet()) <= before
+    assert persistent(spark) <= before
 
 
-@pytest.mark.parametrize("done", [0, 9])
+@pytest.mark.parametrize("done", [0, pytest.param(9, marks=pytest.mark.slow)])
 def test_lost_rows_are_computed_anew_to_the_same_bits(begin, done):
     rounds = begin()
     expected = errors(rounds, MEMBERS[:done])
@@ -191,6 +215,55 @@ def test_lost_rows_are_computed_anew_to_the_same_bits(begin, done):
     whole = begin()
     assert errors(whole, MEMBERS[: done + 1]) == [*expected, (row["error"], row["weight"])]
     assert sorted(map(tuple, whole.running.look(MEMBERS[0]).select("row", SUM).collect())) == after
+
+
+def test_rows_that_are_lost_as_rounds_begin_are_computed_anew(begin, monkeypatch):
+    first, given = SammeRounds._begin, []
+
+    def loses(rounds):
+        given.append(rounds)
+        if len(given) == 1:
+            release(rounds.running._held)
+        first(rounds)
+
+    monkeypatch.setattr(SammeRounds, "_begin", loses)
+    rounds = begin()
+    assert given == [rounds, rounds]
+    assert (rounds._rows, rounds._peak) == (240, pytest.approx(math.log(rows()["w"].max())))
+
+
+def test_rounds_that_cannot_begin_hold_nothing(spark, begin, monkeypatch):
+    def fails(_):
+        raise ValueError("at once")
+
+    monkeypatch.setattr(SammeRounds, "_begin", fails)
+    before = persistent(spark)
+    with pytest.raises(ValueError, match="at once"):
+        begin()
+    assert persistent(spark) == before
+
+
+@pytest.mark.parametrize("message", ["CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "of another kind"])
+def test_sums_that_cannot_be_computed_anew_hold_nothing(spark, begin, monkeypatch, message):
+    rounds, hold, held = begin(), running._hold, []
+    errors(rounds, MEMBERS[:2])
+
+    def fails(given):
+        held.append(given)
+        if len(held) == 2:
+            raise RuntimeError(message)
+        return hold(given)
+
+    monkeypatch.setattr(running, "_BREATH", 1)
+    monkeypatch.setattr(running, "_hold", fails)
+    before = persistent(spark)
+    if message.startswith("CHECKPOINT"):
+        rounds.running._recover()
+    else:
+        with pytest.raises(RuntimeError, match=message):
+            rounds.running._recover()
+    assert len(held) == 2
+    assert persistent(spark) == before
 
 
 def test_a_step_that_fails_by_itself_is_not_taken_again(begin):

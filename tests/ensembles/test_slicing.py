@@ -25,6 +25,7 @@ from tests.ensembles.counting import Weightless
 from tests.ml import nets
 
 
+@pytest.mark.slow
 def test_a_base_sees_some_of_the_features_and_its_model_is_given_all(people, tmp_path):
     members = [
         Member(index, RandomForestClassifier(numTrees=2, maxDepth=3, seed=1), features=Subspace("sqrt", index))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
-from pyspark.ml.feature import StandardScaler
+from pyspark.ml.feature import SQLTransformer, StandardScaler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import DataFrame
@@ -62,6 +62,7 @@ def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> 
     return model, kept["z"]
 
 
+@pytest.mark.slow
 def test_a_base_that_memorises_rows_gains_nothing(data):
     _, z = stacked(data, [ClassMemoriser("coin")])
     assert (z == 0.5).all()  # it knows nothing of any row
@@ -92,6 +93,7 @@ def test_what_is_learned_by_heart_is_not_told(data):
     assert learned(data) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_test_above_sees_a_leak(data, leaking):
     spread, gain = learned(data)
     assert spread == 1.0
@@ -130,7 +132,7 @@ def applied(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.c_[x, np.ones(len(x))] @ weights
 
 
-@pytest.mark.parametrize("passthrough", [False, True])
+@pytest.mark.parametrize("passthrough", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_linear_stacking_is_that_of_numpy(data, passthrough):
     x, y, fold = ARRAYS["x"], ARRAYS["y"], fold_of(4, 6)
     squares = data.withColumn("s", array_to_vector(F.transform("x", lambda each: each * each)))
@@ -150,6 +152,7 @@ def test_linear_stacking_is_that_of_numpy(data, passthrough):
     np.testing.assert_allclose(found["prediction"], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_level_one_is_the_probabilities_of_members(data):
     bases = [LogisticRegression(labelCol="several", regParam=0.1), DecisionTreeClassifier(labelCol="several")]
     folds, rows = Folds(2, 4), Rows(data, "row")
@@ -166,6 +169,7 @@ def test_level_one_is_the_probabilities_of_members(data):
     np.testing.assert_allclose(vectors(level_one(rows, folds, models, LevelOne(3))), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_class_that_members_have_not_seen_has_a_probability_of_0(data):
     # All rows of class 2 are in fold 0, whose member knows two classes, and all others three.
     rare = np.where(fold_of(3, 1) == 0, np.arange(ROWS) % 3, np.arange(ROWS) % 2).astype(np.float64)
@@ -206,6 +210,16 @@ def test_scores_and_classes_where_there_are_no_probabilities(data):
     np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
 
 
+def test_what_comes_after_a_prediction_in_a_pipeline(data):
+    """The last stage that predicts counts, here before one that takes a column away."""
+    last = SQLTransformer(statement="SELECT * EXCEPT (scaled) FROM __THIS__")
+    scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
+    line = LinearRegression(labelCol="y", featuresCol="scaled").fit(scaler.transform(data))
+    z = vectors(LevelOne().of(data, [PipelineModel([scaler, line, last]), PipelineModel([scaler, line])]))
+    assert z.shape == (ROWS, 2)
+    np.testing.assert_array_equal(z[:, 0], z[:, 1])
+
+
 @pytest.mark.slow
 def test_arrays_of_numbers_are_features_side_by_side(data):
     base = torch_base(TorchEstimator, loss=torch.nn.CrossEntropyLoss(), labelCol="row")
@@ -227,6 +241,7 @@ def test_a_pytorch_meta_reads_level_one(data):
     assert model.transform(data).columns == [*COLUMNS, "prediction"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_a_meta_estimator(data):
     stages = [StandardScaler(inputCol="any", outputCol="scaled"), LinearRegression(featuresCol="scaled")]
     bases = [LinearRegression(labelCol="y")]
@@ -235,6 +250,7 @@ def test_a_pipeline_is_a_meta_estimator(data):
     assert stages[0].getInputCol() == "any"
 
 
+@pytest.mark.slow
 def test_bases_that_write_the_same_columns_and_rows_that_have_them(data):
     other = data.withColumn("prediction", F.lit("mine"))
     bases = [LinearRegression(labelCol="y", predictionCol="p"), LinearRegression(labelCol="y", predictionCol="p")]
@@ -244,6 +260,7 @@ def test_bases_that_write_the_same_columns_and_rows_that_have_them(data):
     assert {row.prediction for row in found.collect()} == {"mine"}
 
 
+@pytest.mark.slow
 def test_one_pass_over_the_rows(data, tmp_path):
     data.select("row", "x", "y").write.parquet(str(tmp_path / "rows"))
     rows = data.sparkSession.read.parquet(str(tmp_path / "rows")).withColumn("features", array_to_vector("x"))

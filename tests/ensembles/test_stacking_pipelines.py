@@ -24,6 +24,7 @@ from sparkdl.ensembles.stacking import Stacking, StackingModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from tests.ensembles.fakes import Failing
 from tests.ensembles.stacked_rows import ARRAYS, ROWS, torch_base
+from tests.ensembles.voters import member
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -89,6 +90,26 @@ def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     assert (model.uid, len(model.models)) == (stacking.uid, 2)
 
 
+def test_what_the_meta_model_reads_is_not_changed_by_a_map(some):
+    level, lines = LevelOne(), [LinearRegression(labelCol="y").fit(some)]
+    z = level.of(some, lines).withColumnRenamed(LEVEL_ONE, "z")
+    meta: Any = LinearRegression(labelCol="y", featuresCol="z").fit(z)
+    model: Any = StackingModel(lines, meta.setFeaturesCol(LEVEL_ONE), level)
+    expected = model.transform(some).collect()
+    assert model.transform(some, {meta.featuresCol: "features"}).collect() == expected
+    scaler = StandardScaler(inputCol="z", outputCol="scaled").fit(z).setInputCol(LEVEL_ONE)
+    piped: Any = StackingModel(lines, PipelineModel([scaler, meta]), level)
+    copied = piped.copy({scaler.inputCol: "features", scaler.outputCol: "s", meta.featuresCol: "s"})
+    first, second = copied.meta.stages
+    assert (first.getInputCol(), first.getOutputCol(), second.getFeaturesCol()) == (LEVEL_ONE, "s", "s")
+
+
+def test_what_a_network_of_level_one_reads_is_not_changed_by_a_map(spark):
+    network = member(kind="regressor").setFeaturesCol(LEVEL_ONE)
+    copied = StackingModel([], network).copy({network.inputCols: ["x", "y"], network.predictionCol: "q"})
+    assert (copied.meta.getInputCols(), copied.meta.getPredictionCol()) == ([LEVEL_ONE], "q")
+
+
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_ensemble(some):
     bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
@@ -105,6 +126,7 @@ def test_the_same_seed_is_the_same_ensemble(some):
     assert abs(predictions[0] - predictions[2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_rows_are_numbered_where_they_have_no_ids(some):
     model = linear(idCol=None).fit(some.drop("row"))
     assert model.transform(some).columns == [*some.columns, "prediction"]
@@ -140,6 +162,7 @@ def test_an_estimator_without_a_meta_estimator_is_saved(spark, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
     class Mended(Failing):
         """It fails until it is mended, and is known by the same Params."""
@@ -165,6 +188,7 @@ def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
         ensemble(folds=3).fit(some)
 
 
+@pytest.mark.slow
 def test_other_ids_are_other_rows(some, tmp_path):
     """A row whose id has changed is in another fold, whose members have seen it."""
     linear(runDir=str(tmp_path / "run"), idCol=None).fit(some.drop("row").coalesce(1))
