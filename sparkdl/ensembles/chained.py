@@ -1,6 +1,7 @@
 """Members of any kind in one pass: each adds hidden columns to the rows, and Spark's expressions combine those.
 
-The formulas are those of ``combining.py``. Nothing is shuffled and nothing is run.
+The formulas are those of ``combining.py``. A class that a member does not know has the probability 0 from it. A null
+of a member counts as NaN: it leaves the ensemble without a prediction. Nothing is shuffled and nothing is run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Chain:
     Attributes:
         models: the members.
         combining: how their outputs become one.
-        classes: how many there are; hard votes need it, soft ones where members tell different numbers apart.
+        classes: how many there are; hard votes need it, soft ones have at least as many as the member that knows most.
         thresholds: of the classes; None for none.
     """
 
@@ -86,22 +87,23 @@ class Chain:
         return frame, found
 
     def _soft(self) -> Column:
-        chances = [vector_to_array(_column(index, "probability")) for index in range(len(self.models))]
-        if self.classes is not None:  # a member may have been shown fewer
-            none = F.array_repeat(F.lit(0.0), self.classes)
-            chances = [F.zip_with(each, none, _or_else) for each in chances]
-        return _weighted_arrays(chances, self.combining.weights)
+        """Members may have been shown different numbers of classes: what one lacks is 0."""
+        chances = [_chances(index) for index in range(len(self.models))]
+        if self.classes is not None:
+            chances = [F.array_repeat(F.lit(0.0), self.classes), *chances]
+        weights = (1.0,) * (len(chances) - len(self.models)) + tuple(self.combining.weights)
+        return _weighted_arrays(chances, weights, missing=0.0)
 
     def _hard(self) -> Column:
         """A member without a prediction leaves the ensemble without one."""
         assert self.classes is not None
-        beyond = [(_column(index) < 0) | (_column(index) >= self.classes) for index in range(len(self.models))]
-        beyond = [there & ~F.isnan(_column(index)) for index, there in enumerate(beyond)]
+        predictions = [_number(index) for index in range(len(self.models))]
+        beyond = [~F.isnan(each) & ((each < 0) | (each >= self.classes)) for each in predictions]
         message = f"a member predicts a class beyond the {self.classes} that there are; say how many with numClasses"
-        missing = reduce(Column.__or__, [F.isnan(_column(index)) for index in range(len(self.models))])
+        missing = reduce(Column.__or__, [F.isnan(each) for each in predictions])
 
         def votes(each: Column) -> Column:
-            return self._sum(lambda index: F.when(_column(index) == each, 1.0).otherwise(0.0))
+            return self._sum(lambda index: F.when(predictions[index] == each, 1.0).otherwise(0.0))
 
         classes = F.array(*(F.lit(float(each)) for each in range(self.classes)))
         counted = F.when(missing, F.array_repeat(F.lit(math.nan), self.classes)).otherwise(F.transform(classes, votes))
@@ -117,17 +119,17 @@ class Chain:
 
     def _scalars(self, frame: DataFrame) -> dict[str, Column]:
         mass = F.lit(in_order(self.combining.weights))
-        total = self._sum(lambda index: _column(index).cast("double"))
+        total = self._sum(_number)
         number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
         found = {"prediction": number}
         if self.combining.disagreement:
-            squares = self._sum(lambda index: _square(_column(index).cast("double") - number))
+            squares = self._sum(lambda index: _square(_number(index) - number))
             found["disagreement"] = F.sqrt(squares / mass)
         return found
 
     def _arrays(self, frame: DataFrame) -> dict[str, Column]:
         mass, weights = F.lit(in_order(self.combining.weights)), self.combining.weights
-        arrays = [_column(index).cast("array<double>") for index in range(len(self.models))]
+        arrays = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(self.models))]
         total = _weighted_arrays(arrays, weights)
         intercept = self.combining.intercept
         number = F.transform(total, lambda sum_: sum_ / mass if self.combining.rule == "mean" else sum_ + intercept)
@@ -166,17 +168,34 @@ def _column(index: int, what: str = "prediction") -> Column:
     return named(_name(index, what))
 
 
-def _or_else(value: Column, other: Column) -> Column:
-    return F.coalesce(value, other)
+def _number(index: int) -> Column:
+    """What a member predicts of a row; NaN where that is null."""
+    return _or_nan(_column(index).cast("double"))
+
+
+def _chances(index: int) -> Column:
+    """The probabilities that a member gives; NaN where they are null."""
+    vector = _column(index, "probability")
+    return F.when(vector.isNull(), F.array(F.lit(math.nan))).otherwise(vector_to_array(vector))
+
+
+def _or_nan(value: Column) -> Column:
+    return F.coalesce(value, F.lit(math.nan))
 
 
 def _square(value: Column) -> Column:
     return value * value
 
 
-def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float]) -> Column:
+def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing: float | None = None) -> Column:
+    """``sum_m a_m array_m``; ``missing`` is what stands behind the end of an array that is shorter than another."""
     scaled = [F.transform(array, _times(weight)) for array, weight in zip(arrays, weights, strict=True)]
-    return reduce(lambda total, each: F.zip_with(total, each, lambda one, other: one + other), scaled)
+
+    def plus(one: Column, other: Column) -> Column:
+        # zip_with gives nulls for what the shorter array does not have.
+        return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
+
+    return reduce(lambda total, each: F.zip_with(total, each, plus), scaled)
 
 
 def _times(weight: float) -> Callable[[Column], Column]:

@@ -148,7 +148,7 @@ def _two_scores(output: Tensor) -> Tensor:
 def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
     """The outputs of members that need not have the same shape, ``[M, B, ...]``.
 
-    Classifiers of two classes may have one score or two.
+    Classifiers of two classes may have one score or two, and numbers the shape ``[B]`` or ``[B, 1]``.
 
     Raises:
         InvalidInput: they cannot be combined.
@@ -156,7 +156,9 @@ def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
     shapes = {tuple(output.shape) for output in outputs}
     if len(shapes) > 1 and rule in VOTES:
         outputs = [_two_scores(output) for output in outputs]
-        shapes = {tuple(output.shape) for output in outputs}
+    elif len(shapes) > 1:
+        outputs = [output.reshape(-1) if output.dim() == 2 and output.shape[1] == 1 else output for output in outputs]
+    shapes = {tuple(output.shape) for output in outputs}
     if len(shapes) > 1:
         found = ", ".join(str(list(shape)) for shape in sorted(shapes))
         raise InvalidInput(f"the members' outputs have the shapes {found}; expected one shape.")

@@ -53,8 +53,8 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         weights: of the members, finite and at least 0, for ``"sum"`` any finite ones; None for 1 each. A member of
             weight 0 is not asked.
         intercept: of ``"sum"``.
-        numClasses: of classifiers; None asks the members. Hard votes need it where neither all members are PyTorch
-            ones nor one of them has ``numClasses``.
+        numClasses: of classifiers; None asks the members, and takes the largest. Hard votes need it where neither all
+            members are PyTorch ones nor one of them has ``numClasses``.
         history: a row per member.
         report: what the fit took.
 
@@ -89,7 +89,7 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
-        self._shipments = {True: Shipment(), False: Shipment()}  # with disagreement, and without
+        self._shipments: dict[bool, tuple[Assembly, Shipment]] = {}  # with disagreement, and without
         self._check()
 
     def getDisagreementCol(self) -> str:
@@ -139,7 +139,7 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         models, weights = [model for model, _ in asked], tuple(weight for _, weight in asked)
         scorer = self._scorer(models, weights)
         if scorer is not None:
-            return with_outputs(dataset, scorer, self._shipments[scorer.disagreement], names)
+            return with_outputs(dataset, scorer, self._shipment(scorer), names)
         combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
         chain = Chain(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
         return chain.with_outputs(dataset, names)
@@ -192,12 +192,21 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
             disagreement=apart,
         )
 
+    def _shipment(self, scorer: Scorer) -> Shipment:
+        """By which the members travel; another one where they, or how they are combined, are no longer the same."""
+        assert isinstance(scorer.factory, Assembly)
+        shipped, shipment = self._shipments.setdefault(scorer.disagreement, (scorer.factory, Shipment()))
+        if not shipped.holds_what(scorer.factory):
+            shipment = Shipment()
+            # In a dictionary of its own: copies have the one that was there, and may still be what has been shipped.
+            self._shipments = {**self._shipments, scorer.disagreement: (scorer.factory, shipment)}
+        return shipment
+
     def _classes(self, models: Sequence[Model]) -> int | None:
-        found = self.numClasses
-        if self.rule != "hard":
-            return found
-        for model in models:
-            found = found or getattr(last(model), "numClasses", None)
+        if self.rule != "hard" or self.numClasses is not None:
+            return self.numClasses
+        counts = [getattr(last(model), "numClasses", None) for model in models]
+        found = max((count for count in counts if count is not None), default=None)
         if found is None:
             raise InvalidInput(
                 "the members do not say how many classes there are; expected EnsembleModel(numClasses=...) for hard "

@@ -14,7 +14,9 @@ import torch
 from pyspark.ml import Estimator, Model, Pipeline, PipelineModel, Transformer
 from pyspark.ml.feature import VectorSlicer
 from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasInputCols
+from pyspark.ml.pipeline import PipelineModelReader
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
 
@@ -68,7 +70,46 @@ class OfSubspace(Estimator[Model]):
         chosen = self._subspace.indices(count_features(dataset, name))
         slicer = VectorSlicer(inputCol=name, outputCol=_SLICED, indices=chosen)
         model = changed(self._estimator, featuresCol=_SLICED).fit(slicer.transform(dataset))
-        return PipelineModel([slicer, model, Dropper([_SLICED])])
+        return SlicedModel([slicer, model, Dropper([_SLICED])])
+
+
+class SlicedModel(PipelineModel):
+    """A model on some of the features: a slicer, the model and what takes the slice away again.
+
+    Args:
+        stages: these three.
+    """
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> SlicedModel:
+        """A copy; another ``featuresCol`` of the model is where its features are sliced from.
+
+        Args:
+            extra: other values for Params of the stages.
+        """
+        slicer, model, dropper = self.stages
+        given: Any = dict(extra or {})
+        name = given.pop(model.getParam("featuresCol"), None)
+        if name is not None:
+            given[slicer.getParam("inputCol")] = name
+        return SlicedModel([slicer.copy(given), model.copy(given), dropper.copy(given)])._resetUid(self.uid)
+
+    @classmethod
+    def read(cls) -> SlicedModelReader:
+        """The reader."""
+        return SlicedModelReader(cls)
+
+
+class SlicedModelReader(PipelineModelReader):
+    """Reads a model on some of the features, as pyspark.ml reads a pipeline.
+
+    Args:
+        cls: SlicedModel.
+    """
+
+    def load(self, path: str) -> SlicedModel:
+        """Load it."""
+        found = super().load(path)
+        return SlicedModel(found.stages)._resetUid(found.uid)
 
 
 class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], DefaultParamsWritable):

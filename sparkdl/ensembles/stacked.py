@@ -3,12 +3,18 @@
 Members of the same architecture have their parameters and buffers stacked, and ``torch.func.vmap`` puts the batch
 through all of them with one call for each operation. That saves calls, which is what small batches of small models
 are made of. Convolutions of several weights at once take several times as long as one after the other: members that
-have any, and those of which vmap does not give what they give, are asked one by one. Which way is taken depends on the
-architecture alone, and the results are the same but for rounding.
+have any are asked one by one.
+
+So are those of which vmap does not give what they give. That is tried once, with two rows that have the shape and the
+dtype of the data, and values of their own: sines of 1, 2, 3 ... where numbers are floating-point, 0 and 1 in turn where
+they are integers, True where they are booleans. So which way is taken does not depend on the data, and is the same in
+every worker and every time; a batch that vmap refuses nevertheless goes one by one by itself. The results of both ways
+are the same but for rounding.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +31,7 @@ from sparkdl.ml.scoring import restored
 from sparkdl.objective import ModelFactory
 
 _FLAT = 2  # dimensions of the weights of linear layers, embeddings and norms
+_PROBED = 2  # rows
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -46,6 +53,18 @@ class Assembly:
         """The module, in evaluation mode."""
         members = [restored(factory, weights, self.precision) for factory, weights in self.members]
         return Stacked(members, self.combining)
+
+    def holds_what(self, other: Assembly) -> bool:
+        """Whether another has the very same members, combined in the same way."""
+        if (self.combining, self.precision) != (other.combining, other.precision):
+            return False
+        ours, theirs = self.members, other.members
+        # Not by their equality: that of a factory may be anything.
+        return len(ours) == len(theirs) and all(
+            one is another
+            for pair, like in zip(ours, theirs, strict=True)
+            for one, another in zip(pair, like, strict=True)
+        )
 
 
 class Stacked(nn.Module):
@@ -85,9 +104,14 @@ class Stacked(nn.Module):
         """The outputs of all members, ``[M, B, ...]``."""
         if self._state is not None and not self._tried:
             self._tried = True
-            if not self._vmap_takes_it(inputs):
+            if not self._vmap_takes_it([_probe(each) for each in inputs]):
                 self._state = None
-        return self._one_by_one(*inputs) if self._state is None else self._together(*inputs)
+        if self._state is None:
+            return self._one_by_one(*inputs)
+        try:
+            return self._together(*inputs)
+        except Exception:  # values that take a way through the model which the probe did not; or a member's own error
+            return self._one_by_one(*inputs)
 
     def _together(self, *inputs: Tensor) -> Tensor:
         assert self._state is not None
@@ -102,17 +126,20 @@ class Stacked(nn.Module):
         # A member may write to what it is given, and the next one is to have what came from the data.
         return alike([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
 
-    def _vmap_takes_it(self, inputs: tuple[Tensor, ...]) -> bool:
+    def _vmap_takes_it(self, inputs: Sequence[Tensor]) -> bool:
         """Whether vmap gives what the members give."""
-        expected = self._one_by_one(*inputs)
+        given = _copies(inputs)
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                found = self._together(*_copies(inputs))
-        except Exception:  # vmap refuses in many ways, and what is wrong with a member itself has been raised above
+                expected = self._one_by_one(*inputs)
+                found = self._together(*given)
+        except Exception:  # vmap refuses in many ways, and a member may not take these values
             return False
         if any("performance drop" in str(each.message) for each in said):
             return False  # an operation that vmap takes one by one itself, and warns of in every batch
+        if not all(map(torch.equal, given, inputs)):
+            return False  # they write to what they are given, and what vmap refuses is to be given to others unchanged
         return found.shape == expected.shape and torch.allclose(
             found.to(expected.dtype), expected, rtol=1e-3, atol=1e-5, equal_nan=True
         )
@@ -151,6 +178,17 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 def _forms(tensors: Any) -> dict[str, Any]:
     return {name: None if each is None else (each.shape, each.dtype) for name, each in tensors.items()}
+
+
+def _probe(given: Tensor) -> Tensor:
+    """Two rows like those of an input, with values that do not depend on it."""
+    shape = (_PROBED, *given.shape[1:])
+    if given.dtype == torch.bool:
+        return torch.ones(shape, dtype=torch.bool, device=given.device)
+    numbers = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    # Integers may be indices, or where rows begin: the first such is 0.
+    values = (numbers + 1).sin() if given.is_floating_point() or given.is_complex() else numbers % 2
+    return values.to(given.device, given.dtype)
 
 
 def _copies(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -9,7 +9,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
+from pyspark.ml.pipeline import PipelineSharedReadWrite
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from sparkdl import factory as factories
@@ -159,7 +161,7 @@ class Reader(MLReader[Loaded]):
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
     def part(self, path: str, name: str) -> Any:
-        """What has been written by a writer of its own; trust is handed on to what this library reads.
+        """What has been written by a writer of its own; trust is handed on, to stages of pipelines as well.
 
         Args:
             path: where the whole was saved.
@@ -170,7 +172,10 @@ class Reader(MLReader[Loaded]):
         """
         where = f"{qualified(self.sparkSession, path)}/{name}"
         try:
-            kind = _class(DefaultParamsReader.loadMetadata(where, self.sparkSession)["class"])
+            metadata = DefaultParamsReader.loadMetadata(where, self.sparkSession)
+            kind = _class(metadata["class"])
+            if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
+                return self._pipeline(where, kind, metadata)
             reader = kind.read()
             return (
                 (reader.trust(self._trust) if isinstance(reader, Reader) else reader)
@@ -182,6 +187,12 @@ class Reader(MLReader[Loaded]):
         except Exception as error:  # Spark's own, and those of other libraries' readers
             reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             raise InvalidInput(f"{path} is damaged: {name} cannot be loaded: {reason}") from error
+
+    def _pipeline(self, where: str, kind: Any, metadata: dict[str, Any]) -> Any:
+        """A pipeline that Python wrote; pyspark.ml's own reader hands nothing on to the stages."""
+        uids = metadata["paramMap"]["stageUids"]
+        folders = [PipelineSharedReadWrite.getStagePath(uid, at, len(uids), "stages") for at, uid in enumerate(uids)]
+        return kind(stages=[self.part(where, folder) for folder in folders])._resetUid(metadata["uid"])
 
     def file(self, path: str, name: str) -> bytes:
         """The bytes of a file beside the metadata."""

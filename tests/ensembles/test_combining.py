@@ -142,10 +142,17 @@ def test_members_of_one_score_and_of_two():
     np.testing.assert_array_equal(found[2], found[0])
 
 
+def test_numbers_come_with_a_dimension_of_one_or_without():
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])
+    np.testing.assert_array_equal(alike([one, other], "mean"), [[1, 2], [3, 5]])
+    np.testing.assert_array_equal(combined(alike([other, one], "sum"), "mean", [1.0, 1.0]), [2, 3.5])
+    assert alike([other, other], "mean").shape == (2, 2, 1)
+
+
 def test_outputs_that_cannot_be_combined_are_refused():
     with pytest.raises(InvalidInput, match=r"have the shapes \[4, 2\], \[4, 3\]"):
         alike([torch.zeros(4, 2), torch.zeros(4, 3)], "soft")
-    with pytest.raises(InvalidInput, match=r"have the shapes \[4\], \[4, 1\]"):
-        alike([torch.zeros(4), torch.zeros(4, 1)], "mean")
+    with pytest.raises(InvalidInput, match=r"have the shapes \[4\], \[4, 2\]"):
+        alike([torch.zeros(4, 1), torch.zeros(4, 2)], "mean")
     with pytest.raises(InvalidInput, match=r"has the shape \[4, 2, 2\]; expected \[B, classes\]"):
         combined(np.zeros((5, 4, 2, 2)), "hard")

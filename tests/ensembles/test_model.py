@@ -203,6 +203,20 @@ def test_arrays_stay_arrays(spark, way, rule, precision):
         np.testing.assert_allclose(apart, np.sqrt(np.dot(WEIGHTS, squares) / sum(WEIGHTS)), rtol=1e-3)
 
 
+def flat():
+    return nn.Sequential(linear(1), nn.Flatten(0))
+
+
+def test_regressors_with_a_dimension_of_one_and_without(spark, way):
+    models = [member(one_score, "regressor"), member(flat, "regressor", seed=1)]
+    each = [found(model, data(), "prediction")[0] for model in models]
+    prediction, apart = found(
+        EnsembleModel(way(models), rule="mean").setDisagreementCol("apart"), data(), "prediction", "apart"
+    )
+    np.testing.assert_allclose(prediction, np.mean(each, 0), rtol=1e-6)
+    np.testing.assert_allclose(apart, np.std(each, 0), rtol=1e-4, atol=1e-6)
+
+
 def test_outputs_of_one_number_stay_floats(spark, way):
     models = members(nets.column, "estimator", scalar=True)
     made = EnsembleModel(way(models), rule="mean")

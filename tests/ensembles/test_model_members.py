@@ -126,6 +126,46 @@ def test_a_copy_has_copies_of_its_members(spark):
     assert (made.getPredictionCol(), models[0].getInputCols()) == ("prediction", ["x"])
 
 
+def numbers(model):
+    return found(model, data(), "prediction")[0]
+
+
+def test_what_is_changed_is_what_scores(spark):
+    models = members(one_score, "regressor")
+    made = EnsembleModel(models, rule="sum")
+    each, copied = np.stack([numbers(model) for model in models]), made.copy()
+    np.testing.assert_allclose(numbers(made), each.sum(0), rtol=1e-5)
+    copied.models, copied.weights = copied.models[:2], copied.weights[:2]
+    np.testing.assert_allclose(numbers(copied), each[:2].sum(0), rtol=1e-5)
+    np.testing.assert_allclose(numbers(made), each.sum(0), rtol=1e-5)
+    for name, value, expected in (
+        ("weights", [2.0, 3.0], 2 * each[0] + 3 * each[1]),
+        ("intercept", 4.0, 2 * each[0] + 3 * each[1] + 4),
+        ("models", models[1:], 2 * each[1] + 3 * each[2] + 4),
+    ):
+        setattr(copied, name, value)
+        np.testing.assert_allclose(numbers(copied), expected, rtol=1e-5)
+    copied.rule, copied.intercept = "mean", 0.0
+    np.testing.assert_allclose(numbers(copied), (2 * each[1] + 3 * each[2]) / 5, rtol=1e-5)
+    np.testing.assert_allclose(numbers(made), each.sum(0), rtol=1e-5)
+
+
+def test_copies_share_what_has_been_shipped(spark):
+    made = EnsembleModel(members(), rule="soft")
+    rows = data()
+    made.transform(rows, {made.predictionCol: "p"})  # that is a copy's transform
+    [(_, first)] = made._shipments.values()
+    copied = made.copy()
+    copied.transform(rows)
+    made.transform(rows)
+    assert [shipment for _, shipment in copied._shipments.values()] == [first]
+    copied.weights = WEIGHTS
+    copied.transform(rows)
+    copied.copy().transform(rows)
+    assert [shipment for _, shipment in made._shipments.values()] == [first]
+    assert [shipment for _, shipment in copied._shipments.values()] != [first]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -11,11 +11,14 @@ import pytest
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-from pyspark.ml.functions import array_to_vector
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import MLReadable, MLWritable
 
 from sparkdl import TorchClassifier
+from sparkdl.ensembles.bagging import Bagging
+from sparkdl.ensembles.bases import leaf
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
@@ -88,6 +91,53 @@ def test_pickled_members_need_trust(spark, tmp_path):
     with pytest.warns(UserWarning, match="saved as a pickle"):
         EnsembleModel([model], rule="sum").save(outer)
     assert predictions(EnsembleModel.load(outer, trust=True)) == predictions(model)
+
+
+def in_pipeline(last, kind=PipelineModel):
+    """A stage of this library behind one of pyspark.ml, and a pipeline within the pipeline."""
+    assembler = VectorAssembler(inputCols=["label"], outputCol="assembled")
+    return kind(stages=[kind(stages=[assembler]), kind(stages=[assembler.copy({assembler.outputCol: "again"}), last])])
+
+
+def test_trust_is_handed_on_to_stages_of_pipelines(spark, tmp_path):
+    model, path = EnsembleModel([in_pipeline(member(nets.Line(), "regressor"))], rule="mean"), str(tmp_path / "model")
+    with pytest.warns(UserWarning, match="saved as a pickle"):
+        model.save(path)
+    with pytest.raises(InvalidInput, match=r"stages/1_\w+ has pickled parts, .*trust=True"):
+        EnsembleModel.load(path)
+    loaded = EnsembleModel.load(path, trust=True)
+    assert predictions(loaded) == predictions(model)
+    assert [loaded.models[0].uid, loaded.models[0].stages[1].uid] == [
+        model.models[0].uid,
+        model.models[0].stages[1].uid,
+    ]
+    base, path = in_pipeline(TorchClassifier(model=lambda: nets.mlp(3, outputs=3)), Pipeline), str(tmp_path / "base")
+    Bagging(base=base).save(path)
+    with pytest.raises(InvalidInput, match=r"has pickled parts, .*\['model'\]"):
+        Bagging.load(path)
+    again = Bagging.read().trust().load(path).getBase()
+    assert (type(again), again.uid) == (Pipeline, base.uid)
+    assert isinstance(leaf(again).getModel()(), nets.nn.Module)
+
+
+def test_members_that_were_saved_as_programs_give_the_same(spark, tmp_path):
+    module = nets.scores()
+    models = [
+        TorchModel(factory=factory, weights=pack(module), kind="classifier", signature=[([3], "float32")])
+        for factory in (lambda: nets.mlp(3, outputs=3), module)
+    ]
+    for model in models:
+        model.setInputCols(["x"])
+    made = EnsembleModel(models, rule="soft").setDisagreementCol("apart")
+    made.save(str(tmp_path / "model"))
+    assert len(list(tmp_path.glob("model/members/*/program.pt2"))) == 2
+    loaded = EnsembleModel.load(str(tmp_path / "model"))
+    assert not loaded._scorer(loaded.models, (1.0, 1.0)).module().stacked
+    chances = []
+    for model in (made, loaded):
+        chosen = model.transform(rows()).orderBy("row").select(vector_to_array("probability"), "prediction", "apart")
+        chances.append(np.array([[*chance, *others] for chance, *others in chosen.collect()]))
+    np.testing.assert_allclose(chances[1], chances[0], rtol=1e-5)
 
 
 def test_a_save_that_fails_replaces_nothing(spark, tmp_path, monkeypatch):

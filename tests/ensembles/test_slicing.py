@@ -7,15 +7,19 @@ import warnings
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression, RandomForestClassifier
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
 
 from sparkdl import TorchClassifier, TorchModel
+from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.bases import leaf
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Plan, Rows
 from sparkdl.ensembles.member_fits import fit_on_driver
-from sparkdl.ensembles.slicing import input_shapes
+from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.slicing import SlicedModel, input_shapes
 from sparkdl.ensembles.subspace import Subspace
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column
@@ -41,6 +45,43 @@ def test_a_base_sees_some_of_the_features_and_its_model_is_given_all(people, tmp
         scored = model.transform(people.frame)
         assert scored.columns == [*people.frame.columns, "rawPrediction", "probability", "prediction"]
         assert again.transform(people.frame).select("probability").collect() == scored.select("probability").collect()
+
+
+def test_other_features_are_sliced_like_those_that_were_trained_on(people, tmp_path):
+    base = DecisionTreeClassifier(maxDepth=3)
+    [model] = fit_on_driver([Member(0, base, features=Subspace(5, 3))], people, Plan()).models
+    other = people.frame.withColumnsRenamed({"features": "renamed"})
+
+    def chances(frame, **values):
+        made = EnsembleModel([model], rule="soft")
+        given = {base.getParam(name): value for name, value in values.items()}
+        return [tuple(row) for row in made.transform(frame, given).orderBy("id").select("probability").collect()]
+
+    expected = chances(people.frame)
+    assert chances(people.frame, featuresCol="features") == expected
+    assert chances(other, featuresCol="renamed") == expected
+    copied = model.copy({leaf(model).getParam("thresholds"): [0.0, 1.0]})
+    assert (type(copied), copied.uid, leaf(copied).getFeaturesCol()) == (SlicedModel, model.uid, "sparkdl features")
+    assert leaf(copied).getThresholds() == [0.0, 1.0]
+    PipelineModel([model]).save(str(tmp_path / "model"))
+    assert type(PipelineModel.load(str(tmp_path / "model")).stages[0]) is SlicedModel
+    EnsembleModel([model], rule="soft").save(str(tmp_path / "ensemble"))
+    [again] = EnsembleModel.load(str(tmp_path / "ensemble")).models
+    assert (type(again), again.uid) == (SlicedModel, model.uid)
+
+
+def test_a_search_over_the_column_of_features(people):
+    tree = DecisionTreeClassifier(maxDepth=2)
+    frame = people.frame.withColumn("copied", F.col("features"))
+    grid = ParamGridBuilder().addGrid(tree.featuresCol, ["features", "copied"]).build()
+    search = CrossValidator(
+        estimator=Bagging(base=tree, numModels=1, featureSubset=4, seed=1),
+        estimatorParamMaps=[{}, *grid],
+        evaluator=MulticlassClassificationEvaluator(),
+        numFolds=2,
+        seed=1,
+    )
+    assert len(set(search.fit(frame.drop(ROW_ID)).avgMetrics)) == 1
 
 
 def test_a_pipeline_makes_the_features_of_which_some_are_taken(people):

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from sparkdl.ensembles.combining import Combining
-from sparkdl.ensembles.stacked import Assembly, Stacked, same_architecture
+from sparkdl.ensembles.stacked import Assembly, Stacked, _probe, same_architecture
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.footprint import most_rows
 from sparkdl.ml.loaded import Loaded
 from sparkdl.ml.scoring import score
+from sparkdl.program import Program, export
 from sparkdl.tensors import Ragged
 from sparkdl.weights import pack
 from tests.ml import nets
@@ -146,8 +147,78 @@ def test_several_inputs_are_stacked():
 def test_what_vmap_does_not_take_goes_one_by_one(make):
     expected = each(seeded(make), X)
     found, module = together(seeded(make), X)
-    assert module.stacked == (make is Writing)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not module.stacked
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+class Sensitive(nn.Module):
+    """Magnifies what rounding makes of its input: vmap and the members are far apart for large values."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x):
+        found = self.inner(x)
+        return found if x.abs().max() < 2 else found + torch.rand_like(found)
+
+
+class Wary(nn.Module):
+    """Looks at its numbers in Python where its input is large."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.inner(x) if x.abs().max() < 2 else self.inner(x) * float(self.inner.bias.abs().sum())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e6, torch.inf, torch.nan])
+def test_the_way_does_not_depend_on_the_data(scale):
+    for make in (Sensitive, perceptron):
+        assert together(seeded(make), X * scale)[1].stacked
+    for make in (Choosy, Writing):
+        assert not together(seeded(make), X * scale)[1].stacked
+
+
+def test_a_batch_that_vmap_refuses_goes_one_by_one_by_itself():
+    small, large = X / X.abs().max(), X * 100
+    for first, second in ((small, large), (large, small)):
+        module = Stacked(seeded(Wary), Combining("soft", (1.0,) * 4))
+        with torch.inference_mode():
+            for x in (first, second):
+                torch.testing.assert_close(module.outputs(x), each(seeded(Wary), x), rtol=1e-5, atol=1e-6)
+        assert module.stacked
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_what_is_tried_has_the_form_of_the_data_alone(rows):
+    inputs = [
+        torch.rand(rows, 3),
+        torch.rand(rows, dtype=torch.float64),
+        torch.full((rows, 2), 9),
+        torch.zeros(rows) > 0,
+    ]
+    found = [_probe(one) for one in inputs]
+    assert [(one.shape, one.dtype) for one in found] == [((2, *one.shape[1:]), one.dtype) for one in inputs]
+    np.testing.assert_allclose(found[0], np.sin(np.arange(1, 7)).reshape(2, 3), rtol=1e-6)
+    assert [found[2].tolist(), found[3].tolist()] == [[[0, 1], [0, 1]], [True, True]]
+
+
+def test_members_that_do_not_take_what_is_tried_go_one_by_one():
+    tables = seeded(partial(nn.Embedding, 1, 3))  # there is no index 1
+    found, module = together(tables, torch.zeros(5, dtype=torch.int64))
+    assert not module.stacked
+    assert found.shape == (4, 5, 3)
+
+
+def test_exported_programs_go_one_by_one():
+    archives = [Program(export(one, (X[:2],))) for one in seeded(perceptron, 3)]
+    module = Assembly(tuple((one, b"") for one in archives), Combining("soft", (1.0,) * 3), "fp32")()
+    assert not module.stacked
+    with torch.inference_mode():
+        torch.testing.assert_close(module.outputs(X), each(seeded(perceptron, 3), X), rtol=1e-5, atol=1e-6)
 
 
 def test_a_member_that_writes_to_its_input_leaves_it_to_the_next():

@@ -1,0 +1,112 @@
+"""Members one behind the other that know different classes, or have no prediction of a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol
+from pyspark.sql import functions as F
+
+from sparkdl.ensembles.model import EnsembleModel
+
+ROWS = 4
+WEIGHTS = [1.0, 0.5, 2.0]
+
+
+class Told(Model, HasPredictionCol):
+    """Predicts what it is told to: SQL expressions."""
+
+    def __init__(self, prediction, classes=None):
+        super().__init__()
+        self.prediction, self.numClasses = prediction, classes
+
+    def _transform(self, dataset):
+        return dataset.withColumn(self.getPredictionCol(), F.expr(self.prediction))
+
+
+class ToldChances(Told, HasProbabilityCol):
+    """The same with probabilities; null where there are none."""
+
+    def __init__(self, chances, prediction="0D"):
+        super().__init__(prediction)
+        self.chances = chances
+
+    def _transform(self, dataset):
+        found = F.expr(self.chances)
+        vector = F.when(found.isNotNull(), array_to_vector(found))
+        return super()._transform(dataset).withColumn(self.getProbabilityCol(), vector)
+
+
+def output(model, spark):
+    """The columns as NumPy arrays; NaN for null."""
+    made = model.transform(spark.range(ROWS).repartition(1)).orderBy("id")
+    names = [name for name in made.columns if name != "id"]
+    vectors = [name for name in names if name in ("rawPrediction", "probability")]
+    rows = made.select(*(vector_to_array(name).alias(name) if name in vectors else name for name in names)).collect()
+    return {name: np.array([row[name] for row in rows], np.float64) for name in names}
+
+
+def array(numbers):
+    return f"array({', '.join(f'{number}D' for number in numbers)})"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("classes", [None, 2, 3, 5])
+def test_soft_votes_of_members_that_know_different_classes(spark, order, classes):
+    chances = [[0.2, 0.8], [0.1, 0.2, 0.7], [0.5, 0.5]]
+    models = [ToldChances(array(chances[at])) for at in order]
+    made = EnsembleModel(models, rule="soft", weights=[WEIGHTS[at] for at in order], numClasses=classes)
+    found = output(made, spark)
+    padded = np.array([[*each, 0.0, 0.0, 0.0][: max(3, classes or 0)] for each in chances])
+    votes = np.array(WEIGHTS) @ padded
+    np.testing.assert_allclose(found["rawPrediction"], [votes] * ROWS, rtol=1e-12)
+    np.testing.assert_allclose(found["probability"], [votes / sum(WEIGHTS)] * ROWS, rtol=1e-12)
+    assert set(found["prediction"]) == {votes.argmax()} == {1}
+
+
+def test_thresholds_are_counted_against_the_most_classes(spark):
+    models = [ToldChances(array([0.6, 0.4])), ToldChances(array([0.2, 0.2, 0.6]))]
+    made = EnsembleModel(models, rule="soft").setThresholds([0.9, 0.9, 0.1])
+    assert set(output(made, spark)["prediction"]) == {2}
+
+
+@pytest.mark.parametrize("counts", [(2, 4, None), (4, 2, None), (None, 3, 4)])
+def test_hard_votes_are_for_the_most_classes_that_a_member_knows(spark, counts):
+    models = [Told("3D" if count == 4 else "1D", count) for count in counts]
+    found = output(EnsembleModel(models, rule="hard"), spark)
+    np.testing.assert_array_equal(found["rawPrediction"], [[0, 2, 0, 1]] * ROWS)
+    found = output(EnsembleModel(models, rule="hard", numClasses=6), spark)
+    assert found["rawPrediction"].shape == (ROWS, 6)
+
+
+NULL = "if(id = 2, null, if(id % 3 = 0, 0D, 1D))"
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("null", [[0], [1], [0, 1, 2]])
+def test_a_null_is_no_prediction(spark, ansi, null):
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        said = [NULL if at in null else "if(id % 3 = 0, 0D, 1D)" for at in range(3)]
+        hard = EnsembleModel([Told(each, 2) for each in said], rule="hard", weights=WEIGHTS)
+        mean = EnsembleModel([Told(each) for each in said], rule="mean", weights=WEIGHTS)
+        total = EnsembleModel([Told(each) for each in said], rule="sum", weights=WEIGHTS)
+        arrays = EnsembleModel([Told(f"array({each}, 1D)") for each in said], rule="mean")
+        chances = [f"if({each} is null, null, array(1 - {each}, {each}))" for each in said]
+        soft = EnsembleModel([ToldChances(each) for each in chances], rule="soft", weights=WEIGHTS, numClasses=2)
+        hard, mean, soft = (model.setDisagreementCol("apart") for model in (hard, mean, soft))
+        results = [output(model, spark) for model in (hard, mean, total, soft)]
+        lists = output(arrays, spark)["prediction"]
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    for found in results:
+        for name, values in found.items():
+            assert np.isnan(values[2]).any(), name
+            assert np.isfinite(values[[0, 1, 3]]).all(), name
+    assert np.isnan(lists[2, 0])
+    np.testing.assert_array_equal(np.delete(lists, 2, 0), [[0, 1], [1, 1], [0, 1]])
+    np.testing.assert_array_equal(results[0]["prediction"][[0, 1, 3]], [0, 1, 0])
+    np.testing.assert_allclose(results[2]["prediction"][[0, 1, 3]], [0, sum(WEIGHTS), 0])
