@@ -8,7 +8,7 @@ from sparkdl.ensembles.bases import trains_in_task
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.member_fits import fit_on_driver
 from sparkdl.ensembles.member_job import fit_in_tasks
-from sparkdl.errors import SparkdlError
+from sparkdl.errors import SparkdlError, Stopped
 
 Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
@@ -31,6 +31,8 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
     for fit, some in _lots(members):
         try:
             found.append(fit(some, rows, plan))
+        except Stopped:
+            raise
         except SparkdlError as error:
             failures.append(error)
     if failures:

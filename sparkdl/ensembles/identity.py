@@ -16,6 +16,7 @@ from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
 _OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
+_ELSEWHERE = ("runDir", "parallelism")  # nor a base's; its own patience and tol do change members
 _UNHASHABLE = ("map", "variant")
 
 
@@ -30,7 +31,7 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
     Returns:
         Texts by name, of a base by the names of its Params, without uids: the same in another process.
     """
-    found = {name: _told(value) for name, value in _values(ensemble).items() if not _is_base(value)}
+    found = {name: _told(value) for name, value in _values(ensemble, _OTHERWISE).items() if not _is_base(value)}
     named_bases = {f"base {index}": _told(base) for index, base in enumerate(bases)}
     return {"ensemble": _name(ensemble), "rows": rows, **found, **named_bases}
 
@@ -40,17 +41,19 @@ def rows_fingerprint(frame: DataFrame) -> str:
 
     Columns of types that Spark does not hash, such as maps, do not count. The rows are computed once for it.
     """
-    names = [field.name for field in frame.schema.fields if _hashable(field.dataType)]
-    hashes = frame.select(F.xxhash64(*map(named, names)).cast("decimal(20,0)").alias("hash"))
+    names = sorted(field.name for field in frame.schema.fields if _hashable(field.dataType))
+    # With the names, for members read columns by them; and with what is null, which the hash passes over.
+    told = [each for name in names for each in (F.lit(name), named(name).isNull(), named(name))]
+    hashes = frame.select(F.xxhash64(*told).cast("decimal(20,0)").alias("hash"))
     ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
     return f"{rows} rows, {total or 0}"
 
 
-def _values(params: Params) -> dict[str, Any]:
+def _values(params: Params, otherwise: Sequence[str]) -> dict[str, Any]:
     return {
         param.name: params.getOrDefault(param)
         for param in params.params
-        if param.name not in _OTHERWISE and params.isDefined(param) and not _by_chance(params, param.name)
+        if param.name not in otherwise and params.isDefined(param) and not _by_chance(params, param.name)
     }
 
 
@@ -70,7 +73,10 @@ def _is_base(value: Any) -> bool:
 def _told(value: Any) -> Any:
     """A value as text; of what has Params, as texts by their names."""
     if isinstance(value, Params):
-        return {"class": _name(value), **{name: _told(each) for name, each in sorted(_values(value).items())}}
+        return {
+            "class": _name(value),
+            **{name: _told(each) for name, each in sorted(_values(value, _ELSEWHERE).items())},
+        }
     if isinstance(value, (list, tuple)) and any(isinstance(each, Params) for each in value):
         return {str(index): _told(each) for index, each in enumerate(value)}
     return written(value)

@@ -124,9 +124,13 @@ class Kept:
             InvalidInput: this host sees another directory than the driver.
             Fenced: another driver has begun after this one.
         """
+        self.check()
+        self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
+
+    def check(self) -> None:
+        """Whether a member could be kept, from a task; raises what ``write`` does."""
         if not self._members.exists(_TOKEN + self.token):
             raise self._without_token()
-        self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
 
     def _without_token(self) -> SparkdlError:
         """Why the token is not there: as a rule whose directory it is says who took it away."""

@@ -47,6 +47,8 @@ class MemberWork:
         if found is not None:
             _check_rows(found["rows"], rows, index)
             return {}, {"trained": self.kept is not None and found["fit"] == self.kept.token, "state": None}
+        if self.kept is not None:
+            self.kept.check()  # rather than after hours of training
         start = time.monotonic()
         trained = train(World(), _alone(drawn(part, self.draws[index])), self.trainings[index])
         state = {

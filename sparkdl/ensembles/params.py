@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -70,7 +70,7 @@ class EnsembleParams(CheckedParams):
 
         Args:
             extra: other values for Params of the copy, or of its bases; its members are then kept in
-                ``runDir/<hash>``.
+                ``runDir/<hash>``, or with another ``runDir`` among them there.
         """
         copied = super().copy(extra)
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
@@ -78,8 +78,12 @@ class EnsembleParams(CheckedParams):
             # Of whose Params they are, what is the same in another process: a uid ends in random digits.
             owners = {owner: place for place, owner in enumerate(_owners(self))}
             own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in extra.items()}
-            copied._map = {**(self._map or {}), **own}
+            copied._map = None if self.runDir in extra else {**(self._map or {}), **own}
         return copied
+
+    def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]) -> Iterator[tuple[int, Any]]:
+        """Fit a model for each map; an empty one of several is a map as well."""
+        return super(EnsembleParams, self.copy({})).fitMultiple(dataset, paramMaps)  # type: ignore[misc,no-any-return]
 
     def numbered(self, dataset: DataFrame) -> Rows:
         """The rows with their ids.

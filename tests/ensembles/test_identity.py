@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from pyspark.ml import Pipeline
-from pyspark.ml.classification import DecisionTreeClassifier
+from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
@@ -29,6 +29,25 @@ def test_configuration_is_of_what_members_depend_on(spark):
     assembler, tree = said(3)["base 0"]["stages"].values()
     assert (assembler["class"], tree["class"], tree["maxDepth"]) == ("VectorAssembler", "DecisionTreeClassifier", "3")
     assert assembler["inputCols"] == "['x']"
+
+
+def test_what_changes_no_ensemble_may_change_a_base(spark):
+    def told(**given):
+        ensemble = Boosting(base=LogisticRegression(**given))
+        return configuration(ensemble, ensemble.bases(), "3 rows, 7")
+
+    assert told(tol=1e-2) != told(tol=1e-6)
+
+
+def test_columns_that_were_renamed_are_others(spark):
+    given = frame({"id": np.arange(20), "one": np.linspace(0, 1, 20), "other": np.linspace(1, 2, 20)})
+    found = [rows_fingerprint(given.withColumnRenamed(name, "label")) for name in ("one", "other")]
+    assert found[0] != found[1]
+    assert rows_fingerprint(given.select("other", "id", "one")) == rows_fingerprint(given)
+    null = [given.withColumn(name, F.lit(None).cast("double")) for name in ("one", "other")]
+    assert rows_fingerprint(null[0].withColumn("other", F.lit(1.0))) != rows_fingerprint(
+        null[1].withColumn("one", F.lit(1.0))
+    )
 
 
 def test_fingerprint_is_of_the_rows_in_any_order(spark):
