@@ -43,7 +43,7 @@ def trained(slots: int, given: argparse.Namespace) -> float:
     """Seconds of a fit of eight members on so many executors of one core each, whose workers have torch loaded."""
     with session("ensemble_parallel", executors=slots) as spark:
         rows = materialised(samples(spark, given.rows, partitions=2))
-        bagging(slots, given.width).fit(rows.limit(2000))
+        bagging(2 * slots, given.width).fit(samples(spark, 2000, partitions=2 * slots))
         return seconds(lambda: bagging(given.members, given.width).fit(rows))
 
 
@@ -51,7 +51,7 @@ def one_by_one(given: argparse.Namespace) -> float:
     """Seconds of as many fits of the base, one after another, on one executor."""
     with session("ensemble_parallel", executors=1) as spark:
         rows, base = materialised(samples(spark, given.rows, partitions=2)), bagging(1, given.width).getBase()
-        base.fit(rows.limit(2000))
+        base.fit(samples(spark, 2000, partitions=2))
         return seconds(lambda: [base.setSeed(seed).fit(rows) for seed in range(given.members)])
 
 
@@ -101,7 +101,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
-    parser = options(__doc__, rounds=3, rows=200_000)
+    parser = options(__doc__, rounds=3, rows=800_000)
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or both of them (default both)"
     )
