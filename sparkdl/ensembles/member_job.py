@@ -10,7 +10,7 @@ Without a place to keep members, they come to the driver one after the other whe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.member_work import MemberWork
 from sparkdl.ensembles.subspace import masked
-from sparkdl.errors import InvalidInput, MemberLost
+from sparkdl.errors import InvalidInput, MemberLost, SparkdlError
 from sparkdl.feed.columns import Column
 from sparkdl.feed.transforms import Transforms
 from sparkdl.map_reduce import Jobs, Mapped
@@ -97,34 +97,53 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
             _warn_of_unused(estimator)
             seen[estimator.uid] = look(jobs, Look(estimator.objective(), estimator.classes(), _collate(estimator)))
         objectives[member.index] = _objective(member, seen[estimator.uid])
+    # A member of a partition is known by its rows as well, and only its task sees these.
+    states = _finished(members, plan) if whole else {}
+    missing = [member for member in members if member.index not in states]
+    restored, failures = [*states], list[Mapped]()
     # The labels of all rows have been looked at; those of a member may well lack a class.
     work = MemberWork(
         {
             each.index: replace(_torch(each).training(), objective=objectives[each.index], classes=None)
-            for each in members
+            for each in missing
         },
-        {each.index: each.draw for each in members},
+        {each.index: each.draw for each in missing},
         plan.kept,
     )
-    found, failures, states = list[Mapped](), list[Mapped](), dict[int, dict[str, Any]]()
-    for each in jobs.each(work, [member.index for member in members], whole=whole):
-        (failures if each.trouble is not None else found).append(each)
-        if each.trouble is None:
-            states[each.index] = each.note["state"] or _read(plan.kept, each.index)
+    for found in jobs.each(work, [member.index for member in missing], whole=whole):
+        if found.trouble is not None:
+            failures.append(found)
+            continue
+        states[found.index] = found.note["state"] or _read(plan.kept, found.index)
+        restored += [] if found.note["trained"] else [found.index]
     if failures:
-        raise with_others(
-            failures[0].error(f"member {failures[0].index}"),
-            [each.index for each in failures[1:]],
-            finished=len(found),
-            count=len(members),
-            kept=None if plan.kept is None else len(found),
-        )
+        raise _failed(failures, states, members, plan)
     return Models(
         [_model(_torch(each), objectives[each.index], states[each.index]) for each in members],
         [each.index for each in members],
         [states[each.index]["seconds"] for each in members],
-        trained=[each.index for each in found if each.note["trained"]],
-        restored=[each.index for each in found if not each.note["trained"]],
+        trained=[each.index for each in members if each.index not in restored],
+        restored=[each.index for each in members if each.index in restored],
+    )
+
+
+def _finished(members: Sequence[Member], plan: Plan) -> dict[int, dict[str, Any]]:
+    """What is kept of members: a task for one of them would read all rows for nothing."""
+    if plan.kept is None:
+        return {}
+    found = {each.index: plan.kept.read(each.index) for each in members}
+    return {index: state for index, state in found.items() if state is not None}
+
+
+def _failed(
+    failures: Sequence[Mapped], states: Mapping[int, Any], members: Sequence[Member], plan: Plan
+) -> SparkdlError:
+    return with_others(
+        failures[0].error(f"member {failures[0].index}"),
+        [each.index for each in failures[1:]],
+        finished=len(states),
+        count=len(members),
+        kept=None if plan.kept is None else len(states),
     )
 
 

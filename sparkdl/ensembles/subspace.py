@@ -16,7 +16,6 @@ indices of an embedding, it sees whole.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,7 +158,7 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
     """A model that sees some of its features; a factory where a factory is given.
 
     Args:
-        model: a factory without arguments, or a module, which is copied.
+        model: a factory without arguments, or a module, which is shared by what is returned: whoever trains copies.
         subspace: which features it sees.
         shapes: of each of its inputs the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``.
 
@@ -170,7 +169,7 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
         InvalidInput: as ``masks``.
     """
     if isinstance(model, nn.Module):
-        return Masked(copy.deepcopy(model), masks(subspace, shapes))
+        return Masked(model, masks(subspace, shapes))
     masks(subspace, shapes)  # on the driver, rather than in every task
     plain = [[list(shape), name] for shape, name in shapes]
     told: dict[str, Any] = {"size": subspace.size, "seed": subspace.seed, "shapes": plain}

@@ -13,6 +13,7 @@ and a task that finds one knows that it is whole.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
@@ -123,6 +124,14 @@ class Store:
             self._place(made, index)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+    @contextmanager
+    def alone(self, index: int) -> Iterator[None]:
+        """A block that one process of this host at a time is in, for a part; a lock goes with its process."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"part-{index:05d}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _place(self, made: Path, index: int) -> None:
         try:

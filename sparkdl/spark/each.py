@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,18 +67,22 @@ class EachTask:
         spare_imports()
         number = len(self.parts)  # all of them lie beside the parts, as one more
         store, blocks = store_of(self.key, number), complete(rows, sum(self.parts))
-        if not store.has(number):
-            with store.writing(number) as append:
-                for row in blocks:
-                    append(row.payload)
+        with store.alone(number):  # tasks of one executor would write them once each, all at a time
+            if not store.has(number):
+                with store.writing(number) as append:
+                    for row in blocks:
+                        append(row.payload)
         for _ in blocks:
             continue
-        part = store.open(number, self.columns, self.parts, self.layout)
-        wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
-        if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
-            yield self._found(partition, store, Mapped.of_error(self.indices[partition], InvalidInput(CHANGED)))
-            return
-        yield self._found(partition, store, self._mapped(partition, _alone(part)))
+
+        def every() -> Part:
+            part = store.open(number, self.columns, self.parts, self.layout)
+            wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
+            if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
+                raise InvalidInput(CHANGED)
+            return _alone(part)
+
+        yield self._mapped(partition, store, every)
 
     def part(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
         """Map the part whose blocks come, if it is wanted."""
@@ -95,28 +99,30 @@ class EachTask:
                     append(row.payload)
         for _ in blocks:
             continue
-        part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
-        position = self.indices.index(partition)
-        if part.rows and store.fingerprint(part) != self.fingerprints[partition]:
-            yield self._found(position, store, Mapped.of_error(partition, InvalidInput(CHANGED)))
-            return
-        yield self._found(position, store, self._mapped(position, part))
 
-    def _mapped(self, position: int, part: Part) -> Mapped:
-        context, before = TaskContext.get(), torch.get_num_threads()
+        def own() -> Part:
+            part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
+            if part.rows and store.fingerprint(part) != self.fingerprints[partition]:
+                raise InvalidInput(CHANGED)
+            return part
+
+        yield self._mapped(self.indices.index(partition), store, own)
+
+    def _mapped(self, position: int, store: Store, part: Callable[[], Part]) -> Found:
+        """What comes of a part; a task that raised would end the other ones as well."""
+        context, before, index = TaskContext.get(), torch.get_num_threads(), self.indices[position]
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            index = self.indices[position]
-            return mapped(received(self.work), index, part, index=index)
+            found = mapped(received(self.work), index, part(), index=index)
+        except InvalidInput as error:
+            found = Mapped.of_error(index, error)
         except OSError as error:
             if context is None or context.attemptNumber() + 1 < self.attempts:
                 raise
-            return Mapped.of_error(self.indices[position], error)  # raised, it would end the other tasks as well
+            found = Mapped.of_error(index, error)
         finally:
             torch.set_num_threads(before)
-
-    def _found(self, position: int, store: Store, mapped: Mapped) -> Found:
-        return self.indices[position], place(store), mapped.packed()
+        return index, place(store), found.packed()
 
 
 def _alone(part: Part) -> Part:

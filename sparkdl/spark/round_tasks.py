@@ -82,12 +82,12 @@ class PackTask:
             for batch in remaining:
                 self._append(spool, batch)
             spool.check()
+            layout, part = spool.layout(), _sealed(spool, self.columns, index)
         except InvalidInput as error:
             for _ in remaining:
                 continue
             yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
             return
-        layout, part = spool.layout(), _sealed(spool, self.columns, index)
         mark = str(fingerprint(part))
         about = json.dumps({**told, "layout": layout, "fingerprint": mark})
         with store.writing(index, mark) as append:

@@ -78,7 +78,7 @@ class Data:
 class Here:
     """Stands for Spark's cluster: tasks run one after the other in this process."""
 
-    def __init__(self, session: None, size: int) -> None:
+    def __init__(self, session: None, size: int, *, allow_plaintext: bool) -> None:
         pass
 
     def map_reduce(self, data: Data, columns: Any, *, shuffle: bool) -> Any:
