@@ -31,10 +31,14 @@ def network(width: int) -> nn.Sequential:
     return mlp(FEATURES, width, width, 1)
 
 
-def bagging(members: int, width: int) -> Bagging:
-    """An ensemble of perceptrons that are trained for two epochs."""
+def bagging(members: int, given: argparse.Namespace) -> Bagging:
+    """An ensemble of perceptrons."""
     base = TorchRegressor(
-        model=partial(network, width), optimizer=adam, inputCols=["features"], batchSize=256, epochs=2
+        model=partial(network, given.width),
+        optimizer=adam,
+        inputCols=["features"],
+        batchSize=256,
+        epochs=given.epochs,
     )
     return Bagging(base=base, numModels=members)
 
@@ -43,14 +47,14 @@ def trained(slots: int, given: argparse.Namespace) -> float:
     """Seconds of a fit of eight members on so many executors of one core each, whose workers have torch loaded."""
     with session("ensemble_parallel", executors=slots) as spark:
         rows = materialised(samples(spark, given.rows, partitions=2))
-        bagging(2 * slots, given.width).fit(samples(spark, 2000, partitions=2 * slots))
-        return seconds(lambda: bagging(given.members, given.width).fit(rows))
+        bagging(2 * slots, given).fit(samples(spark, 2000, partitions=2 * slots))
+        return seconds(lambda: bagging(given.members, given).fit(rows))
 
 
 def one_by_one(given: argparse.Namespace) -> float:
     """Seconds of as many fits of the base, one after another, on one executor."""
     with session("ensemble_parallel", executors=1) as spark:
-        rows, base = materialised(samples(spark, given.rows, partitions=2)), bagging(1, given.width).getBase()
+        rows, base = materialised(samples(spark, given.rows, partitions=2)), bagging(1, given).getBase()
         base.fit(samples(spark, 2000, partitions=2))
         return seconds(lambda: [base.setSeed(seed).fit(rows) for seed in range(given.members)])
 
@@ -101,13 +105,14 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
-    parser = options(__doc__, rounds=3, rows=800_000)
+    parser = options(__doc__, rounds=3, rows=400_000)
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or both of them (default both)"
     )
     parser.add_argument("--scored", type=int, default=1_000_000, help="rows that are scored (default %(default)s)")
     parser.add_argument("--members", type=int, default=MEMBERS, help="members that are trained (default %(default)s)")
     parser.add_argument("--width", type=int, default=64, help="of the hidden layers (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=5, help="for which a member is trained (default %(default)s)")
     parser.add_argument("--fits", action="store_true", help="in place of tasks on one slot, fits of the base there")
     given = parser.parse_args(arguments)
     unknown = [part for part in given.parts if part not in MEASURES]

@@ -267,13 +267,13 @@ class MapReduceContract:
     def test_an_id_that_two_rows_have_is_refused_by_name(self, cluster, shuffle):
         """Whether one part has both rows or two parts have one each."""
         arrays = {**ARRAYS, "id": np.where(ARRAYS["id"] == 50, 3, ARRAYS["id"])}
-        data = self.make_data(arrays)
-        with (
-            pytest.raises(InvalidInput, match=r"column 'id' .*3.*unique"),
-            cluster.map_reduce(data, COLUMNS, parts=2, shuffle=shuffle) as jobs,
-        ):
-            for found in jobs.each(Whole(), [0, 1], whole=True):
-                raise found.error("member 0")
+
+        def run() -> None:
+            with cluster.map_reduce(self.make_data(arrays), COLUMNS, parts=2, shuffle=shuffle) as jobs:
+                raise next(jobs.each(Whole(), [0, 1], whole=True)).error("member 0")
+
+        with pytest.raises(InvalidInput, match=r"column 'id' .*3.*unique"):
+            run()
 
     def test_a_clients_rows_come_together(self, cluster):
         columns = Columns((Column("x"),), row_id=Column("id", "int64"), client=Column("client", "int64"))
