@@ -26,8 +26,8 @@ each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES[:7] == ["epoch", "federated", "fit", "images", "launch", "memory", "recovery"]
-    assert THEMES[7:] == ["rounds_overhead", "rounds_vs_mllib", "spool", "step", "transform", "wide"]
+    assert THEMES[:8] == ["ensemble_parallel", "epoch", "federated", "fit", "images", "launch", "memory", "recovery"]
+    assert THEMES[8:] == ["rounds_overhead", "rounds_vs_mllib", "spool", "step", "transform", "wide"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------
@@ -212,4 +212,14 @@ def test_rounds_overhead_runs(tmp_path, arguments):
     parts = [each for each in arguments if each in ("fixed", "reading", "large")]
     assert re.findall(r"(\w+) \d[\d.e+-]*", shares) == parts
     assert shares.startswith("of each bar: ")
+    assert LAST_LINE.fullmatch(last)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_members_of_an_ensemble_are_measured(tmp_path):
+    small = [*("--rounds", "1", "--rows", "4000", "--scored", "2000"), *("--members", "2", "--epochs", "1")]
+    *_, shares, last = run("ensemble_parallel", *small, folder=tmp_path)
+    assert re.findall(r"(\w+) \d[\d.e+-]*", shares) == ["training", "scoring"]
     assert LAST_LINE.fullmatch(last)
