@@ -39,10 +39,10 @@ class InlineJobs:
 
     Args:
         parts: the data.
-        whole: gives all of them as one part.
+        whole: gives all of them as one part; None where no task asks for it.
     """
 
-    def __init__(self, parts: list[Part], whole: Callable[[], Part]) -> None:
+    def __init__(self, parts: list[Part], whole: Callable[[], Part] | None = None) -> None:
         self.parts = tuple(part.rows for part in parts)
         self._parts, self._whole = parts, whole
 
@@ -59,9 +59,14 @@ class InlineJobs:
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
         """See ``Jobs``."""
-        shipped, every = ship(work), self._whole() if whole else None
+        shipped, every = ship(work), self._all() if whole else None
         found = [mapped(shipped, index, every or self._parts[index], index=index) for index in indices]
         yield from found
+
+    def _all(self) -> Part:
+        if self._whole is None:
+            raise InvalidInput("all rows were asked for, and these parts were given without a way to have them as one.")
+        return self._whole()
 
 
 @contextmanager
