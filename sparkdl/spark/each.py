@@ -7,6 +7,7 @@ is shuffled, and the driver sees no row. It is one ordinary job: what is lost is
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,16 +67,14 @@ class EachTask:
         """Map all rows, whose blocks come."""
         spare_imports()
         number = len(self.parts)  # all of them lie beside the parts, as one more
-        store, blocks = store_of(self.key, number), complete(rows, sum(self.parts))
-        with store.alone(number):  # tasks of one executor would write them once each, all at a time
-            if not store.has(number):
-                with store.writing(number) as append:
-                    for row in blocks:
-                        append(row.payload)
-        for _ in blocks:
+        store, remaining = store_of(self.key, number), iter(rows)
+        trouble = self._written(store, number, remaining)
+        for _ in remaining:
             continue
 
         def every() -> Part:
+            if trouble is not None:
+                raise trouble
             part = store.open(number, self.columns, self.parts, self.layout)
             wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
             if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
@@ -83,6 +82,35 @@ class EachTask:
             return _alone(part)
 
         yield self._mapped(partition, store, every)
+
+    def _written(self, store: Store, number: int, rows: Iterator[Any]) -> InvalidInput | None:
+        """Write all rows, unless they are here; what is wrong with those that come."""
+        blocks = complete(self._as_packed(rows), sum(self.parts))
+        try:
+            with store.alone(number):  # tasks of one executor would write them once each, all at a time
+                if not store.has(number):
+                    with store.writing(number) as append:
+                        for row in blocks:
+                            append(row.payload)
+            for _ in blocks:
+                continue
+        except InvalidInput as error:
+            return error
+        return None
+
+    def _as_packed(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Blocks of parts, each of which says what it was packed of.
+
+        The rows of all parts together do not tell whether those of one have come back in another order, with which the
+        numbers that Spark gives them would be others.
+
+        Raises:
+            InvalidInput: a part was packed again, of other rows or in another order.
+        """
+        for row in rows:
+            if row.block == 0 and json.loads(row.about).get("fingerprint") != self.fingerprints[row.part]:
+                raise InvalidInput(CHANGED)
+            yield row
 
     def part(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
         """Map the part whose blocks come, if it is wanted."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparkdl.errors import InvalidInput
 from sparkdl.map_reduce import Mapped
 from sparkdl.shipping import ship
 from sparkdl.spark.each import EachTask, attempts
@@ -59,3 +61,16 @@ def test_input_that_ends_too_early_is_not_mapped_and_is_not_left_on_the_disk(dis
 def test_as_often_as_spark_tries_a_task(master, given, wanted):
     conf = SimpleNamespace(get=lambda name, default: default if given is None else given)
     assert attempts(SimpleNamespace(master=master, getConf=lambda: conf)) == wanted  # type: ignore[arg-type]
+
+
+def test_a_part_that_came_back_in_another_order_is_not_mapped(disk):  # noqa: F811
+    """All rows are there, and have other numbers than those by which they were drawn."""
+    before = task()
+    changed = replace(before, fingerprints=(before.fingerprints[0][:-1] + "x", *before.fingerprints[1:]))
+    rows = iter(blocks(0, 1, 2))
+    (one,) = [Mapped.unpacked(packed) for _, _, packed in changed.whole(0, rows)]
+    with pytest.raises(InvalidInput, match="member 0: its rows have come back different"):
+        raise one.error("member 0")
+    assert next(rows, None) is None
+    (one,) = found(before, blocks(0, 1, 2), whole=True)
+    assert one.trouble is None
