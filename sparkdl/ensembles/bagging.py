@@ -34,7 +34,7 @@ from sparkdl.ensembles.bases import changed, column, kind_of, leaf, trains_in_ta
 from sparkdl.ensembles.combining import Rule
 from sparkdl.ensembles.draws import Bootstrap, Everything, member_seed
 from sparkdl.ensembles.fitting import fit_members
-from sparkdl.ensembles.member import Member, Models, Plan
+from sparkdl.ensembles.member import Member, Models
 from sparkdl.ensembles.member_job import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
@@ -117,9 +117,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start, base = time.monotonic(), self._checked(dataset)
         kind = kind_of(base)
-        rows = self.numbered(dataset)
-        with self.keeping(rows) as kept:
-            plan = Plan(kept, self.getParallelism())
+        with self.running(dataset) as (rows, plan):
             if self.getPartitioned():
                 models = fit_partitions(partial(self._member, drawn=False), rows, plan)
             else:

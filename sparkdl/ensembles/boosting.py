@@ -162,9 +162,9 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         target = target_of(base, dataset, self.getValidationCol())
         begin = self._samme if kind == "classifier" else self._gradient
         opened = begin(dataset, target, str(column(base, "predictionCol")))
-        with self.keeping(self.numbered(dataset)) as kept:
-            course = _Course(base, self.getSeed(), kept)
-            rounds = opened.rounds()
+        with self.running(dataset) as (rows, plan):
+            course = _Course(base, self.getSeed(), plan.kept)
+            rounds = opened.rounds(rows.frame)
             try:
                 over = course.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
@@ -216,18 +216,16 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
         classes = classes_of(dataset, target)
         rate = self.getLearningRate() or _RATES["classifier"]
-        rows = self.numbered(dataset).frame
         return _Opened(
-            lambda: SammeRounds(rows, target, classes, rate, prediction), "hard", numClasses=classes.highest + 1
+            lambda rows: SammeRounds(rows, target, classes, rate, prediction), "hard", numClasses=classes.highest + 1
         )
 
     def _gradient(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
         start = start_of(dataset, target)
         rate = self.getLearningRate() or _RATES["regressor"]
-        rows = self.numbered(dataset).frame
         improvement = Improvement(self.getPatience(), self.getTol())
         return _Opened(
-            lambda: GradientRounds(rows, target, start, rate, prediction=prediction, improvement=improvement),
+            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, improvement=improvement),
             "sum",
             intercept=start.mean,
             improvement=improvement,
@@ -298,7 +296,7 @@ def _outputs(base: Estimator[Any]) -> dict[str, Any]:
 class _Opened:
     """A rule that is ready to begin, and what its ensemble is to be."""
 
-    rounds: Callable[[], Rounds]
+    rounds: Callable[[DataFrame], Rounds]
     rule: Rule
     numClasses: int | None = None
     intercept: float = 0.0

@@ -18,18 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import StorageLevel
 from pyspark.ml import Estimator
 from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.bases import changed, column
+from sparkdl.ensembles.bases import changed
 from sparkdl.ensembles.draws import Without, fold_column, member_seed
-from sparkdl.ensembles.identity import rows_fingerprint
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import Self, at_least, param
 from sparkdl.spark.columns import named
 
@@ -127,6 +125,8 @@ def told(*fits: Models) -> dict[str, Any]:
 class FoldParams(EnsembleParams):
     """What the ensembles that work with folds have in common."""
 
+    _judged_by_rows = True
+
     folds = param(
         "folds",
         "parts of the rows; a member is trained without one of them",
@@ -143,42 +143,12 @@ class FoldParams(EnsembleParams):
 
     @contextlib.contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """The numbered rows, and how members are trained; while the block runs, members are kept.
-
-        Args:
-            dataset: all rows.
-
-        Raises:
-            InvalidInput: the ``runDir`` holds members of something else.
-            SparkdlError: rows that have no ids were given other numbers while the block ran.
-        """
+        """See ``EnsembleParams``."""
         if self.getDisagreementCol():
             warnings.warn(
                 f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
                 "not vote.",
                 stacklevel=5,
             )
-        rows = self.numbered(dataset)
-        given = self.getIdCol() or any(column(base, "idCol") for base in self.bases())
-        steady = not given and not dataset.storageLevel.useDisk
-        if steady:
-            rows.frame.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            before = None if given else rows_fingerprint(rows.frame)
-            # With their ids: where these are others, a member that is kept may have seen the rows of its fold.
-            with self.keeping(rows) as kept:
-                yield rows, Plan(kept, self.getParallelism())
-            # What is persisted is computed anew where it was evicted, or lost with an executor.
-            if before is not None and rows_fingerprint(rows.frame) != before:
-                raise _renumbered(self.getRunDir())
-        finally:
-            if steady:
-                rows.frame.unpersist()
-
-
-def _renumbered(directory: str | None) -> SparkdlError:
-    kept = "" if directory is None else f" Remove {directory!r} as well: members that are kept there were trained so."
-    return SparkdlError(
-        "row numbers changed while members were trained, and members may have been judged by rows that they have seen; "
-        f"give idCol, or write the rows to a table and train on that.{kept}"
-    )
+        with super().running(dataset) as found:
+            yield found

@@ -11,12 +11,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
-from sparkdl.ml.shown import written
+from sparkdl.ensembles.bases import leaf
+from sparkdl.ensembles.telling import Ensemble, Telling, places, within
 from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
 _OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
-_ELSEWHERE = ("runDir", "parallelism")  # nor a base's; its own patience and tol do change members
+# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.run``. Members train
+# for the epochs, with the workers and within the budgets that are said once; so these are not free.
+_ELSEWHERE = (
+    *("runDir", "parallelism", "slotWait", "elasticWait", "minWorkers", "maxRestarts", "checkpointEvery"),
+    *("hooks", "allowPlaintext"),
+)
 _UNHASHABLE = ("map", "variant")
 
 
@@ -25,15 +31,24 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
 
     Args:
         ensemble: its Params count, but for how many members there are, where they are kept, and the bases among them.
-        bases: what trains members, each with its Params, the stages of pipelines too.
+        bases: what trains members, each with its Params, the stages of pipelines too; but for the seeds that members'
+            own replace, and for what says how a fit runs.
         rows: their fingerprint.
 
     Returns:
-        Texts by name, of a base by the names of its Params, without uids: the same in another process.
+        Texts by name, of a base by the names of its Params, as ``telling.py`` has them: the same in another process.
     """
-    found = {name: _told(value) for name, value in _values(ensemble, _OTHERWISE).items() if not _is_base(value)}
-    named_bases = {f"base {index}": _told(base) for index, base in enumerate(bases)}
-    return {"ensemble": _name(ensemble), "rows": rows, **found, **named_bases}
+    reseeded = {id(last) for last in [*map(leaf, bases), *(each for base in bases for each in _leaves(base))]}
+
+    def counts(params: Params, name: str) -> bool:
+        if params is ensemble:
+            return name not in _OTHERWISE
+        return name not in _ELSEWHERE and not (name == "seed" and id(params) in reseeded)
+
+    telling = Telling(places(ensemble, *bases), counts)
+    found = {name: telling.told(value) for name, value in telling.values(ensemble).items() if not _is_base(value)}
+    named_bases = {f"base {index}": telling.told(base) for index, base in enumerate(bases)}
+    return {"ensemble": type(ensemble).__name__, "rows": rows, **found, **named_bases}
 
 
 def rows_fingerprint(frame: DataFrame) -> str:
@@ -49,41 +64,14 @@ def rows_fingerprint(frame: DataFrame) -> str:
     return f"{rows} rows, {total or 0}"
 
 
-def _values(params: Params, otherwise: Sequence[str]) -> dict[str, Any]:
-    return {
-        param.name: params.getOrDefault(param)
-        for param in params.params
-        if param.name not in otherwise and params.isDefined(param) and not _by_chance(params, param.name)
-    }
-
-
-def _by_chance(params: Params, name: str) -> bool:
-    """Whether it is the seed that pyspark.ml gives what was given none: a hash that is another in each process.
-
-    Members have seeds of their own in its place.
-    """
-    return name == "seed" and not params.isSet(name) and params.getOrDefault(name) == hash(type(params).__name__)
+def _leaves(base: Params) -> list[Params]:
+    """What is given the seeds of members by the ensembles in a base."""
+    return [leaf(inner) for each in within(base) if isinstance(each, Ensemble) for inner in each.bases()]
 
 
 def _is_base(value: Any) -> bool:
     several = isinstance(value, (list, tuple)) and bool(value)
     return all(map(_is_base, value)) if several else isinstance(value, Estimator)
-
-
-def _told(value: Any) -> Any:
-    """A value as text; of what has Params, as texts by their names."""
-    if isinstance(value, Params):
-        return {
-            "class": _name(value),
-            **{name: _told(each) for name, each in sorted(_values(value, _ELSEWHERE).items())},
-        }
-    if isinstance(value, (list, tuple)) and any(isinstance(each, Params) for each in value):
-        return {str(index): _told(each) for index, each in enumerate(value)}
-    return written(value)
-
-
-def _name(value: object) -> str:
-    return type(value).__name__
 
 
 def _hashable(kind: DataType) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark import StorageLevel, inheritable_thread_target
 from pyspark.ml import Estimator, Model, Pipeline
+from pyspark.ml.param import Params
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -24,10 +25,11 @@ from sparkdl.ensembles.failing import named, with_others
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.slicing import sliced
+from sparkdl.ensembles.telling import within
 from sparkdl.spark.columns import named as called
 from sparkdl.stopping import stop_requested, stopped
 
-_COPIES, _WEIGHT = "sparkdl copies", "sparkdl weight"
+_COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,25 @@ def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
         own = column(estimator, "weightCol")
         weight = copies.cast("double") if own is None else copies * called(own)
         return changed(estimator, weightCol=_WEIGHT), frame.withColumn(_WEIGHT, weight).drop(_COPIES, rows.row_id)
-    # explode() repeats the row, whatever the array holds.
-    return estimator, frame.withColumn(_COPIES, F.explode(F.array_repeat(F.lit(0), copies))).drop(_COPIES, rows.row_id)
+    return estimator, _repeated(frame, _id_columns(estimator)).drop(rows.row_id)
+
+
+def _id_columns(base: Params) -> set[str]:
+    """The columns of ids that a base reads: its own, those of stages, and of what an ensemble trains."""
+    found = [each.getOrDefault("idCol") for each in within(base) if each.hasParam("idCol") and each.isDefined("idCol")]
+    return {name for name in found if name is not None}
+
+
+def _repeated(frame: DataFrame, ids: set[str]) -> DataFrame:
+    """The rows as often as their copies say, each with ids of its own: the first has those of the row."""
+    # posexplode() repeats the row, whatever the array holds.
+    repeated = F.posexplode(F.array_repeat(F.lit(0), called(_COPIES))).alias(_PLACE, _NOTHING)
+    frame = frame.select("*", repeated).drop(_NOTHING, _COPIES)
+    place = called(_PLACE)
+    for name in ids.intersection(frame.columns):
+        own = called(name).cast("bigint")
+        frame = frame.withColumn(name, F.when(place == 0, own).otherwise(F.xxhash64(own, place)))
+    return frame.drop(_PLACE)
 
 
 def takes_weights(base: Estimator[Any]) -> bool:

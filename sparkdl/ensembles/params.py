@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar, TypeVar
 
-from pyspark.ml import Estimator, Pipeline
+from pyspark import StorageLevel
+from pyspark.ml import Estimator
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -16,9 +18,10 @@ from sparkdl import files
 from sparkdl.ensembles.bases import column, leaf
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.kept import Kept
-from sparkdl.ensembles.member import Rows
+from sparkdl.ensembles.member import Plan, Rows
 from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.errors import InvalidInput
+from sparkdl.ensembles.telling import Telling, params_in, places
+from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.feed.columns import listed
 from sparkdl.ml.mapped import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
@@ -51,6 +54,8 @@ class EnsembleParams(CheckedParams):
         "disagreementCol", "column of how far members are apart; '' for none", TypeConverters.toString
     )
 
+    _judged_by_rows: ClassVar[bool] = False  # whether members are judged by rows that, by their ids, they have not seen
+
     _map: Mapping[str, Any] | None = None  # as of MappedEstimator: what a param map has set; None where there was none
 
     def __init__(self) -> None:
@@ -76,8 +81,10 @@ class EnsembleParams(CheckedParams):
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
         if extra is not None:
             # Of whose Params they are, what is the same in another process: a uid ends in random digits.
-            owners = {owner: place for place, owner in enumerate(_owners(self))}
-            own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in extra.items()}
+            given = sorted(extra.items(), key=lambda each: each[0].name)
+            others = [each for _, value in given for each in params_in(value)]
+            owners = places(self, *others)
+            own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in given}
             copied._map = None if self.runDir in extra else {**(self._map or {}), **own}
         return copied
 
@@ -91,31 +98,63 @@ class EnsembleParams(CheckedParams):
         Raises:
             InvalidInput: there is no such column of ids, or it holds no integers.
         """
-        given = self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
+        given = self._ids()
         row_id = F.monotonically_increasing_id() if given is None else _identity(dataset, given)
         return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
 
     @contextmanager
-    def keeping(self, rows: Rows) -> Iterator[Kept | None]:
-        """Where members are kept while they are trained, in the block; None for nowhere.
+    def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
+        """The numbered rows, and how members are trained; while the block runs, members are kept.
+
+        Where a change of the numbers that Spark gives rows would matter, the rows are persisted for the block.
 
         Args:
-            rows: the numbered rows, which are computed once for their fingerprint; their numbers count as well.
+            dataset: all rows; they are computed once for their fingerprint, in which their numbers count, where there
+                is a ``runDir``, and twice where numbers matter.
 
         Raises:
-            InvalidInput: what is kept there are members of another ensemble, or of other rows.
+            InvalidInput: the ``runDir`` holds members of another ensemble, or of other rows.
+            SparkdlError: rows that have no ids were given other numbers while the block ran.
         """
-        directory = self.getRunDir()
-        if directory is None:
-            yield None
-            return
-        mark = rows_fingerprint(rows.frame)
-        kept = Kept(directory if self._map is None else files.join(directory, map_hash(self._map, mark)))
+        rows, directory = self.numbered(dataset), self.getRunDir()
+        watched = self._ids() is None and (self._judged_by_rows or directory is not None)
+        with _persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
+            mark = rows_fingerprint(rows.frame) if watched or directory is not None else ""
+            with nullcontext() if directory is None else self._keeping(directory, mark) as kept:
+                yield rows, Plan(kept, self.getParallelism())
+            # What is persisted is computed anew where it was evicted, or lost with an executor.
+            if watched and rows_fingerprint(rows.frame) != mark:
+                raise self._renumbered()
+
+    @contextmanager
+    def _keeping(self, directory: str, mark: str) -> Iterator[Kept]:
+        """Where members are kept, of the rows that have this fingerprint."""
+        if self._map is not None:
+            # What has Params may be of the JVM, and its uid is another in each process.
+            values = {name: _named_by(value) for name, value in self._map.items()}
+            directory = files.join(directory, map_hash(values, mark))
+        kept = Kept(directory)
         kept.begin(configuration(self, self.bases(), mark))
         try:
             yield kept
         finally:
             kept.end()
+
+    def _ids(self) -> str | None:
+        """The column of ids; None where Spark numbers the rows."""
+        return self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
+
+    def _renumbered(self) -> SparkdlError:
+        directory = self.getRunDir()
+        judged = "members may have been judged by rows that they have seen"
+        drawn = "members that are kept may have been drawn from other rows than those they are kept for"
+        kept = (
+            "" if directory is None else f" Remove {directory!r} as well: members that are kept there were trained so."
+        )
+        return SparkdlError(
+            f"row numbers changed while members were trained, and {judged if self._judged_by_rows else drawn}; "
+            f"give idCol, or write the rows to a table and train on that.{kept}"
+        )
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
         """The model of a fit, with a base's names of output columns, and where members vote softly its thresholds."""
@@ -183,9 +222,15 @@ def _identity(dataset: DataFrame, name: str) -> Column:
     return F.coalesce(named(name).cast("bigint"), missing)
 
 
-def _owners(params: Params) -> list[str]:
-    """The uids of what has Params in an ensemble: itself, its bases, their stages and their own bases, in order."""
-    found = [params.uid]
-    inner = params.getStages() if isinstance(params, Pipeline) else []
-    inner = [*inner, *(params.bases() if isinstance(params, EnsembleParams) else [])]
-    return found + [uid for each in inner for uid in _owners(each)]
+@contextmanager
+def _persisted(frame: DataFrame) -> Iterator[None]:
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        frame.unpersist()
+
+
+def _named_by(value: Any) -> Any:
+    """What stands for a value of a map where it is hashed."""
+    return json.dumps(Telling(places(*params_in(value))).told(value)) if params_in(value) else value

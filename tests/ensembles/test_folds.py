@@ -15,7 +15,7 @@ from sparkdl.ensembles.draws import Everything, Without, member_seed, uniform
 from sparkdl.ensembles.folds import Folds, seeded, told
 from sparkdl.ensembles.member import Models, Rows
 from sparkdl.ensembles.stacking import Stacking
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput
 from tests.sessions import frame
 
 IDS = np.arange(1000)
@@ -147,22 +147,8 @@ def test_rows_that_are_held_in_memory_alone_are_persisted(spark):
     data.unpersist()
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_numbers_that_change_while_members_train_are_an_error(spark, tmp_path, kept):
-    """As those of evicted rows do that come in another order when they are computed again."""
-    at_random = F.expr("reflect('java.util.UUID', 'randomUUID')")  # of which the plan holds no seed
-    unordered = frame({"x": np.arange(20)}).withColumn("u", at_random).orderBy("u").drop("u")
-    directory = str(tmp_path / "run") if kept else None
-    stacking = Stacking(bases=[LinearRegression()], runDir=directory)
-    message = "row numbers changed while members were trained.*give idCol, or write the rows to a table"
-    message += f".*Remove '{directory}'" if kept else ""
-    with pytest.raises(SparkdlError, match=message), stacking.running(unordered) as (rows, _):
-        rows.frame.unpersist(blocking=True)
-    assert rows.frame.storageLevel == StorageLevel.NONE
-
-
 def test_ids_that_are_given_are_not_looked_at_again(spark, monkeypatch):
-    monkeypatch.setattr("sparkdl.ensembles.folds.rows_fingerprint", lambda _: pytest.fail("it was computed"))
+    monkeypatch.setattr("sparkdl.ensembles.params.rows_fingerprint", lambda _: pytest.fail("it was computed"))
     with Stacking(idCol="row").running(rows_of(10).frame):
         pass
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
-from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
+from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
+from torch import nn
 
+from sparkdl import TorchClassifier
+from sparkdl.ensembles.bagging import Bagging
+from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.boosting import Boosting
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
+from tests.ml import nets
 from tests.sessions import frame
 
 
@@ -37,6 +45,42 @@ def test_what_changes_no_ensemble_may_change_a_base(spark):
         return configuration(ensemble, ensemble.bases(), "3 rows, 7")
 
     assert told(tol=1e-2) != told(tol=1e-6)
+
+
+def test_uids_do_not_count(spark):
+    def told():
+        scaler = StandardScaler(inputCol="x")
+        tree = DecisionTreeClassifier(featuresCol=scaler.getOutputCol())
+        ensemble = BestOf(candidates=[Pipeline(stages=[scaler, tree])], evaluator=BinaryClassificationEvaluator())
+        return configuration(ensemble, ensemble.bases(), "3 rows, 7")
+
+    assert told() == told()
+    scaler, tree = told()["base 0"]["stages"].values()
+    assert scaler["outputCol"] == tree["featuresCol"]
+    assert told()["evaluator"]["metricName"] == "areaUnderROC"
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({"slotWait": 1.0, "maxRestarts": 1, "minWorkers": 1, "elasticWait": 1.0, "checkpointEvery": "never"}, False),
+        ({"allowPlaintext": True, "hooks": [print], "seed": 9, "runDir": "/somewhere"}, False),
+        ({"epochs": 2}, True),
+        ({"numWorkers": 2}, True),
+        ({"timeBudget": 9.0}, True),
+        ({"maxRounds": 3}, True),
+        ({"loss": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0]))}, True),
+        ({"model": lambda: nn.Linear(3, 2)}, True),
+        ({"model": nn.Linear(3, 2)}, True),
+    ],
+)
+def test_what_changes_members_of_a_network(spark, given, count):
+    def told(**given):
+        ensemble = Bagging(base=TorchClassifier(**{"model": nets.two_scores, **given}))
+        return configuration(ensemble, ensemble.bases(), "3 rows, 7")
+
+    assert (told(**given) != told()) == count
+    assert told(**given) == told(**given)
 
 
 def test_columns_that_were_renamed_are_others(spark):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,13 +16,17 @@ from pyspark.ml.classification import (
 )
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
+from torch import nn
 
+from sparkdl import TorchClassifier
+from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.bases import leaf
 from sparkdl.ensembles.draws import Bootstrap, Everything, Without, member_seed
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Plan, Rows
 from sparkdl.ensembles.member_fits import drawn, fit_on_driver, takes_weights
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, Stopped
+from sparkdl.ml.params import param
 from sparkdl.spark.columns import ROW_ID, named
 from sparkdl.stopping import forget_stop, request_stop
 from tests.ensembles.counting import Counting, CountingModel, Weightless
@@ -305,3 +310,53 @@ def test_the_model_of_a_tree_is_restored(people, tmp_path):
     assert found.restored == [0]
     assert isinstance(found.models[0], DecisionTreeClassificationModel)
     assert isinstance(found.models[0], Transformer)
+
+
+# ---- ids ---------------------------------------------------------------------------------------------------------
+
+
+class WithIds(Weightless):
+    """One that needs ids, and takes no weights."""
+
+    idCol = param("idCol", "ids")  # noqa: N815 - the name of a Param
+
+
+@pytest.mark.parametrize("kind", ["int", "bigint", "decimal(12,0)"])
+def test_copies_have_ids_of_their_own(numbers, kind):
+    draw = Bootstrap(1.3, True, 5)
+    given = Rows(numbers.frame.withColumn("id", F.col("id").cast(kind)), ROW_ID)
+    estimator = WithIds(1)._set(idCol="id")
+    rows = drawn(Member(0, estimator, draw), given)[1]
+    assert rows.columns == ["id", "w"]
+    assert rows.schema["id"].dataType.simpleString() == "bigint"
+    found = [row["id"] for row in rows.collect()]
+    assert len(found) == len({*found}) == counts(draw).sum()
+    assert {each for each in found if 0 <= each < COUNT} == {*np.flatnonzero(counts(draw)).tolist()}
+    again = drawn(Member(0, estimator, draw), Rows(given.frame.repartition(2), ROW_ID))[1]
+    assert sorted(row["id"] for row in again.collect()) == sorted(found)
+    values = {row["id"]: row["w"] for row in rows.collect()}
+    assert sum(values.values()) == (counts(draw) * (np.arange(COUNT) % 3)).sum()
+
+
+def test_ids_of_an_ensembles_base_are_of_their_own_as_well(numbers):
+    inner = Pipeline(stages=[StandardScaler(inputCol="id"), Bagging(base=WithIds(1)._set(idCol="id"))])
+    rows = drawn(Member(0, inner, Bootstrap(1.3, True, 5)), numbers)[1]
+    found = [row["id"] for row in rows.collect()]
+    assert len(found) == len({*found}) > COUNT
+
+
+def test_ids_are_as_they_are_without_copies(numbers):
+    estimator = WithIds(1)._set(idCol="id")
+    rows = drawn(Member(0, estimator, Bootstrap(0.4, False, 5)), numbers)[1]
+    assert sorted(row["id"] for row in rows.collect()) == np.flatnonzero(counts(Bootstrap(0.4, False, 5))).tolist()
+
+
+def test_a_network_is_fitted_on_copies(people):
+    """Behind a scaler, which would not see weights: the network is a gang's, and refuses ids that come twice."""
+    network = TorchClassifier(
+        model=partial(nn.Linear, 20, 2), featuresCol="scaled", idCol="id", numWorkers=2, batchSize=500
+    )
+    base = Pipeline(stages=[StandardScaler(inputCol="features", outputCol="scaled"), network])
+    draw, some = Bootstrap(1.0, True, 1), Rows(people.frame.where("id < 500"), ROW_ID)
+    [model] = fit_on_driver([Member(0, base, draw)], some, Plan()).models
+    assert leaf(model).report["rows"] == draw.counts(np.arange(500)).sum()
