@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pyspark.sql import DataFrame
 from torch import nn
 
 from benchmarks.mlp import adam, mlp
@@ -44,18 +45,23 @@ def bagging(members: int, given: argparse.Namespace) -> Bagging:
 
 
 def trained(slots: int, given: argparse.Namespace) -> float:
-    """Seconds of a fit of eight members on so many executors of one core each, whose workers have torch loaded."""
+    """Seconds of a fit of eight members on so many executors of one core each, all of which have done it before."""
     with session("ensemble_parallel", executors=slots) as spark:
         rows = materialised(samples(spark, given.rows, partitions=2))
-        bagging(2 * slots, given).fit(samples(spark, 2000, partitions=2 * slots))
+        _warm(bagging(1, given).getBase(), rows)
         return seconds(lambda: bagging(given.members, given).fit(rows))
+
+
+def _warm(base: TorchRegressor, rows: DataFrame) -> None:
+    """Have all executors load torch, and their JVMs and Python workers pack all rows once."""
+    Bagging(base=base.copy({base.epochs: 1}), partitioned=True).fit(rows)
 
 
 def one_by_one(given: argparse.Namespace) -> float:
     """Seconds of as many fits of the base, one after another, on one executor."""
     with session("ensemble_parallel", executors=1) as spark:
         rows, base = materialised(samples(spark, given.rows, partitions=2)), bagging(1, given).getBase()
-        base.fit(samples(spark, 2000, partitions=2))
+        _warm(base, rows)
         return seconds(lambda: [base.setSeed(seed).fit(rows) for seed in range(given.members)])
 
 
@@ -78,7 +84,7 @@ def measure_training(given: argparse.Namespace) -> float:
 def measure_scoring(given: argparse.Namespace) -> float:
     """Rows scored by sixteen members, against one of them."""
     with session("ensemble_parallel") as spark:
-        one, many = models(given.width)
+        one, many = models(given.scored_width)
         rows = materialised(samples(spark, given.scored, partitions=2))
         over = Side(f"{STACKED} members", partial(written, many.transform(rows).select("label", "prediction")))
         under = Side("one", partial(written, one.transform(rows).select("label", "prediction")))
@@ -111,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--scored", type=int, default=1_000_000, help="rows that are scored (default %(default)s)")
     parser.add_argument("--members", type=int, default=MEMBERS, help="members that are trained (default %(default)s)")
-    parser.add_argument("--width", type=int, default=64, help="of the hidden layers (default %(default)s)")
-    parser.add_argument("--epochs", type=int, default=5, help="for which a member is trained (default %(default)s)")
+    parser.add_argument("--width", type=int, default=256, help="of hidden layers in training (default %(default)s)")
+    parser.add_argument("--scored-width", type=int, default=64, help="of those that score (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=2, help="for which a member is trained (default %(default)s)")
     parser.add_argument("--fits", action="store_true", help="in place of tasks on one slot, fits of the base there")
     given = parser.parse_args(arguments)
     unknown = [part for part in given.parts if part not in MEASURES]

@@ -100,7 +100,9 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
     # A member of a partition is known by its rows as well, and only its task sees these.
     states = _finished(members, plan) if whole else {}
     missing = [member for member in members if member.index not in states]
-    restored, failures = [*states], list[Mapped]()
+    # One that this fit has trained is there before it is asked for where a step is taken again.
+    restored = [index for index, state in states.items() if plan.kept is None or state["fit"] != plan.kept.token]
+    failures = list[Mapped]()
     # The labels of all rows have been looked at; those of a member may well lack a class.
     work = MemberWork(
         {

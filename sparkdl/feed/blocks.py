@@ -22,7 +22,7 @@ import shutil
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,10 +127,14 @@ class Store:
 
     @contextmanager
     def alone(self, index: int) -> Iterator[None]:
-        """A block that one process of this host at a time is in, for a part; a lock goes with its process."""
+        """A block that one process of this host at a time is in, for a part; a lock goes with its process.
+
+        On a filesystem without locks several are in it: that costs time, and does no harm.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"part-{index:05d}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _place(self, made: Path, index: int) -> None:
