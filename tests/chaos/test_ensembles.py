@@ -249,6 +249,15 @@ def test_a_second_driver_of_another_ensemble_does_the_first_no_harm(quiet, tmp_p
     assert_sound(tmp_path, quiet)
 
 
+def test_a_step_that_is_taken_again_has_trained_what_it_has_kept(tmp_path):
+    kept = Kept(str(tmp_path))
+    kept.begin(CONFIGURATION)
+    fit_in_tasks(members()[:2], rows(), Plan(kept))
+    found = fit_in_tasks(members(), rows(), Plan(kept))
+    assert (found.trained, found.restored, _watch.begun) == (ALL, [], MEMBERS)
+    kept.end()
+
+
 # ---- disks -----------------------------------------------------------------------------------------------------------
 
 

@@ -188,7 +188,9 @@ def test_a_member_that_fails_is_named_and_the_others_are_kept(rows, tmp_path):
     ) as caught:
         fit_members(wanted, rows, Plan(kept))
     failed = caught.value.rank
-    again = fit_members(wanted, rows, Plan(kept))
+    later = Kept(str(tmp_path / "run"))
+    later.begin({})
+    again = fit_members(wanted, rows, Plan(later))
     assert again.trained == [failed]
     for mark in marks.iterdir():
         mark.unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +97,27 @@ def test_a_model_that_writes_to_its_batch_changes_no_file(parts: list[Part], tmp
     again = store.open(0, COLUMNS, (33,), layout).tensors["image"]
     assert isinstance(again, torch.Tensor)
     assert torch.equal(again, before)
+
+
+def test_one_process_at_a_time_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+
+    def held(index: int) -> bool:
+        with (store.folder / f"part-{index:05d}.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    with store.alone(2), store.alone(3):
+        assert held(2)
+        assert held(3)
+    assert not held(2)
+
+    def unsupported(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with store.alone(2):
+        assert not store.has(2)
