@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
+
 _LONGEST = 200  # characters
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -60,6 +62,8 @@ class _Writer:
             return self._container(value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return self._call(_name(type(value)), [], dict(zip(value._fields, value, strict=True)))
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            return f"array({self.text(value.tolist())}, dtype=object)"
         if isinstance(value, SimpleNamespace):
             return self._call(_name(type(value)), [], vars(value))
         if is_dataclass(value):
