@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +21,12 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import StandardScaler, StringIndexer
 from pyspark.ml.linalg import DenseMatrix
+from pyspark.ml.param import Param, Params
+from pyspark.ml.tuning import CrossValidator
 from torch import nn
 
 from sparkdl import TorchClassifier
-from sparkdl.ensembles.telling import Telling, places, within
+from sparkdl.ensembles.telling import Telling, params_in, places, within
 from sparkdl.strategies.reducers import Exact
 from tests.sessions import ROOT
 
@@ -65,6 +71,71 @@ class Net(nn.Module):
         return x**self.power
 
 
+class Scaled(nn.Module):
+    """Has a number, and a buffer, that are in no state; parameters may be frozen."""
+
+    def __init__(self, scale: float = 1, buffer: float = 1, frozen: bool = False) -> None:
+        super().__init__()
+        self._scale = scale
+        self.register_buffer("table", torch.tensor([buffer]), persistent=False)
+        self.shift = nn.Parameter(torch.zeros(1), requires_grad=not frozen)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self._scale + self.table + self.shift
+
+
+class Slotted:
+    """Has no dictionary."""
+
+    __slots__ = ("_unset", "by")
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+
+class Weighted:
+    """Shows little of itself; one value is computed when it is asked for."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def __repr__(self) -> str:
+        return "Weighted()"
+
+    @cached_property
+    def half(self) -> float:
+        return self.weight / 2
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+@dataclass
+class Later:
+    """Has fields that are set later, one of which is a cache."""
+
+    by: float
+    table: Any = field(init=False)
+    parent: Any = None
+    cache: Any = field(init=False, repr=False)
+
+
+class Holding(Params):
+    """Has a Param whose value may be anything."""
+
+    held: Param[Any] = Param(Params._dummy(), "held", "anything")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self._set(**given)
+
+
+def wrapped(add: float) -> Any:
+    losses = [lambda x, y: x + 1, lambda x, y: x + 2]
+    return functools.wraps(nn.functional.cross_entropy)(losses[int(add)])
+
+
+NAMES = [f"column {number}" for number in range(9)]  # enough that their order in a set is another in each process
 LONG = np.arange(5000.0)
 
 
@@ -101,6 +172,33 @@ OTHERS = [
     lambda at: torch.from_numpy(LONG + at * (LONG == 2000)),
     lambda at: np.array([at, None], dtype=object),
     lambda at: DenseMatrix(50, 50, [float(at * (number == 1000)) for number in range(2500)]),
+    Scaled,
+    lambda at: nn.Sequential(Scaled(buffer=at)),
+    lambda at: Scaled(frozen=bool(at)),
+    lambda at: {*NAMES[at:]},
+    lambda at: partial(map, skip={*NAMES[at:]}),
+    lambda at: scope([{"a": frozenset(NAMES[at:])}]),
+    lambda at: Step({*NAMES}, OrderedDict(a={*NAMES[at:]})),
+    lambda at: SimpleNamespace(skip={*NAMES}, call=scope(at)),
+    lambda at: {scope(at), scope(2), scope(3), *NAMES},
+    lambda at: {"a": [np.array([scope(at), {*NAMES}], dtype=object)]},
+    wrapped,
+    lambda at: scope(wrapped(at)),
+    lambda at: torch.no_grad()(scope(at)),
+    lambda at: Later(at, parent={*NAMES}),
+    lambda at: {scope(at): 1},
+    lambda at: {(scope(at), "a"): scope(0)},
+    lambda at: [" ", "  "][at],
+    lambda at: ["a  b", "a b"][at],
+    Slotted,
+    lambda at: Slotted(Slotted(scope(at))),
+    lambda at: Weighted(at).loss,
+    lambda at: scope(Weighted(at).loss),
+    lambda at: dict.fromkeys([*NAMES, at]).get,
+    lambda at: Holding(held=[("a", Holding(held=at))]),
+    lambda at: {"a": {"b": Holding(held=scope(at))}},
+    lambda at: partial(map, Holding(held=at)),
+    lambda at: scope({"a": [Holding(held={*NAMES[at:]})]}),
 ]
 
 
@@ -117,58 +215,6 @@ def test_plain_values_are_their_text():
     ]
 
 
-CODE = """
-{more}
-import torch
-
-SIZE = {size}
-
-{more}
-def size():
-    {doc}
-    return SIZE + {add}
-
-class Base:
-    {doc}
-    def __init__(self):
-        self.size = size()
-
-class Net(Base):
-    def forward(self, x):
-        {doc}
-        class Inner:
-            {doc}
-            value = None
-        return x * {factor}
-
-def make():
-    {doc}
-    if Net is None:
-        return None
-    return Net()
-"""
-PLAIN = {"more": "", "doc": "", "size": 3, "add": 0, "factor": 2}
-
-
-def module(**given: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"__name__": "__main__"}
-    exec(CODE.format(**PLAIN | given), found)  # as a notebook does
-    return found
-
-
-def test_docstrings_and_places_do_not_count():
-    plain, moved = module(), module(more="# more\n\n", doc="'''What it is.'''")
-    assert moved["make"].__doc__
-    for name in ("make", "Net", "size"):
-        assert told(plain[name]) == told(moved[name])
-        assert told(plain[name]) != name
-
-
-@pytest.mark.parametrize("given", [{"size": 4}, {"add": 1}, {"factor": 3}])
-def test_the_code_beside_a_function_counts(given):
-    assert told(module()["make"]) != told(module(**given)["make"])
-
-
 def test_what_holds_itself_is_told():
     def again(times):
         return times and again(times - 1)
@@ -177,6 +223,33 @@ def test_what_holds_itself_is_told():
     module.own = [module.forward, again]  # type: ignore[assignment]
     assert told(module) == told(module)
     assert told(again) == told(again)
+
+
+def test_what_holds_itself_in_other_ways_is_told(spark):
+    def several() -> list[Any]:
+        items: list[Any] = [1, scope(0)]
+        items.append(items)
+        parent = Later(1)
+        parent.parent = [Later(2, parent)]
+        estimator = Holding()
+        estimator.set(estimator.held, scope([estimator, items]))
+        other = Holding(held=[("a", estimator)])
+        estimator.set(estimator.held, [scope(other), other])
+        return [items, {"a": items}, parent, estimator, other, partial(map, other), Slotted(other)]
+
+    assert told(several()) == told(several())
+    for one, same in zip(several(), several(), strict=True):
+        assert told(one) == told(same)
+        assert json.dumps(Telling(places(*params_in(one))).told(one))
+
+
+def test_what_use_fills_in_does_not_count():
+    step, weighted = Later(1), Weighted(2)
+    before = told(step), told(weighted.loss)
+    step.cache, _ = {"a": 1}, weighted.half
+    assert (told(step), told(weighted.loss)) == before
+    step.table = 3
+    assert told(step) != before[0]
 
 
 def test_modules_without_values_yet(spark):
@@ -215,6 +288,25 @@ def test_uids_are_told_as_places(spark):
     assert [type(each).__name__ for each in within(pipeline())] == [
         *("Pipeline", "StringIndexer", "Pipeline", "StandardScaler", "LogisticRegression")
     ]
+
+
+def test_maps_of_params_are_told_by_places(spark):
+    def cross_validator(depth: int) -> CrossValidator:
+        logistic = LogisticRegression()
+        pipeline = Pipeline(stages=[logistic])
+        maps: list[Any] = [{logistic.maxIter: depth, pipeline.stages: [LogisticRegression(maxIter=depth)]}]
+        return CrossValidator(estimator=pipeline, estimatorParamMaps=maps)
+
+    def telling(depth: int) -> Any:
+        given = cross_validator(depth)
+        return Telling(places(given)).told(given)
+
+    assert telling(1) == telling(1) != telling(2)
+    (inner,) = telling(1)["estimatorParamMaps"].values()
+    assert inner["LogisticRegression#2.maxIter"] == "1"
+    assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
+    assert told(scope(cross_validator(1))) == told(scope(cross_validator(1))) != told(scope(cross_validator(2)))
+    assert [type(each).__name__ for each in params_in({"a": [("b", LogisticRegression())]})] == ["LogisticRegression"]
 
 
 def test_estimators_in_a_scope_are_told_by_their_params(spark):
