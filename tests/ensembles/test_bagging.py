@@ -212,6 +212,7 @@ def test_partitions(spark, frame, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_pipelines_searches_and_maps(frame, tmp_path):
     assembler = VectorAssembler(inputCols=["vector"], outputCol="assembled")
     bagging = Bagging(base=Pipeline(stages=[assembler, tree().setFeaturesCol("assembled")]), numModels=2, idCol="id")

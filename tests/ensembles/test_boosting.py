@@ -87,6 +87,7 @@ def test_pipelines_are_boosted(wine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_networks_are_boosted(wine):
     base = TorchClassifier(
         model=nets.scores,

@@ -111,6 +111,7 @@ def test_what_a_network_of_level_one_reads_is_not_changed_by_a_map(spark):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_same_seed_is_the_same_ensemble(some):
     bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
     members, predictions = list[Any](), list[Any]()
