@@ -105,6 +105,8 @@ class Host:
     ) -> subprocess.Popen[bytes]:
         """Start a process on this host, in a session of its own; it does not outlive this process.
 
+        It is on the host when this returns: one that is about to enter would not be found, and not be killed.
+
         Args:
             command: what to run.
             env: its whole environment; None for that of this process.
@@ -115,7 +117,7 @@ class Host:
         place = ["sh", "-c", _ENTER, self.name, self.disk, self.local, self.names]
         with contextlib.ExitStack() as files:
             output: IO[bytes] | int = subprocess.DEVNULL if out is None else files.enter_context(out.open("ab"))
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*enter, "setpriv", "--pdeathsig", "KILL", *place, *command],
                 env=env,
                 stdin=stdin,
@@ -123,6 +125,8 @@ class Host:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        until(lambda: process.poll() is not None or process.pid in self.processes(), f"{self.name} has its process")
+        return process
 
     def unplug(self) -> None:
         """Pull the cable: packets are lost and no connection is closed."""
