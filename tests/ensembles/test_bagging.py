@@ -61,6 +61,7 @@ def numbers(frame, name: str) -> np.ndarray:
     return np.array([row[0] for row in frame.orderBy("id").select(name).collect()])
 
 
+@pytest.mark.slow
 def test_the_ensemble_is_the_mean_of_its_members(frame):
     model = Bagging(base=torch_base(), numModels=3, seed=5, disagreementCol="apart").fit(frame)
     assert isinstance(model, EnsembleModel)
@@ -78,6 +79,7 @@ def test_the_ensemble_is_the_mean_of_its_members(frame):
     assert (model.report["trained"], model.report["restored"]) == ([0, 1, 2], [])
 
 
+@pytest.mark.slow
 def test_members_differ_and_a_fit_is_the_same_again(frame):
     model, again = (Bagging(base=torch_base(), numModels=3).fit(frame) for _ in range(2))
     weights = [member.module().state_dict()["weight"] for member in model.models]
@@ -138,6 +140,7 @@ def test_a_class_that_a_member_was_not_shown(spark):
     assert vectors(network.transform(frame), "probability").shape == (61, 3)
 
 
+@pytest.mark.slow
 def test_numbers_and_arrays(frame):
     regressor = TorchRegressor(
         model=nets.column, labelCol="number", epochs=5, batchSize=16, optimizer=partial(torch.optim.SGD, lr=0.05)
@@ -150,6 +153,7 @@ def test_numbers_and_arrays(frame):
     assert np.array([row[0] for row in scored.select("prediction").collect()]).shape == (ROWS, 3)
 
 
+@pytest.mark.slow
 def test_members_that_do_not_train_in_a_task(frame):
     """Rounds, and gangs of several, are fits of the driver on the same rows."""
     rounds = torch_base(strategy=ParallelSGD(rounds=2), numWorkers=2)

@@ -62,6 +62,7 @@ def test_the_good_candidate_is_found_wherever_it_is(data, place, metric):
     np.testing.assert_allclose(model.bestModel.coefficients.toArray(), [1.0, -2.0, 0.5])
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_rows_that_were_not_seen(data):
     memoriser, constant = Memoriser("y"), Crippled(0.0, "y")
     model = best_of([memoriser, constant], folds=3, seed=5).fit(data)

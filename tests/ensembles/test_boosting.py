@@ -78,6 +78,7 @@ def test_adult_is_boosted_as_well_as_by_scikit_learn(spark):
     assert right == pytest.approx(expected, abs=0.005)
 
 
+@pytest.mark.slow
 def test_pipelines_are_boosted(wine):
     names = ["a", "b", "c"]
     given = wine.select("label", *(wine["few"][index].alias(name) for index, name in enumerate(names)))
@@ -107,6 +108,7 @@ def test_networks_are_boosted(wine):
     assert np.mean([row.label == row.found for row in votes]) > 0.8
 
 
+@pytest.mark.slow
 def test_members_of_classes_tell_how_far_they_are_apart(wine):
     boosting = Boosting(base=DecisionTreeClassifier(**STUMP), numModels=2).setDisagreementCol("apart")
     fitted = boosting.fit(wine)
@@ -116,6 +118,7 @@ def test_members_of_classes_tell_how_far_they_are_apart(wine):
     assert fitted.uid == boosting.uid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "most"), [(DecisionTreeClassifier, 50), (LinearRegression, 100)])
 def test_members_at_most(wine, monkeypatch, base, most):
     asked = []

@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.model import EnsembleModel
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4
 WEIGHTS = [1.0, 0.5, 2.0]
 

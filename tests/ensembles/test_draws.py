@@ -32,6 +32,7 @@ def test_chances_are_the_same_whatever_runs_here():
     assert uniform(np.array([7], np.int64), -5).tolist() == [0.8619631530220555]
 
 
+@pytest.mark.slow
 def test_spark_draws_what_numpy_draws(spark):
     from pyspark.sql import functions as F
 

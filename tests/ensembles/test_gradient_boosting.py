@@ -20,6 +20,8 @@ from tests.ensembles.cuts import Cut, frame_of, rows
 from tests.rounds.data import diabetes
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = [Cut(at, low, high) for at, low, high in [(1.0, -1.0, 0.5), (2.0, -0.3, 0.9), (0.8, -0.7, 0.2)]]
 TARGET = Target("label", "w", validation="held")
 
@@ -75,7 +77,6 @@ def test_rounds_are_those_of_a_serial_computation(begin):
             assert row[name] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     one, other = begin(held_out(), 1)[0], begin(held_out(), 4)[0]
     for index, member in enumerate(MEMBERS):
@@ -127,7 +128,6 @@ def patients(spark):
     return frame(arrays).select("label", "far", "w", "held", vectors).repartition(3).cache()
 
 
-@pytest.mark.slow
 def test_trees_boosted_are_those_of_scikit_learn(patients):
     """Every split is of the same rows, for there are as many bins as values."""
     x, y = diabetes()

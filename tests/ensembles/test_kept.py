@@ -183,6 +183,7 @@ def test_a_task_that_is_killed_between_writing_and_renaming_leaves_no_member(tmp
     assert not list((tmp_path / "members").glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_members_on_an_object_store(tmp_path):
     with object_store(tmp_path) as query:
         uri = f"s3://key:secret@runs/ensemble?{query}"
@@ -217,6 +218,7 @@ def fitted(rows):
     return Pipeline(stages=[assembler, LogisticRegression(maxIter=3)]).fit(rows)
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_loaded(fitted, rows, tmp_path):
     kept = begun(tmp_path)
     assert kept.load(4) is None

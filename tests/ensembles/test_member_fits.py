@@ -31,6 +31,8 @@ from sparkdl.spark.columns import ROW_ID, named
 from sparkdl.stopping import forget_stop, request_stop
 from tests.ensembles.counting import Counting, CountingModel, Weightless
 
+pytestmark = pytest.mark.slow
+
 COUNT = 240
 
 
@@ -101,7 +103,6 @@ def test_a_tree_of_weights_is_the_tree_of_the_repeated_rows(people):
 # ---- real estimators ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_members_of_several_kinds(people):
     draws = [Bootstrap(1.0, True, member_seed(0, index)) for index in range(3)]
     assembler = VectorAssembler(inputCols=["x0", "x1"], outputCol="two")
@@ -124,7 +125,6 @@ def test_members_of_several_kinds(people):
         assert right > 0.7 * 3000
 
 
-@pytest.mark.slow
 def test_a_member_again_is_the_same_member_in_other_partitions(people):
     member = Member(3, DecisionTreeClassifier(maxDepth=4, seed=5), Bootstrap(1.0, True, 5))
     shuffled = Rows(people.frame.orderBy(F.xxhash64("id")).repartition(3), ROW_ID)

@@ -237,6 +237,7 @@ def _partition_member(base: TorchClassifier, index: int) -> Member:
     return Member(index, base.copy({base.seed: member_seed(0, index)}))
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_are_refused_before_any_member_is_trained(frame, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()

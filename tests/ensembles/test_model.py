@@ -33,6 +33,8 @@ from tests.ensembles.voters import (
 from tests.ml import nets
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["together", "chained"])
 def way(request):
@@ -73,7 +75,6 @@ def test_the_output_columns(spark, way):
         made.setPredictionCol("x").transform(data())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["soft", "hard"])
 def test_one_member_is_itself_and_so_are_equal_ones(spark, way, rule):
     alone = member(nets.scores)
@@ -162,7 +163,6 @@ def test_thresholds_of_another_number_of_classes_are_refused(spark, way):
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_the_mean_of_regressors(spark, way, precision):
     dtype = torch.float64 if precision == "fp64" else torch.float32
@@ -236,7 +236,6 @@ def test_thresholds_of_numbers_are_ignored_with_a_warning(spark):
 # ---- what the members read -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_several_inputs_and_rows_of_several_lengths(spark, way):
     random = np.random.default_rng(1)
     images, kinds = random.normal(size=(50, 2, 2)), random.integers(0, 4, 50)
@@ -251,7 +250,6 @@ def bag():
     return nn.EmbeddingBag(10, 3, mode="sum")
 
 
-@pytest.mark.slow
 def test_rows_of_several_lengths(spark, way):
     rows = spark.range(50).selectExpr("id as row", "transform(sequence(0, id % 4), i -> (i * 3 + id) % 10) as x")
     models = [model.setColumns([Column("x", ragged="offsets")]) for model in members(bag)]

@@ -17,6 +17,8 @@ from sparkdl.errors import InvalidInput
 from tests.ensembles.voters import VECTORS, WEIGHTS, X, chained, data, found, member, members, one_score
 from tests.ml import nets
 
+pytestmark = pytest.mark.slow
+
 # ---- members of other libraries --------------------------------------------------------------------------------------
 
 
@@ -58,7 +60,6 @@ def test_members_of_any_library_vote(spark, mixed, rule):
     np.testing.assert_allclose(apart, np.dot(weights, others) / sum(weights), rtol=1e-10)
 
 
-@pytest.mark.slow
 def test_members_without_probabilities_vote_hard(spark, mixed):
     rows, models = mixed
     machine = LinearSVC(maxIter=3).fit(rows)
@@ -104,7 +105,6 @@ def test_hard_votes_need_the_number_of_classes(spark):
 # ---- a model like any other ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_pipeline_and_an_evaluator(spark, mixed):
     rows, models = mixed
     made = EnsembleModel(models, rule="soft")

@@ -30,6 +30,8 @@ from sparkdl.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow
+
 X = np.random.default_rng(0).normal(size=(30, 3))
 HISTORY = [{"member": 0, "loss": 0.5}, {"member": 1, "loss": 0.25}]
 
@@ -68,7 +70,6 @@ def test_what_was_saved_is_loaded(spark, tmp_path):
     assert json.loads(part.read_text())["class"] == "sparkdl.ensembles.model.EnsembleModel"
 
 
-@pytest.mark.slow
 def test_members_of_any_kind_are_saved_and_the_pipeline_around_them(spark, tmp_path):
     fitted = LogisticRegression(maxIter=2).fit(rows())
     inner = EnsembleModel([member(nets.column)], rule="soft")

@@ -128,6 +128,7 @@ def test_values_for_what_comes_with_a_map_count(given, tmp_path):
     assert found(1, 1) != found(2, 1)
 
 
+@pytest.mark.slow
 def test_maps_of_bases_are_fitted(given, tmp_path):
     data = VectorAssembler(inputCols=["x"], outputCol="features").transform(given)
     bagging = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))

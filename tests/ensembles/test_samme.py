@@ -20,6 +20,8 @@ from sparkdl.spark.resources import release
 from tests.ensembles.cuts import Cut, frame_of, rows
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = [Cut(at, low, high) for at, low, high in [(1.0, 0, 1), (2.0, 1, 2), (0.8, 0, 2), (1.5, 1, 2)] * 4]
 WEIGHTED = Target("label", "w")
 
@@ -135,7 +137,6 @@ def test_error_is_that_of_a_serial_computation(begin):
         own *= np.exp(row["weight"] * missed)
 
 
-@pytest.mark.slow
 def test_partitions_do_not_matter(begin):
     assert errors(begin(partitions=1), MEMBERS[:5]) == errors(begin(partitions=4), MEMBERS[:5])
 
@@ -189,7 +190,6 @@ def test_a_constant_among_balanced_classes_is_discarded(begin):
 # ---- the rows between rounds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_plan_does_not_grow(spark, begin):
     before = persistent(spark)
     rounds = begin()

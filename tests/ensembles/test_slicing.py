@@ -28,8 +28,9 @@ from sparkdl.spark.columns import ROW_ID
 from tests.ensembles.counting import Weightless
 from tests.ml import nets
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_base_sees_some_of_the_features_and_its_model_is_given_all(people, tmp_path):
     members = [
         Member(index, RandomForestClassifier(numTrees=2, maxDepth=3, seed=1), features=Subspace("sqrt", index))
@@ -121,7 +122,6 @@ def test_features_that_cannot_be_taken_are_refused(base, names, said, people):
         fit_on_driver([Member(4, base(), features=Subspace(21, 0))], rows, Plan())
 
 
-@pytest.mark.slow
 def test_features_of_a_pytorch_base_are_masked(people, tmp_path):
     base = TorchClassifier(model=nets.scores, inputCols=["features"], strategy=ParallelSGD(), epochs=1)
     first = people.frame.select(ROW_ID, "label", F.array("x0", "x1", "x2").alias("features")).limit(200)

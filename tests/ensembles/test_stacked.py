@@ -143,6 +143,7 @@ def test_several_inputs_are_stacked():
     assert module.stacked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Choosy, Writing], ids=["control flow", "writes"])
 def test_what_vmap_does_not_take_goes_one_by_one(make):
     expected = each(seeded(make), X)

@@ -114,6 +114,7 @@ def test_each_row_is_predicted_once_by_a_member_that_was_not_given_it(data, coun
     assert len(bases) * (count + 1) == len(models)
 
 
+@pytest.mark.slow
 def test_members_are_trained_on_the_rows_that_their_draws_say(data):
     model, _ = stacked(data, [Memoriser("coin"), Memoriser("coin")], 3, seed=2)
     assert [sorted(base.labels) for base in model.models] == 2 * [list(range(ROWS))]
@@ -201,6 +202,7 @@ def test_pytorch_bases_go_with_those_of_pyspark(data):
     assert model.transform(data).columns == [*COLUMNS, "rawPrediction", "probability", "prediction"]
 
 
+@pytest.mark.slow
 def test_scores_and_classes_where_there_are_no_probabilities(data):
     bases = [LinearSVC(labelCol="coin", maxIter=2), Crippled(1.0, "coin")]
     folds, scores = Folds(2, 0), data.drop("coin").withColumn("coin", F.col("row") % 2)

@@ -269,6 +269,7 @@ def other_process(seed: str) -> str:
     return found.stdout.strip()
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_another_process():
     assert Path(__file__).is_relative_to(ROOT)
     assert other_process("17") == str([told(make(0)) for make in OTHERS])
