@@ -175,6 +175,7 @@ def test_an_orphan_cannot_hide_a_death(pair, tmp_path):
         os.kill(int(file.read_text()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_member_that_keeps_silent_is_given_up(pair, monkeypatch):
     monkeypatch.setattr(module, "_GRACE", 0.5)
     before = pids(pair)
@@ -195,6 +196,7 @@ def test_gangs_of_several_threads_take_turns(pair):
             assert [(member["rank"], member["attempt"]) for member in gang.result()] == [(0, attempt), (1, attempt)]
 
 
+@pytest.mark.slow
 def test_a_collective_has_a_time_limit():
     with LocalCluster(2) as cluster:
         cluster.gang(work.total)  # a member that comes late is given up too, and new ones import torch

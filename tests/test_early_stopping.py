@@ -114,6 +114,7 @@ def test_without_patience_there_is_no_best_epoch():
     assert trained.report["best_epoch"] is None
 
 
+@pytest.mark.slow
 def test_every_member_stops_at_the_same_epoch():
     one, other = LocalCluster(2).gang(training(patience=2), rows(slope=2.0, opposite=0.1), COLUMNS)
     losses = [[row["valid_loss"] for row in member.history] for member in (one, other)]

@@ -126,6 +126,7 @@ def test_two_members_then_one_then_two_again_train_as_one_would(tmp_path, monkey
             torch.testing.assert_close(found[name], values, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_processes_that_a_small_gang_leaves_out_stay(tmp_path):
     def pid(world: Any, part: Any) -> int:
         return os.getpid()

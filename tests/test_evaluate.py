@@ -152,6 +152,7 @@ class WholeNumbers(nn.BCELoss):
         return super().forward(output, target.to(output.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save all targets")
 @pytest.mark.parametrize("empty", [False, True], ids=["uneven parts", "a part without rows"])
 def test_metrics_are_those_of_one_process(cluster, empty):

@@ -64,6 +64,7 @@ sys.exit(any(isinstance(value, torch.distributed.ProcessGroup) for value in defa
 """
 
 
+@pytest.mark.slow
 def test_the_first_optimizer_of_a_process_kept_the_gangs_sockets_open() -> None:
     # The first optimizer of a process imports torch._dynamo, and that torch.distributed.nn, whose functions have the
     # world's group of that moment as a default argument. In the first gang of a process that group was never freed:

@@ -76,6 +76,7 @@ def test_the_moments_of_a_run(tmp_path):
     assert (tmp_path / "diary.0").read_text().splitlines() == LINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_rank", [False, True])
 def test_rank_0_alone_unless_every_rank_is_asked_for(tmp_path, every_rank):
     LocalCluster(2).gang(training(Diary(str(tmp_path / "diary"), every_rank=every_rank)), ROWS, COLUMNS)

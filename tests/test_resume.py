@@ -366,6 +366,7 @@ def test_the_state_of_another_training_is_refused_by_what_differs(changes, said,
         run(InlineCluster(), "SGD", Folder(str(tmp_path), start=3), **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", [(3, 4), (None, 3), (3, None)])
 def test_members_have_to_go_on_from_one_step(starts, pair, tmp_path):
     run(pair, "SGD", Folder(str(tmp_path)))

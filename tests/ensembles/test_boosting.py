@@ -261,6 +261,7 @@ def test_copies_have_bases_of_their_own(spark):
     assert "numModels" in first.explainParams()
 
 
+@pytest.mark.slow
 def test_an_estimator_is_saved_and_loaded(spark, tmp_path):
     first = Boosting(base=DecisionTreeClassifier(maxDepth=2, weightCol="w"), numModels=3, learningRate=0.5, seed=4)
     first.save(str(tmp_path / "boosting"))

@@ -234,6 +234,7 @@ def test_a_saved_model_is_loaded(fitted, rows, tmp_path):
     assert one == other
 
 
+@pytest.mark.slow
 def test_a_model_replaces_another(fitted, tmp_path):
     kept = begun(tmp_path)
     kept.save(0, fitted, 1.0)
@@ -265,6 +266,7 @@ def test_a_damaged_model_is_no_model(which, damage, fitted, tmp_path):
         assert kept.load(0) is None
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_before_its_place_leaves_what_was_there(fitted, tmp_path, monkeypatch):
     kept = begun(tmp_path)
     kept.save(0, fitted, 1.0)

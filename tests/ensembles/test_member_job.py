@@ -79,6 +79,7 @@ def test_a_member_of_all_rows_has_the_bits_of_a_fit_of_its_own(frame, rows):
     assert all(seconds > 0 for seconds in found.seconds)
 
 
+@pytest.mark.slow
 def test_members_do_not_depend_on_partitions_or_on_which_others_there_are(spark, frame, rows):
     wanted = members(4, classifier())
     found = fit_members(wanted, rows, Plan()).models
@@ -102,6 +103,7 @@ class Ids(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

@@ -44,6 +44,7 @@ def test_rows_are_held_where_members_are_kept_by_their_numbers(given, tmp_path, 
     assert rows.frame.storageLevel == StorageLevel.NONE
 
 
+@pytest.mark.slow
 def test_members_are_trained_on_the_rows_that_are_held(given, tmp_path, monkeypatch, looks):
     plans = []
     real = LinearRegression._fit

@@ -124,6 +124,7 @@ def together(members, *inputs, rule="soft"):
         return module.outputs(*(tensor.clone() for tensor in inputs)), module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("make", [perceptron, normalised, Tied], ids=["perceptron", "batch norm", "tied"])
 def test_members_of_one_architecture_are_stacked(make, dtype):
@@ -175,6 +176,7 @@ class Wary(nn.Module):
         return self.inner(x) if x.abs().max() < 2 else self.inner(x) * float(self.inner.bias.abs().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e6, torch.inf, torch.nan])
 def test_the_way_does_not_depend_on_the_data(scale):
     for make in (Sensitive, perceptron):
@@ -214,6 +216,7 @@ def test_members_that_do_not_take_what_is_tried_go_one_by_one():
     assert found.shape == (4, 5, 3)
 
 
+@pytest.mark.slow
 def test_exported_programs_go_one_by_one():
     archives = [Program(export(one, (X[:2],))) for one in seeded(perceptron, 3)]
     module = Assembly(tuple((one, b"") for one in archives), Combining("soft", (1.0,) * 3), "fp32")()
@@ -298,6 +301,7 @@ def test_one_member_is_not_stacked():
     torch.testing.assert_close(found, each(seeded(perceptron, 1), X), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_convolutions_are_asked_one_by_one():
     images = torch.randint(0, 255, (5, 28, 28), dtype=torch.uint8)
     found, module = together(seeded(nets.Images, 2), images)

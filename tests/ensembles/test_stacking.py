@@ -89,6 +89,7 @@ def learned(data: DataFrame) -> tuple[float, float]:
     return spread, accuracy(meta, level, "coin") - majority
 
 
+@pytest.mark.slow
 def test_what_is_learned_by_heart_is_not_told(data):
     assert learned(data) == pytest.approx((0.0, 0.0), abs=1e-9)
 

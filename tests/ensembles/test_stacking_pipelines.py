@@ -90,6 +90,7 @@ def test_columns_of_the_meta_model_are_changed_by_a_map(some):
     assert (model.uid, len(model.models)) == (stacking.uid, 2)
 
 
+@pytest.mark.slow
 def test_what_the_meta_model_reads_is_not_changed_by_a_map(some):
     level, lines = LevelOne(), [LinearRegression(labelCol="y").fit(some)]
     z = level.of(some, lines).withColumnRenamed(LEVEL_ONE, "z")

@@ -225,6 +225,7 @@ def test_without_a_label_the_inputs_are_the_target(data):
     assert len(first) == 3
 
 
+@pytest.mark.slow
 def test_several_inputs_of_several_kinds(data):
     given = data.selectExpr(
         "array(array(x[0], x[1]), array(x[2], 1.0)) as image", "cast(row % 4 as smallint) as kind", "x[1] as price", "y"

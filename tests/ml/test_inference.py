@@ -258,6 +258,7 @@ class Counted:
         return nets.Line()
 
 
+@pytest.mark.slow
 def test_a_worker_makes_the_module_once_however_many_tasks_it_gets(spark, tmp_path, monkeypatch):
     # Workers of another environment are workers of their own: those that other tests have left take no part.
     monkeypatch.setitem(spark.sparkContext.environment, "SPARKDL_TEST", str(tmp_path))
@@ -288,6 +289,7 @@ def test_transform_runs_nothing(spark):
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
+@pytest.mark.slow
 def test_two_models_in_one_plan_do_not_exchange_weights(spark):
     double = TorchModel(factory=nets.Moody, weights=pack(nets.Moody()), kind="regressor")
     module = nets.Moody()
@@ -352,6 +354,7 @@ def test_errors_of_the_data_reach_the_user(spark):
         made().transform(nulls).collect()
 
 
+@pytest.mark.slow
 def test_evaluators(spark):
     target = X @ [1.0, -2.0, 0.5]
     data = features(label=(target > 0).astype(float), target=target)

@@ -98,6 +98,7 @@ def test_lbfgs_finds_scikit_learns_optimum(data):
     np.testing.assert_allclose(difference, reference.coef_[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_admm_finds_the_ridge_of_scikit_learn_and_goes_on_in_its_directory(data, tmp_path):
     admm = ConsensusADMM(rho=0.5, prox=L2(0.2), solver=Quadratic(), absolute=1e-9, relative=1e-9)

@@ -238,6 +238,7 @@ def rows():
     return frame({name: random.normal(size=12) for name in "abc"} | {"label": random.normal(size=12)})
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_loaded_and_fits_the_same(spark, tmp_path):
     stages = [
         VectorAssembler(inputCols=["a", "b", "c"], outputCol="features"),

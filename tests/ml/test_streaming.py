@@ -46,6 +46,7 @@ def test_files_in_files_out(spark, files, tmp_path):
     assert len(found) == 40
 
 
+@pytest.mark.slow
 def test_aggregates_of_predictions_in_memory(spark, files, tmp_path):
     stream = spark.readStream.schema("row long, x array<double>").parquet(files)
     counts = made(nets.scores, "classifier").transform(stream).where("prediction >= 0").groupBy("prediction").count()

@@ -122,6 +122,7 @@ def test_ids_fix_the_order_however_the_rows_are_partitioned(spark):
 # ---- several gangs at a time ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2], ids=["side by side", "one after the other"])
 def test_two_gangs_in_one_session(spark, size):
     data = frame(numbers(40))
@@ -165,6 +166,7 @@ def test_a_failure_speaks_of_the_member_and_not_of_the_jvm(spark):
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 def test_a_failure_in_the_data_is_pysparks_own(spark):
     fails = F.udf(lambda value: 6 // (value - 3), "long")
     data = spark.range(0, 8, 1, 4).select(fails("id").alias("x"))

@@ -83,6 +83,7 @@ class TestSpark(MapReduceContract, LossContract):
         assert [(one.index, one.note["given"]) for one in found] == [(3, 3), (1, 1), (2, 2)]
         assert len(fetched) == (3 if large else 0)
 
+    @pytest.mark.slow
     def test_pieces_that_executors_reduce_come_to_the_same_bits(self, jobs, monkeypatch):
         whole, notes = jobs.run(Sums(large=2_000_000), {"factor": 1.5})
         monkeypatch.setattr(map_reduce, "_DIRECT", 0)

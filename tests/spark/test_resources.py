@@ -164,6 +164,7 @@ def test_slots_that_stay_taken_are_not_waited_for_for_ever(spark, tmp_path):
     assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
 
 
+@pytest.mark.slow
 def test_slots_that_become_free_are_taken(spark, tmp_path):
     events: list[Event] = []
     with held(spark, tmp_path / "pipe", 1) as (_, release):
