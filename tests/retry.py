@@ -3,6 +3,9 @@
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine, so those
 marked ``cluster`` or ``chaos`` get a second chance when they fail. Each one that takes it is printed. All other tests
 have one chance.
+
+Both kinds run at a time: one test of Spark leaves most of two cores idle, waiting for a process to start. What those
+with two chances print comes when all have ended.
 """
 
 from __future__ import annotations
@@ -31,24 +34,36 @@ def failures(cache: Path) -> list[str]:
     return sorted(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else []
 
 
-def run_twice(*arguments: str) -> int:
-    """Run pytest, and the failed tests once more. To find no tests at all is fine, but not the second time."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (*arguments, "-o", f"cache_dir={folder}")
-        code = run(*arguments)
-        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            return 0
-        failed = failures(Path(folder))
-        if code != pytest.ExitCode.TESTS_FAILED or not failed:
-            return code
-        for name in failed:
-            print(f"RETRY: {name}", flush=True)
-        return run(*arguments, "--last-failed", "--last-failed-no-failures", "none")
+def second_chance(code: int, cache: Path, arguments: Sequence[str]) -> int:
+    """Run what failed once more. To have found no tests at all is fine, but not the second time.
+
+    Args:
+        code: how the run ended.
+        cache: what it kept of it.
+        arguments: of the run.
+    """
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return 0
+    failed = failures(cache)
+    if code != pytest.ExitCode.TESTS_FAILED or not failed:
+        return code
+    for name in failed:
+        print(f"RETRY: {name}", flush=True)
+    return run(*arguments, "--last-failed", "--last-failed-no-failures", "none")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Both halves, even where the first one fails; the exit code of the first that failed."""
-    codes = run(*arguments, "-m", ONE_CHANCE), run_twice(*arguments, "-m", TWO_CHANCES)
+    """Both halves at a time, the second chance alone; the exit code of the first half that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache, log = Path(folder) / "cache", Path(folder) / "log"
+        marked = (*arguments, "-m", TWO_CHANCES, "-o", f"cache_dir={cache}")
+        with (
+            log.open("wb") as output,
+            subprocess.Popen([sys.executable, "-m", "pytest", *marked], stdout=output, stderr=output) as beside,
+        ):
+            others = run(*arguments, "-m", ONE_CHANCE)
+        print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
+        codes = others, second_chance(beside.returncode, cache, marked)
     return next((code for code in codes if code), 0)
 
 
