@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +47,8 @@ class Event:
         time: when, in unix seconds of the member's own wall clock.
         clock: the member's ``Clock`` as ``{"epoch", "step", "samples"}``, or None.
         payload: JSON values by name.
+        host: the member's host; empty where that is not known.
+        received: when the driver heard of it, in unix seconds of the driver's clock; None before that.
     """
 
     kind: str
@@ -55,6 +57,8 @@ class Event:
     time: float
     clock: dict[str, int] | None
     payload: dict[str, Any]
+    host: str = ""
+    received: float | None = field(default=None, compare=False)
 
     def to_json(self) -> str:
         """Write the event as one line of ASCII JSON of at most 1 MiB; never raises.
@@ -80,10 +84,12 @@ class Event:
         """
         try:
             found = json.loads(text)
-            event = cls(**{name: found[name] for name in _TYPES})
+            event = cls(
+                **{name: found[name] for name in _TYPES}, **{name: found[name] for name in _LATER if name in found}
+            )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidInput(f"expected an event as JSON, got {text[:80]!r}: {error!r}") from error
-        for name, types in _TYPES.items():
+        for name, types in {**_TYPES, **_LATER}.items():
             if not isinstance(getattr(event, name), types):
                 raise InvalidInput(f"an event's {name} cannot be {getattr(event, name)!r:.80}")
         return event
@@ -97,6 +103,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "clock": (dict, type(None)),
     "payload": (dict,),
 }
+_LATER: dict[str, tuple[type, ...]] = {"host": (str,), "received": (int, float, type(None))}
+"""Fields that events of earlier versions do not have."""
 
 
 def plain(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +275,7 @@ class Channel:
                 wire = self._admit(connection)
                 while True:
                     payload, seal = wire.receive(MAX_FRAME)
-                    event = Event.from_json(payload)
+                    event = replace(Event.from_json(payload), received=time.time())
                     with self._lock:
                         self.received += 1
                     self._listener(event)

@@ -21,10 +21,9 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-import cloudpickle
 import torch
 
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, SparkdlError
+from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
@@ -33,6 +32,7 @@ from sparkdl.local_rounds import inline_jobs, process_jobs
 from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
+from sparkdl.outcomes import settle
 from sparkdl.process import MemberProcess
 from sparkdl.shipping import ship
 from sparkdl.world import Meeting, in_a_group
@@ -158,7 +158,7 @@ class InlineCluster:
         outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
         if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
             raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
-        return settle([outcome])
+        return settle([outcome], listener, attempt=attempt)
 
     def map_reduce(
         self,
@@ -245,7 +245,7 @@ class LocalCluster:
             with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
                 for member, file in zip(chosen, files, strict=True):
                     member.start(task, file)
-                return settle(_collect(chosen, attempt, self._timeout))
+                return settle(_collect(chosen, attempt, self._timeout), listener, attempt=attempt)
 
     def map_reduce(
         self,
@@ -299,32 +299,6 @@ def gang_size(wanted: int | None, most: int) -> int:
     if not 1 <= wanted <= most:
         raise InvalidInput(f"a gang of {wanted} members was asked for; expected 1 to {most}, the size of the cluster.")
     return wanted
-
-
-def settle(outcomes: Sequence[Outcome]) -> list[Any]:
-    """The values of a gang in rank order, or its first cause.
-
-    Raises:
-        SparkdlError: at least one member failed. An error that only says that another member has gone is never
-            chosen while there is another; of the rest the earliest is.
-    """
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    if failures:
-        raise first_cause(failures).error()
-    return [_value(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
-
-
-def _value(outcome: Outcome) -> Any:
-    try:
-        return cloudpickle.loads(outcome.value)
-    except Exception as error:
-        message = f"what rank {outcome.rank} returned cannot be unpickled here: {type(error).__name__}: {error}"
-        raise MemberFailed(message, place=Place("result", outcome.rank)) from error
-
-
-def first_cause(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others follow from."""
-    return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
 def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:

@@ -18,6 +18,7 @@ from sparkdl.evaluate import Meter, evaluate, load_metric_states, metric_states,
 from sparkdl.events import record
 from sparkdl.hooks import Hooks, Snapshot
 from sparkdl.layout import Replica
+from sparkdl.phases import Laps, end_step, enter, measuring
 from sparkdl.rows import Rows
 from sparkdl.state import random_state, set_random_state
 from sparkdl.strategies import Sync
@@ -64,15 +65,15 @@ class Course:
 
     Attributes:
         history: a row per epoch, the same on every member.
-        report: seconds of training, shape and dtype of a row of each input and the shape of one of the output, and
-            the best epoch, None without patience.
+        report: seconds of training, in all and by phase; shape and dtype of a row of each input, the shape of one of
+            the output, and the best epoch, None without patience.
     """
 
     def __init__(self, world: World, training: Training, replica: Replica, sync: Sync, rows: Rows) -> None:
         self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
         self.group = world.group()
         self.history: list[dict[str, Any]] = []
-        self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0}
+        self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0, "phases": {}}
         self._metrics = open_metrics(training.objective.metrics, world.device)
         self._criterion = training.objective.criterion(world.device)
         self._meter = Meter(world.device, self._metrics if rows.validation is None else {})
@@ -185,6 +186,13 @@ class Course:
                 f"{self.rows.plan.steps} steps that are asked for; expected as many epochs as before, or more."
             )
 
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure what the block's steps spend their time on; the report has the seconds by phase."""
+        with measuring(Laps(self.report.setdefault("phases", {}))):
+            yield
+            end_step(clock=self.world.clock, steps=0)
+
     def start(self) -> None:
         """The first step, or the first one after those restored, is next."""
         self._call("on_start")
@@ -212,13 +220,20 @@ class Course:
         if self.report["output"] is None and isinstance(self.replica.output, Tensor):
             self.report["output"] = list(self.replica.output.shape[1:])
 
-    def end_step(self) -> None:
-        """Call the hooks, have the state kept, and tell the driver how far the gang is, now and then, from rank 0."""
+    def end_step(self, batch: Batch) -> None:
+        """Call the hooks, have the state kept, and tell the driver how far this member is, now and then.
+
+        Args:
+            batch: of the step that is over.
+        """
+        enter("other")
         self._call("on_step")
         if self.position < self.rows.plan.steps:  # else the epoch's end is part of the step
             self._keep()
-        now, clock = time.monotonic(), self.world.clock
-        if self.world.rank or (clock.step > 1 and now - self._shown < _PROGRESS):
+        clock = self.world.clock
+        end_step(clock=clock, rows=batch.rows, sent=self.sync.bytes_per_step)
+        now = time.monotonic()
+        if clock.step > 1 and now - self._shown < _PROGRESS:
             return
         self._shown = now
         record(
@@ -238,6 +253,7 @@ class Course:
         """
         seconds = time.monotonic() - self._started
         self.report["train_seconds"] += seconds
+        enter("exchange")
         module, clock, plan = self.replica.module, self.world.clock, self.rows.plan
         average_buffers(module, self.group, self.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
@@ -245,7 +261,10 @@ class Course:
         if own is not None and not math.isfinite(own):
             raise self._diverged(own, "over")
         row |= self._meter.close(self.group)
+        if self.rows.validation is not None:
+            enter("validate")
         row |= self._validate(module)
+        enter("other")
         row |= {"seconds": seconds, "rows_per_second": plan.total / max(seconds, 1e-9)}
         self.history.append(row)
         if self.world.rank == 0:
@@ -255,6 +274,7 @@ class Course:
         self._started = self._shown = time.monotonic()
         self._begun = clock.step
         self._keep()
+        end_step(clock=clock, steps=0)
 
     def end(self) -> None:
         """Training is over."""
@@ -318,7 +338,9 @@ class Course:
                 self.history,
                 self._meter.local_mean(),
             )
+            enter("hooks")
             self._hooks.call(moment, snapshot)
+            enter("other")
 
 
 def _check_place(saved: dict[str, Any], own: dict[str, Any]) -> None:

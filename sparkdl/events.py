@@ -30,16 +30,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from sparkdl.channel import Channel, Event
 from sparkdl.clock import Clock
-from sparkdl.errors import InvalidInput
+from sparkdl.journal import read_events
 from sparkdl.recorder import Recorder, reading
 from sparkdl.wire import Endpoint
 
@@ -107,8 +107,8 @@ def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterato
     """Record how long a block, or a decorated function, takes; without a current recorder do nothing.
 
     The event has kind ``"span"``, the clock as it was at the start, and in its payload ``name``, ``start`` (unix
-    seconds), ``seconds`` (of the performance counter), ``error`` (the exception's type) if one ended it, and the
-    given values.
+    seconds), ``seconds`` (of the performance counter), ``thread`` where it was not the main one, ``error`` (the
+    exception's type) if one ended it, and the given values.
     """
     recorder = _current
     if recorder is None:
@@ -122,22 +122,6 @@ def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterato
         raise
     finally:
         payload.update(name=name, start=start, seconds=time.perf_counter() - began)
+        if threading.current_thread() is not threading.main_thread():
+            payload["thread"] = threading.current_thread().name
         recorder.put("span", at, payload)
-
-
-def read_events(folder: str | os.PathLike[str]) -> list[Event]:
-    """Read the events that recorders kept in their fallback folder, sorted by time.
-
-    A line that is no event, such as the last one of a process that was killed, is skipped with a ``RuntimeWarning``.
-
-    Args:
-        folder: the recorders' ``fallback``; where there is none, or it is empty, nothing had to be kept.
-    """
-    events = []
-    for path in sorted(Path(folder).glob("rank-*.attempt-*.jsonl")):
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-            try:
-                events.append(Event.from_json(line))
-            except InvalidInput as error:
-                warnings.warn(f"{path} line {number} is skipped: {error}", RuntimeWarning, stacklevel=2)
-    return sorted(events, key=lambda event: event.time)

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import cloudpickle
@@ -26,7 +26,7 @@ import torch
 from sparkdl import errors
 from sparkdl.background import in_background
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
-from sparkdl.events import Endpoint, Event, Recorder, record, recording
+from sparkdl.events import Endpoint, Event, Recorder, record, recording, span
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
@@ -130,12 +130,14 @@ class Outcome:
         value: the pickled return value of the work.
         failure: what went wrong.
         seconds: wall time by stage.
+        dropped: events that were lost on the way.
     """
 
     rank: int
     value: bytes | None = None
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    dropped: int = 0
 
 
 def run_member(
@@ -163,21 +165,27 @@ def run_member(
     )
     with recording(recorder), _threads(task.threads), _quick_collection():
         try:
-            record("started", pid=os.getpid(), host=member.place.host)
-            with beating(member.beat, task.heartbeat):
-                if task.heartbeat is not None:
-                    recorder.settle(_FIRST_SIGN)
-                value = member.take_part(batches)
-            record("finished")
-            return Outcome(meeting.rank, value, seconds=member.seconds)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
-            failure = Failure.of(error, member.place)
-            record("failed", **failure.to_json())
-            return Outcome(meeting.rank, failure=failure, seconds=member.seconds)
+            outcome = _outcome(task, member, recorder, batches)
         finally:
             member.let_go()
             recorder.close()
             _give_back_memory()
+    return replace(outcome, dropped=recorder.dropped)
+
+
+def _outcome(task: Task, member: _Member, recorder: Recorder, batches: Batches) -> Outcome:
+    try:
+        record("started", pid=os.getpid(), host=member.place.host)
+        with beating(member.beat, task.heartbeat):
+            if task.heartbeat is not None:
+                recorder.settle(_FIRST_SIGN)
+            value = member.take_part(batches)
+        record("finished")
+        return Outcome(member.meeting.rank, value, seconds=member.seconds)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        failure = Failure.of(error, member.place)
+        record("failed", **failure.to_json())
+        return Outcome(member.meeting.rank, failure=failure, seconds=member.seconds)
 
 
 class _Member:
@@ -276,7 +284,8 @@ class _Member:
         before, start = self.stage, time.perf_counter()
         self.stage = name
         try:
-            yield
+            with span(name):
+                yield
             self.stage = before  # only where all went well: a failure is reported with the stage it happened in
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

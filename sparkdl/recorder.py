@@ -6,17 +6,17 @@ import contextlib
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from io import FileIO
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from sparkdl.channel import Event, Listener, plain
 from sparkdl.clock import Clock
 from sparkdl.errors import InvalidInput
+from sparkdl.journal import Journal
 from sparkdl.wire import Connection, Endpoint
 
 __all__ = ["Recorder"]
@@ -41,8 +41,8 @@ class Recorder:
         endpoint: the driver's channel; None to keep everything in the fallback, or with ``listener``.
         rank: the member's rank in the gang.
         attempt: the attempt the gang is in, from 0.
-        fallback: a local folder for ``rank-<rank>.attempt-<attempt>.jsonl``, made and appended to when the driver
-            cannot be reached; by default such events are dropped.
+        fallback: a folder, a path or URI, for ``rank-<rank>.attempt-<attempt>.jsonl``, made and appended to when the
+            driver cannot be reached (see ``sparkdl.journal``); by default such events are dropped.
         capacity: events that may wait to be sent.
         listener: a function to call directly, one call at a time, for a member in the driver's own process; the
             queue and the fallback are then not needed. What it raises is logged once.
@@ -74,8 +74,9 @@ class Recorder:
         self._taken = self._handled = 0  # events that were queued, and of those the ones that are sent, kept or dropped
         self._progress = threading.Condition()
         self._listener = None if listener is None else Listener(listener)
-        path = None if fallback is None else Path(fallback, f"rank-{rank}.attempt-{attempt}.jsonl")
-        self._route = _Route(endpoint, path)
+        journal = None if fallback is None else Journal(fallback, f"rank-{rank}.attempt-{attempt}")
+        self._host = socket.gethostname()
+        self._route = _Route(endpoint, journal)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
         if listener is None:
             self._thread.start()
@@ -105,7 +106,7 @@ class Recorder:
 
     def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
         """Record an event as ``record`` does, from a clock read earlier and a payload that may have any names."""
-        event = Event(kind, self.rank, self.attempt, time.time(), clock, plain(payload))
+        event = Event(kind, self.rank, self.attempt, time.time(), clock, plain(payload), self._host)
         with self._lock:
             if self._closed or self._queue.qsize() >= self._capacity:
                 self._dropped += 1
@@ -166,9 +167,9 @@ class Recorder:
                 self._handled += len(burst)
                 self._progress.notify_all()
         if self._dropped:
-            last = Event("recorder", self.rank, self.attempt, time.time(), None, {"dropped": self._dropped})
+            last = Event("recorder", self.rank, self.attempt, time.time(), None, {"dropped": self._dropped}, self._host)
             self._route.deliver([last.to_json().encode()])
-        self._route.close()
+        self._drop(self._route.close())
 
     def _take(self) -> tuple[list[bytes], bool]:
         """What is queued, up to a burst, waiting for the first; and whether that is all there will ever be."""
@@ -190,9 +191,9 @@ class Recorder:
 class _Route:
     """Where a recorder's events go: the driver, else the file, else nowhere. Used by the recorder's thread."""
 
-    def __init__(self, endpoint: Endpoint | None, fallback: Path | None) -> None:
+    def __init__(self, endpoint: Endpoint | None, fallback: Journal | None) -> None:
         self._endpoint = endpoint
-        self._fallback = None if fallback is None else _Journal(fallback)
+        self._fallback = fallback
         self._connection: Connection | None = None
         self._retry_at = self._pause = 0.0
         self._warned = False
@@ -212,9 +213,13 @@ class _Route:
             return sent
         if self._endpoint is not None and not self._warned:
             self._warned = True
-            place = "are dropped" if self._fallback is None else f"go to {self._fallback.path}"
+            place = "are dropped" if self._fallback is None else f"go to {self._fallback}"
             logger.warning("the driver at %s cannot be reached; events %s", self._endpoint, place)
-        return sent + (0 if self._fallback is None else self._fallback.append(rest))
+        if self._fallback is None:
+            return sent
+        kept = self._fallback.append(rest)
+        self._fallback.flush()
+        return sent + kept
 
     def abort(self) -> None:
         """End an exchange with the driver that takes too long; called from another thread."""
@@ -222,11 +227,13 @@ class _Route:
         if connection is not None:
             connection.abort()
 
-    def close(self) -> None:
-        """Close the connection and the file."""
+    def close(self) -> int:
+        """Close the connection and the file; how many events the file could not take after all."""
         self._disconnect()
-        if self._fallback is not None:
-            self._fallback.close()
+        if self._fallback is None:
+            return 0
+        self._fallback.close()
+        return self._fallback.lost
 
     def _allowed(self, seconds: float) -> float:
         return min(seconds, self.deadline - time.monotonic())
@@ -254,44 +261,6 @@ class _Route:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-class _Journal:
-    """A file of events, one JSON object a line, made when the first is kept."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: FileIO | None = None
-        self._warned = False
-
-    def append(self, lines: Sequence[bytes]) -> int:
-        """Append the lines and return how many of them are wholly in the file."""
-        data = b"".join(line + b"\n" for line in lines)
-        written = 0
-        try:
-            if self._file is None:
-                self._file = self._open()
-            while written < len(data):
-                written += self._file.write(data[written:])
-        except OSError as error:
-            if not self._warned:
-                logger.warning("events cannot be kept in %s and are dropped: %s", self.path, error)
-            self._warned = True
-            self.close()
-        return data.count(b"\n", 0, written)
-
-    def close(self) -> None:
-        """Close the file; it opens again if there is more to keep."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _open(self) -> FileIO:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = FileIO(self.path, "a+")  # unbuffered: what was not written is never written later
-        if file.tell() and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
-            file.write(b"\n")  # an earlier process was cut short: the next line must not grow onto its last
-        return file
 
 
 def reading(clock: Clock | None) -> dict[str, int] | None:

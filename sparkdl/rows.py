@@ -18,6 +18,7 @@ from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan
 from sparkdl.feed.transforms import Transforms
 from sparkdl.labels import check_labels
+from sparkdl.phases import enter
 from sparkdl.tensors import Batch
 from sparkdl.world import Group
 
@@ -77,15 +78,18 @@ class Rows:
         totals = None
         if self._part.masses is not None:
             weights = self._part.step_weights(self.plan, epoch)
+            enter("exchange")
             self._group.sum_(weights)
             totals = weights.tolist()
         batches = self._part.batches(
             self.plan, epoch=epoch, start=start, totals=totals, device=self._device, transforms=self._transforms
         )
         while True:
+            enter("feed")
             before = time.perf_counter()
             batch = next(batches, None)
             self.report["feed_wait_seconds"] += time.perf_counter() - before
+            enter("other")
             if batch is None:
                 return
             yield batch

@@ -3,7 +3,7 @@
 runDir/config.json      what the run was asked to do, resolved
 runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
-runDir/events/          events that could not be sent to the driver (a directory that members see too)
+runDir/events/          what happened on the members and on the driver, as JSON lines
 runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``
 """
 
@@ -51,11 +51,8 @@ class Run:
 
     @property
     def events(self) -> str | None:
-        """The folder in which members leave events that they could not send; None where there is none."""
-        if self.directory is None:
-            return None
-        local = files.local_path(self.directory)
-        return None if local is None else f"{local}/events"
+        """The folder of events, a path or URI; None where there is none."""
+        return None if self.directory is None else files.join(self.directory, "events")
 
     def save(self, name: str, values: Mapping[str, Any] | list[Any]) -> None:
         """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""

@@ -117,7 +117,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
         sync = training.strategy.attach(replica, group)
         rows = Rows(part, group, training, world.device)
         course = Course(world, training, replica, sync, rows)
-        with course.restored():
+        with course.restored(), course.measured():
             course.start()
             while not course.over:
                 for batch in rows.batches(world.clock.epoch, start=course.position):
@@ -126,7 +126,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
                         course.observe(loss, piece)
                     sync.update(world.clock, batch)
                     world.clock.tick(batch.total)
-                    course.end_step()
+                    course.end_step(batch)
                 world.clock.end_epoch()
                 course.end_epoch()
             sync.detach()

@@ -20,10 +20,11 @@ import pytest
 import torch
 
 from sparkdl import cluster as module
-from sparkdl.cluster import InlineCluster, LocalCluster, first_cause, settle
+from sparkdl.cluster import InlineCluster, LocalCluster
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.events import Event
 from sparkdl.member import Failure, Outcome
+from sparkdl.outcomes import first_cause, settle
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 

@@ -18,45 +18,32 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the top down: a module may import its own layer and those below. A package stands for the modules in it; where
 # two names match, the longer one decides.
-LAYERS = (
-    ("jobs", "examples", "benchmarks"),
-    ("sparkdl.ml", "sparkdl.ensembles"),
-    ("sparkdl.spark",),
-    (
-        *("sparkdl.supervisor", "sparkdl.elastic", "sparkdl.keeper", "sparkdl.train"),
-        "sparkdl.course",
-        "sparkdl.rows",
-        "sparkdl.labels",
-        "sparkdl.early_stopping",
-        "sparkdl.evaluate",
-        *("sparkdl.rounds.run", "sparkdl.rounds.look", "sparkdl.rounds.validation"),
-    ),
-    ("sparkdl.strategies", "sparkdl.layout", "sparkdl.rounds"),
-    (
-        "sparkdl.world",
-        *("sparkdl.cluster", "sparkdl.process", "sparkdl.member", "sparkdl.map_reduce", "sparkdl.local_rounds"),
-        "sparkdl.feed",
-        "sparkdl.checkpoint",
-        "sparkdl.run",
-        "sparkdl.progress",
-        "sparkdl.timeline",
-    ),
-    ("sparkdl.objective", "sparkdl.events", "sparkdl.recorder", "sparkdl.channel", "sparkdl.wire", "sparkdl.heartbeat"),
-    (
-        "sparkdl.errors",
-        "sparkdl.files",
-        "sparkdl.clock",
-        "sparkdl.tensors",
-        "sparkdl.weights",
-        "sparkdl.state",
-        "sparkdl.archive",
-        "sparkdl.program",
-        "sparkdl.factory",
-        *("sparkdl.guard", "sparkdl.stopping", "sparkdl.stop_watch"),
-        "sparkdl.hooks",
-        "sparkdl.network",
-        *("sparkdl.shipping", "sparkdl.background"),
-    ),
+LAYERS = tuple(
+    tuple(names.split())
+    for names in (
+        "jobs examples benchmarks",
+        "sparkdl.ml sparkdl.ensembles",
+        "sparkdl.spark",
+        """
+        sparkdl.supervisor sparkdl.elastic sparkdl.keeper sparkdl.train sparkdl.course sparkdl.rows
+        sparkdl.labels sparkdl.early_stopping sparkdl.evaluate sparkdl.rounds.run sparkdl.rounds.look
+        sparkdl.rounds.validation
+        """,
+        "sparkdl.strategies sparkdl.layout sparkdl.rounds",
+        """
+        sparkdl.world sparkdl.cluster sparkdl.process sparkdl.member sparkdl.outcomes sparkdl.map_reduce
+        sparkdl.local_rounds sparkdl.feed sparkdl.checkpoint sparkdl.run sparkdl.progress sparkdl.timeline
+        """,
+        """
+        sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.logbook
+        sparkdl.logs sparkdl.channel sparkdl.wire sparkdl.heartbeat
+        """,
+        """
+        sparkdl.errors sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state
+        sparkdl.archive sparkdl.program sparkdl.factory sparkdl.guard sparkdl.stopping sparkdl.stop_watch
+        sparkdl.hooks sparkdl.network sparkdl.shipping sparkdl.background
+        """,
+    )
 )
 
 # Packages of others, and the only modules of ours that may touch them.

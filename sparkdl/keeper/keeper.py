@@ -16,6 +16,7 @@ from sparkdl.keeper.every import Every
 from sparkdl.keeper.fitting import Fitting
 from sparkdl.keeper.saving import Checkpoint, Saver, copied
 from sparkdl.keeper.stops import StopEar
+from sparkdl.phases import enter
 from sparkdl.state import unpack_state
 from sparkdl.world import World
 
@@ -130,6 +131,7 @@ class CheckpointKeeper:
     def _save(self, world: World, state: dict[str, Any], *, pinned: bool, last: bool) -> None:
         assert self._saver is not None
         phase, world.phase = world.phase, "checkpoint"
+        enter("checkpoint")
         self._saver.wait()
         shards = {_own(world.rank): copied(state["own"])}
         if state["alike"]:
@@ -138,6 +140,7 @@ class CheckpointKeeper:
         self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
         self._epoch, self._step, self._saved = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
+        enter("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
         answers = world.agree("directory", {"sees": self.checkpoints.sees(token), "host": world.host})

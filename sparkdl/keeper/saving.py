@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sparkdl.checkpoint import Checkpoints, Digest
 from sparkdl.clock import Clock
-from sparkdl.events import notify, record
+from sparkdl.events import notify, record, span
 from sparkdl.state import pack_pieces
 from sparkdl.world import World
 
@@ -111,7 +111,8 @@ class Saver:
         try:
             _yield_to_training()
             began = time.monotonic()
-            self._save(checkpoint)
+            with span("save checkpoint", clock=checkpoint.clock):
+                self._save(checkpoint)
             self.cost = time.monotonic() - began
             done.set_result(None)
         except BaseException as error:  # wait() raises it

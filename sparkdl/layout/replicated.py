@@ -15,6 +15,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.layout import GradientSink
 from sparkdl.layout.fitting import check_fit, kind_of
 from sparkdl.objective import Objective, forward, trained
+from sparkdl.phases import enter
 from sparkdl.tensors import Batch
 from sparkdl.world import World
 
@@ -66,6 +67,7 @@ class ReplicatedReplica:
         if self._exchanged:
             self._exchanged = False
             self._listener().finish()
+        enter("other")
         return loss
 
     def apply(self) -> None:
@@ -111,9 +113,11 @@ class ReplicatedReplica:
             self.scheduler.load_state_dict(alike["scheduler"])
 
     def _pass(self, batch: Batch) -> Tensor:
+        enter("forward")
         with self._autocast:
             output = forward(self.module, batch.inputs)
             loss = trained(self._criterion(output, batch))
+        enter("backward")
         (loss if batch.fraction == 1.0 else loss * batch.fraction).backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss.detach()

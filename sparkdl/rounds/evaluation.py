@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import Plan, generator
 from sparkdl.objective import Criterion, Objective, forward, trained
+from sparkdl.phases import end_step, enter
 from sparkdl.tensors import Batch
 
 ROWS = 8192
@@ -78,11 +79,16 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
     criterion = objective.criterion()
     module.eval()
     total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    enter("feed")
     for batch in batches(alone(part, criterion)):
+        enter("forward")
         loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
+        enter("backward")
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
         mass += batch.weight
+        enter("feed")
+    end_step(rows=part.rows)
     return total, mass
 
 

@@ -13,6 +13,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
 from sparkdl.objective import Objective, forward, trained
+from sparkdl.phases import end_step, enter
 from sparkdl.rounds.evaluation import shuffled
 from sparkdl.rounds.flat import seeded, trainable
 
@@ -55,13 +56,19 @@ class Local:
         with seeded(seed):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+                enter("feed")
                 for batch in shuffled(part, self.batch_size, seed, epoch):
+                    enter("forward")
                     loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()
+                    enter("backward")
                     loss.backward()  # type: ignore[no-untyped-call]
+                    enter("update")
                     self._step(objective, parameters, optimizer)
                     total += loss.detach().double() * batch.weight
                     mass += batch.weight
+                    end_step(rows=batch.rows)
+                    enter("feed")
         if not bool(torch.isfinite(total)):
             raise InvalidInput("the loss is not finite; lower the learning rate, or set clipNorm.")
         return total, mass

@@ -15,13 +15,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import Listener, Slots, first_cause, gang_size, settle
+from sparkdl.cluster import Listener, Slots, gang_size
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
 from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Task, Work
+from sparkdl.outcomes import first_cause, settle
 from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
@@ -181,7 +182,7 @@ class SparkCluster:
                     raise
             if not rows:  # Spark has seen that there is nothing to do, and run no task
                 raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
-            return settle(assemble(rows))
+            return settle(assemble(rows), ear, attempt=ear.attempt)
         except (PySparkException, Py4JError) as error:
             explained = _explained(error, watch, ear)
             if explained is error:

@@ -26,6 +26,7 @@ import torch
 from sparkdl.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.layout import Replica
+from sparkdl.phases import enter
 from sparkdl.strategies import equalise
 from sparkdl.strategies.buckets import Bucket, make_buckets
 from sparkdl.strategies.reducers import Exact, Exchange, Reducer
@@ -118,9 +119,11 @@ class AllReduceSync:
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Wait for the sums and take the optimizer's step on them."""
+        enter("exchange")
         with reaching_peers():
             for exchange in self._under_way:
                 exchange.wait()
+        enter("update")
         nobody = {index for index in self._unused if self._slots[index][0].used[self._slots[index][1]] == 0}
         for index, (bucket, slot) in self._slots.items():
             # As on one machine: the optimizer passes over a parameter that no row of the global batch used.
