@@ -29,11 +29,13 @@ from sparkdl.feed.columns import Columns
 from sparkdl.feed.tables import deal, spill
 from sparkdl.guard import Guard
 from sparkdl.local_rounds import inline_jobs, process_jobs
+from sparkdl.logs import level_of
 from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Outcome, Task, Work, run_member
 from sparkdl.network import Address
 from sparkdl.outcomes import settle
 from sparkdl.process import MemberProcess
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
 from sparkdl.world import Meeting, in_a_group
 
@@ -111,6 +113,7 @@ class Cluster(Protocol):
         *,
         parts: int | None = None,
         shuffle: bool = True,
+        listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
         """Deal out the data and pack them, for rounds of tasks that need not be alive together.
 
@@ -119,6 +122,7 @@ class Cluster(Protocol):
             columns: as for ``gang``; with a client column all rows of a client come into one part.
             parts: into how many parts; the cluster's ``size`` by default.
             shuffle: False leaves the rows of a DataFrame in their partitions, and takes no heed of ``parts``.
+            listener: as for ``gang``; the rank of a task's event is the number of its part, or its index.
 
         Returns:
             A block in which rounds run; see ``sparkdl.map_reduce``.
@@ -167,9 +171,10 @@ class InlineCluster:
         *,
         parts: int | None = None,
         shuffle: bool = True,
+        listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
         """See ``Cluster.map_reduce``; parts are mapped one after the other."""
-        return inline_jobs(data, columns, parts or self.size)
+        return inline_jobs(data, columns, parts or self.size, reporting=Reporting(listener=listener))
 
 
 class LocalCluster:
@@ -183,9 +188,18 @@ class LocalCluster:
         device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
         threads: torch's threads in each member; None shares this machine's cores among those of the gang.
         timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
+        logs: the level from which on members' log records go to listeners, one of ``sparkdl.logs.LEVELS``.
     """
 
-    def __init__(self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        device: str = "cpu",
+        threads: int | None = None,
+        timeout: float = 600.0,
+        logs: str = "off",
+    ) -> None:
         if size < 1:
             raise InvalidInput(f"a LocalCluster of {size} members was asked for; expected at least 1.")
         if device == "cuda" and torch.cuda.device_count() < size:
@@ -194,6 +208,7 @@ class LocalCluster:
         self._device = device
         self._threads = threads
         self._timeout = timeout
+        self._level = level_of(logs)
         self._members: list[MemberProcess] = []
         self._turn = threading.Lock()
 
@@ -240,6 +255,7 @@ class LocalCluster:
                 self._threads_of(members),
                 channel.endpoint if listener else None,
                 heartbeat=guard.heartbeat if guard else None,
+                level=self._level,
             )
             files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
             with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
@@ -254,9 +270,20 @@ class LocalCluster:
         *,
         parts: int | None = None,
         shuffle: bool = True,
+        listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
         """See ``Cluster.map_reduce``; the processes take one part after the other."""
-        return process_jobs(self._all, data, columns, parts or self.size, threads=self._threads_of(self.size))
+        return self._jobs(data, columns, parts or self.size, listener)
+
+    @contextmanager
+    def _jobs(
+        self, data: Any, columns: Columns | Sequence[str] | None, parts: int, listener: Listener | None
+    ) -> Iterator[Jobs]:
+        with Channel(listener or _ignore) as channel:
+            reporting = Reporting(channel.endpoint if listener else None, level=self._level)
+            threads = self._threads_of(self.size)
+            with process_jobs(self._all, data, columns, parts, threads=threads, reporting=reporting) as jobs:
+                yield jobs
 
     def _threads_of(self, members: int) -> int:
         return self._threads or max(1, len(os.sched_getaffinity(0)) // members)

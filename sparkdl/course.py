@@ -189,7 +189,7 @@ class Course:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Measure what the block's steps spend their time on; the report has the seconds by phase."""
-        with measuring(Laps(self.report.setdefault("phases", {}))):
+        with measuring(Laps(self.report.setdefault("phases", {})) if self.training.measured else None):
             yield
             end_step(clock=self.world.clock, steps=0)
 
@@ -233,7 +233,7 @@ class Course:
         clock = self.world.clock
         end_step(clock=clock, rows=batch.rows, sent=self.sync.bytes_per_step)
         now = time.monotonic()
-        if clock.step > 1 and now - self._shown < _PROGRESS:
+        if not self.training.measured or (clock.step > 1 and now - self._shown < _PROGRESS):
             return
         self._shown = now
         record(

@@ -24,6 +24,7 @@ from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches, by_client, deal
 from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, mapped, settle
 from sparkdl.process import MemberProcess
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
 from sparkdl.state import pack_state, unpack_state
 from sparkdl.tensors import Input
@@ -40,18 +41,22 @@ class InlineJobs:
     Args:
         parts: the data.
         whole: gives all of them as one part; None where no task asks for it.
+        reporting: where tasks tell of themselves; None for nowhere.
     """
 
-    def __init__(self, parts: list[Part], whole: Callable[[], Part] | None = None) -> None:
+    def __init__(
+        self, parts: list[Part], whole: Callable[[], Part] | None = None, reporting: Reporting | None = None
+    ) -> None:
         self.parts = tuple(part.rows for part in parts)
-        self._parts, self._whole = parts, whole
+        self._parts, self._whole, self._reporting = parts, whole, reporting or Reporting()
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
         shipped, packed, tree = ship(work), pack_state(state), Tree(work.reduce)
         notes = []
+        reporting = replace(self._reporting, number=number)
         for part in self._parts:
-            found: Mapped = mapped(shipped, unpack_state(packed), part)
+            found: Mapped = mapped(shipped, unpack_state(packed), part, reporting=reporting)
             settle([found], number)
             tree.push(found.tensors)
             notes.append(found.note)
@@ -60,7 +65,10 @@ class InlineJobs:
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
         """See ``Jobs``."""
         shipped, every = ship(work), self._all() if whole else None
-        found = [mapped(shipped, index, every or self._parts[index], index=index) for index in indices]
+        found = [
+            mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
+            for index in indices
+        ]
         yield from found
 
     def _all(self) -> Part:
@@ -70,14 +78,22 @@ class InlineJobs:
 
 
 @contextmanager
-def inline_jobs(data: Any, columns: Columns | Sequence[str] | None, parts: int) -> Iterator[InlineJobs]:
+def inline_jobs(
+    data: Any, columns: Columns | Sequence[str] | None, parts: int, *, reporting: Reporting
+) -> Iterator[InlineJobs]:
     """See ``Cluster.map_reduce``."""
-    yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts))
+    yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
 
 
 @contextmanager
 def process_jobs(
-    processes: Processes, data: Any, columns: Columns | Sequence[str] | None, parts: int, *, threads: int
+    processes: Processes,
+    data: Any,
+    columns: Columns | Sequence[str] | None,
+    parts: int,
+    *,
+    threads: int,
+    reporting: Reporting,
 ) -> Iterator[ProcessJobs]:
     """See ``Cluster.map_reduce``."""
     found = dealt(data, columns, parts)
@@ -88,9 +104,8 @@ def process_jobs(
         # Parts without rows were sealed with the layout of the others, so that any of them tells it.
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         rows = tuple(part.rows for part in found)
-        yield ProcessJobs(
-            processes, _Task(folder, found[0].columns, rows, layout, threads), partial(_whole, data, columns, parts)
-        )
+        task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
+        yield ProcessJobs(processes, task, partial(_whole, data, columns, parts))
 
 
 def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
@@ -121,7 +136,8 @@ class ProcessJobs:
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
-        found, lost = self._mapped(replace(self._task, work=ship(work)).map, range(len(self.parts)))
+        task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
+        found, lost = self._mapped(task.map, range(len(self.parts)))
         for part, obituary in lost.items():
             raise MemberLost(f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map"))
         settle(found, number)
@@ -164,21 +180,24 @@ class _Task:
     parts: tuple[int, ...]
     layout: dict[str, Layout]
     threads: int
+    reporting: Reporting
     work: bytes = b""
 
     def map(self, index: int) -> bytes:
         """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
         part = self._open(index)
-        return mapped(self.work, unpack_state((Path(self.folder) / "state").read_bytes()), part).packed()
+        state = unpack_state((Path(self.folder) / "state").read_bytes())
+        return mapped(self.work, state, part, reporting=self.reporting).packed()
 
     def map_part(self, index: int) -> bytes:
         """Map a part without a state."""
-        return mapped(self.work, index, self._open(index)).packed()
+        return mapped(self.work, index, self._open(index), reporting=self.reporting).packed()
 
     def map_whole(self, index: int) -> bytes:
         """Map all rows."""
         whole = self._open(len(self.parts))
-        return mapped(self.work, index, replace(whole, index=0, count=1, parts=(whole.rows,)), index=index).packed()
+        part = replace(whole, index=0, count=1, parts=(whole.rows,))
+        return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
 
     def _open(self, index: int) -> Part:
         torch.set_num_threads(self.threads)  # a gang's member sets its own

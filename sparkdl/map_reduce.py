@@ -22,6 +22,7 @@ from torch import Tensor
 from sparkdl import errors
 from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
 from sparkdl.feed.part import Part
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import unship
 from sparkdl.state import pack_state, unpack_state
 
@@ -168,7 +169,15 @@ class Mapped:
         return cls(index, unpack_state(tensors), *rest)
 
 
-def mapped(work: bytes, state: Any, part: Part, *, index: int | None = None) -> Mapped:
+def mapped(
+    work: bytes,
+    state: Any,
+    part: Part,
+    *,
+    index: int | None = None,
+    reporting: Reporting | None = None,
+    attempt: int = 0,
+) -> Mapped:
     """Map a part. An error is returned: the cluster would try it again, and it would be raised again.
 
     Args:
@@ -176,13 +185,17 @@ def mapped(work: bytes, state: Any, part: Part, *, index: int | None = None) -> 
         state: what it is given beside the part.
         part: the rows.
         index: what the result is known by; None for the part's own index.
+        reporting: where it tells of itself; None for nowhere.
+        attempt: how often it was tried before.
 
     Raises:
         OSError: a disk or a network failed, and may not the next time.
     """
     index = part.index if index is None else index
     try:
-        tensors, note = unship(work).map(state, part)
+        does = unship(work)
+        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt):
+            tensors, note = does.map(state, part)
         return Mapped(index, tensors, note, host=socket.gethostname())
     except OSError:
         raise

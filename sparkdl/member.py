@@ -32,6 +32,7 @@ from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches
 from sparkdl.heartbeat import beating
+from sparkdl.logs import forwarding
 from sparkdl.shipping import unship
 from sparkdl.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 
@@ -58,6 +59,7 @@ class Task:
         endpoint: where events go; None for nowhere.
         fallback: the folder for events that cannot be sent; None to drop them.
         heartbeat: seconds between two signs of life; None for none.
+        level: of log records that go to the driver as events; None for none.
     """
 
     work: bytes
@@ -71,6 +73,7 @@ class Task:
     endpoint: Endpoint | None = None
     fallback: str | None = None
     heartbeat: float | None = None
+    level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ def run_member(
     recorder = Recorder(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
-    with recording(recorder), _threads(task.threads), _quick_collection():
+    level = None if listener is not None else task.level  # in the driver's own process nothing needs to be sent
+    with recording(recorder), forwarding(level), _threads(task.threads), _quick_collection():
         try:
             outcome = _outcome(task, member, recorder, batches)
         finally:

@@ -9,12 +9,16 @@ from tqdm.auto import tqdm
 
 from sparkdl.events import Event
 
+# What a row of the history has beside measures.
+_ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
+
 
 class Progress:
-    """A listener that keeps a progress bar: epoch, step, loss, rows/s, time left; or round, and what it came to.
+    """A listener that keeps a progress bar: epoch, step, loss, metrics, rows/s, time left; or round, and what it gave.
 
-    Before that it says what is waited for, and with how many members the gang begins where they are not as many as
-    before; after a failure why it begins again.
+    Beside it are the members that are alive, and after a failure the number of the attempt. Before that it says what is
+    waited for, and with how many members the gang begins where they are not as many as before; after a failure why it
+    begins again.
 
     Args:
         title: what is being done.
@@ -26,6 +30,8 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bar: Any = None
         self._waiting = False
+        self._alive: set[int] = set()
+        self._validated: dict[str, str] = {}  # the measures of the last epoch, which stay until the next one ends
 
     def __enter__(self) -> Progress:
         return self
@@ -35,15 +41,21 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show an event, if it is one that the line shows."""
-        if event.kind == "progress" and event.clock is not None:
-            self._move(event.clock, event.payload)
+        if event.kind == "started":
+            self._alive.add(event.rank)
+        elif event.kind in ("finished", "failed"):
+            self._alive.discard(event.rank)
+        elif event.kind == "progress" and event.clock is not None and event.rank == 0:
+            self._move(event)
         elif event.kind == "epoch" and event.clock is not None and self._bar is not None:
-            self._show(event.clock, event.payload)
+            self._validated = {name: _number(value) for name, value in event.payload.items() if name not in _ASIDE}
+            self._show(event)
         elif event.kind == "round":
             self._round(event.payload)
         elif event.kind == "waiting" and self._bar is None:
             self._wait(event.payload)
         elif event.kind == "restart":
+            self._alive.clear()
             again = f"again in {event.payload['seconds']:g} s" if event.payload["seconds"] else "again at once"
             self._say(f"{event.payload['cause']}; {again}")
         elif event.kind == "resized":
@@ -68,7 +80,8 @@ class Progress:
         self._stream.write(f"{self._title}: {what}\n")
         self._stream.flush()
 
-    def _move(self, clock: dict[str, int], payload: dict[str, Any]) -> None:
+    def _move(self, event: Event) -> None:
+        payload = event.payload
         if self._bar is None:
             if self._waiting:
                 self._stream.write("\n")
@@ -76,7 +89,7 @@ class Progress:
             self._epochs = payload["epochs"]
             total = payload["steps"] * payload["epochs"]
             self._bar = tqdm(total=total, desc=self._title, unit="step", file=self._stream, dynamic_ncols=True)
-        self._show(clock, payload)
+        self._show(event)
 
     def _round(self, payload: dict[str, Any]) -> None:
         if self._bar is None:
@@ -91,12 +104,16 @@ class Progress:
         self._bar.update(payload["round"] - self._bar.n)
         self._bar.refresh()
 
-    def _show(self, clock: dict[str, int], payload: dict[str, Any]) -> None:
+    def _show(self, event: Event) -> None:
+        clock, payload = event.clock or {}, event.payload
         epoch = min(clock["epoch"] + 1, self._epochs)
-        self._bar.set_description(f"{self._title}: epoch {epoch}/{self._epochs}", refresh=False)
-        shown = {"loss": _number(payload.get("loss"))}
+        attempt = f", attempt {event.attempt + 1}" if event.attempt else ""
+        self._bar.set_description(f"{self._title}{attempt}: epoch {epoch}/{self._epochs}", refresh=False)
+        shown = {"loss": _number(payload.get("loss")), **self._validated}
         shown |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
         shown["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
+        if self._alive:
+            shown["members"] = str(len(self._alive))
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(clock["step"] - self._bar.n)
         self._bar.refresh()

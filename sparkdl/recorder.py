@@ -33,6 +33,10 @@ BURST_BYTES = 1 << 18
 
 logger = logging.getLogger(__name__)
 
+# Of drivers that did not answer: when to ask again, by the monotonic clock, and the wait before that. It is for the
+# process and not for one recorder, since a process has as many as tasks run in it one after the other.
+_silent: dict[Endpoint, tuple[float, float]] = {}
+
 
 class Recorder:
     """Takes a member's events and sends them from a thread of its own.
@@ -195,7 +199,6 @@ class _Route:
         self._endpoint = endpoint
         self._fallback = fallback
         self._connection: Connection | None = None
-        self._retry_at = self._pause = 0.0
         self._warned = False
         self.deadline = float("inf")
 
@@ -239,8 +242,11 @@ class _Route:
         return min(seconds, self.deadline - time.monotonic())
 
     def _connected(self) -> Connection | None:
-        if self._connection is not None or self._endpoint is None or time.monotonic() < self._retry_at:
+        if self._connection is not None or self._endpoint is None:
             return self._connection
+        retry_at, pause = _silent.get(self._endpoint, (0.0, 0.0))
+        if time.monotonic() < retry_at:
+            return None
         for address in self._endpoint.addresses:
             allowed = self._allowed(CONNECT_SECONDS)
             if allowed <= 0:
@@ -250,11 +256,11 @@ class _Route:
             except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
                 logger.debug("no driver at %s: %s", address, error)
             else:
-                self._pause = 0.0
+                _silent.pop(self._endpoint, None)
                 return self._connection
         first, longest = RETRY_SECONDS
-        self._pause = min(max(2 * self._pause, first), longest)
-        self._retry_at = time.monotonic() + self._pause
+        pause = min(max(2 * pause, first), longest)
+        _silent[self._endpoint] = time.monotonic() + pause, pause
         return None
 
     def _disconnect(self) -> None:

@@ -21,7 +21,7 @@ from sparkdl import files
 _FREE = frozenset(
     {
         *("epochs", "numWorkers", "minWorkers", "elasticWait", "slotWait", "checkpointEvery", "maxRestarts"),
-        *("hooks", "runDir", "allowPlaintext", "timeBudget", "maxRounds"),
+        *("hooks", "runDir", "allowPlaintext", "timeBudget", "maxRounds", "events", "logLevel"),
     }
 )
 

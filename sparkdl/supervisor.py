@@ -120,8 +120,9 @@ class Supervisor:
             work: see there; its world knows the attempt.
             data: see there; it must be the same whenever it is computed.
             columns: see there.
-            listener: see there; of the supervisor itself it gets a ``restart`` event with the ``cause``, and the
-                seconds until the next attempt, and those of ``sparkdl.elastic.Elastic``.
+            listener: see there; of the supervisor itself it gets an ``attempt`` event with the ``size`` of each, a
+                ``restart`` event with the ``cause`` and the seconds until the next, and those of
+                ``sparkdl.elastic.Elastic``.
             attempt: the number of the first attempt.
 
         Raises:
@@ -133,6 +134,7 @@ class Supervisor:
         while True:
             size = elastic.choose(attempt)
             self.sizes.append(size)
+            _tell(listener, "attempt", attempt, size=size)
             with _Watch(attempt, *self._limits, listener) as watch, self._stop_watch(watch, attempt):
                 try:
                     with elastic.attempt(size, watch.guard, watch) as ear:
@@ -163,9 +165,13 @@ class Supervisor:
 
     def _pause(self, attempt: int, cause: str, seconds: float, listener: Listener | None) -> None:
         logger.warning("attempt %d ended and another follows in %g s: %s", attempt, seconds, cause)
-        if listener is not None:
-            listener(Event("restart", -1, attempt, time.time(), None, {"cause": cause, "seconds": seconds}))
+        _tell(listener, "restart", attempt, cause=cause, seconds=seconds)
         pause(seconds)
+
+
+def _tell(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
+    if listener is not None:
+        listener(Event(kind, -1, attempt, time.time(), None, payload))
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:

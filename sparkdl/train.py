@@ -52,6 +52,7 @@ class Training:
         collate: ``collate(inputs, target)``, of every batch; None for none.
         augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
         keeper: what keeps the members' states, and gives them back in a later attempt; None for nothing.
+        measured: whether members tell how far they are, and what their steps spend their time on.
     """
 
     objective: Objective
@@ -68,6 +69,7 @@ class Training:
     collate: Collate | None = None
     augment: Augment | None = None
     keeper: Keeper | None = None
+    measured: bool = True
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):
@@ -131,7 +133,7 @@ def train(world: World, part: Part, training: Training) -> Trained:
                 course.end_epoch()
             sync.detach()
             course.end()
-    report = rows.report | course.report | {"bytes_per_step": sync.bytes_per_step}
+    report = rows.report | course.report | {"bytes_per_step": sync.bytes_per_step, "host": world.host}
     return Trained(course.weights(), course.history, report)
 
 

@@ -33,10 +33,11 @@ LAYERS = tuple(
         """
         sparkdl.world sparkdl.cluster sparkdl.process sparkdl.member sparkdl.outcomes sparkdl.map_reduce
         sparkdl.local_rounds sparkdl.feed sparkdl.checkpoint sparkdl.run sparkdl.progress sparkdl.timeline
+        sparkdl.report sparkdl.page
         """,
         """
         sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.logbook
-        sparkdl.logs sparkdl.channel sparkdl.wire sparkdl.heartbeat
+        sparkdl.logs sparkdl.reporting sparkdl.channel sparkdl.wire sparkdl.heartbeat
         """,
         """
         sparkdl.errors sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state

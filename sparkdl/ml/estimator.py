@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
-import torch
 from pyspark import keyword_only
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
@@ -18,6 +15,7 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
+from sparkdl.ml.defaults import DEFAULTS
 from sparkdl.ml.fit import Fit, Fitted, fit_gang
 from sparkdl.ml.mapped import MappedEstimator
 from sparkdl.ml.model import TorchModel
@@ -26,55 +24,14 @@ from sparkdl.ml.params import described
 from sparkdl.ml.rounds import fit_rounds
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import written
+from sparkdl.ml.watching import told, watched
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
-from sparkdl.progress import Progress
 from sparkdl.rounds import Algorithm, is_algorithm
 from sparkdl.run import Run
 from sparkdl.strategies import Strategy
-from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.train import Training
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
-
-_DEFAULTS: dict[str, Any] = {
-    "optimizer": partial(torch.optim.Adam, lr=1e-3),
-    "scheduler": None,
-    "metrics": {},
-    "inputCols": ["features"],
-    "featuresCol": "features",
-    "columns": [],
-    "collate": None,
-    "thresholds": None,
-    "labelCol": "label",
-    "weightCol": None,
-    "validationCol": None,
-    "idCol": None,
-    "predictionCol": "prediction",
-    "rawPredictionCol": "rawPrediction",
-    "probabilityCol": "probability",
-    "numWorkers": 1,
-    "batchSize": 256,
-    "epochs": 1,
-    "seed": 0,
-    "strategy": AllReduce(),
-    "device": "cpu",
-    "precision": "fp32",
-    "clipNorm": None,
-    "accumulate": 1,
-    "numClasses": None,
-    "patience": None,
-    "augment": None,
-    "hooks": [],
-    "runDir": None,
-    "slotWait": 120.0,
-    "allowPlaintext": False,
-    "checkpointEvery": "auto",
-    "maxRestarts": 3,
-    "minWorkers": None,
-    "elasticWait": 300.0,
-    "maxRounds": None,
-    "timeBudget": None,
-}
 
 
 class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
@@ -130,6 +87,10 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         maxRounds: largest number of rounds of a strategy that trains in rounds; default none. A Param that a fit
             makes no use of, as one with ``AllReduce`` of this and the next, is ignored with a warning.
         timeBudget: seconds after which such a strategy begins no other round; default none.
+        events: whether members tell how far they are and what their time goes into: the progress bar, ``runDir/events``
+            and the timeline are made of that; default True.
+        logLevel: ``"debug"``, ``"info"``, ``"warning"`` (default), ``"error"`` or ``"off"``: members' log lines from
+            this level on are shown on the driver, with ``"info"`` what they print as well.
 
     Raises:
         InvalidInput: a Param has a value that cannot be.
@@ -181,9 +142,11 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         elasticWait: float | None = None,
         maxRounds: int | None = None,
         timeBudget: float | None = None,
+        events: bool | None = None,
+        logLevel: str | None = None,
     ) -> None:
         super().__init__()
-        self._setDefault(**_DEFAULTS, **self._defaults())
+        self._setDefault(**DEFAULTS, **self._defaults())
         given = self._input_kwargs.items()
         # None is "not given" and leaves a Param at its default; only the label can be turned off by it.
         self._set(**{name: value for name, value in given if value is not None or name == "labelCol"})
@@ -219,12 +182,10 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         columns = self.read_columns()
         run = Run(self.run_directory(dataset, columns))
         fit = Fit(dataset, columns, self.objective(), run, self._configuration())
-        with Progress() as progress:
-            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, progress)
-        report = fitted.report | {"seconds": time.monotonic() - start}
-        run.save("history", fitted.history)
-        run.save("report", report)
-        return self.make_model(replace(fitted, report=report), fit.objective.model)
+        with watched(self, fit) as logbook:
+            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, logbook)
+        fitted = told(fitted, fit, logbook, seconds=time.monotonic() - start)
+        return self.make_model(fitted, fit.objective.model)
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """The model that a fit has brought back, with what it has of this estimator's Params.
@@ -278,6 +239,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             self.getSeed(),
             self.getStrategy(),
             accumulate=self.getAccumulate(),
+            measured=self.getEvents(),
             patience=self.getPatience(),
             hooks=tuple(self.getHooks()),
             classes=self.classes(),

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from sparkdl.feed.columns import Columns
+from sparkdl.logbook import Logbook
 from sparkdl.ml.recovery import keeping, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
+from sparkdl.ml.watching import begin
 from sparkdl.objective import Objective
 from sparkdl.program import Signature
-from sparkdl.progress import Progress
 from sparkdl.run import Run
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.train import Trained
@@ -70,11 +71,19 @@ def make_cluster(estimator: GangEstimator, fit: Fit) -> SparkCluster:
         device=estimator.getDevice(),
         slot_wait=estimator.getSlotWait(),
         allow_plaintext=estimator.getAllowPlaintext(),
-        events=fit.run.events,
+        events=fit.run.events if estimator.getEvents() else None,
+        logs=estimator.getLogLevel(),
+        title=title(estimator, fit),
     )
 
 
-def fit_gang(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted:
+def title(estimator: GangEstimator, fit: Fit) -> str:
+    """What the Spark UI calls the jobs of a fit: its class, and the name of its run."""
+    directory = fit.run.directory
+    return type(estimator).__name__ + (f" {directory.rstrip('/').rpartition('/')[2]}" if directory else "")
+
+
+def fit_gang(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
     """Train on a gang, again where it fails.
 
     Raises:
@@ -86,12 +95,12 @@ def fit_gang(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted:
     training, cluster = estimator.training(), make_cluster(estimator, fit)
     with keeping(fit.run.directory, estimator.getCheckpointEvery(), fit.configuration) as keeper:
         supervisor = make_supervisor(cluster, estimator, keeper)
-        fit.run.save("config", fit.configuration)
+        begin(fit, logbook)
         members: list[Trained] = supervisor.gang(
             replace(training, keeper=keeper),
             fit.data,
             fit.columns,
-            listener=progress,
+            listener=logbook,
             attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
         )
     return Fitted(

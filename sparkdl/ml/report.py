@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparkdl.report import spending
 from sparkdl.supervisor import Supervisor
 from sparkdl.train import Trained
 
@@ -19,7 +20,7 @@ def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
 
 
 def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
-    """What a run took: seconds, rows, bytes, attempts, skew over members.
+    """What a run took: seconds, rows, bytes, attempts, skew over members, and where the time went.
 
     Args:
         members: what the members brought back, in rank order.
@@ -27,6 +28,7 @@ def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) 
         supervisor: knows of the attempts: how many failed (``restarts``), and the members of each (``workers``).
     """
     rows = [member.report["rows"] for member in members]
+    measured = [member.report["phases"] for member in members]
     steps = members[0].history[-1]["step"]
     samples = members[0].history[-1]["samples"]
     trained = max(member.report["train_seconds"] for member in members)
@@ -42,4 +44,5 @@ def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) 
         "best_epoch": members[0].report["best_epoch"],
         "rows_by_rank": rows,
         "skew": max(rows) * len(rows) / max(sum(rows), 1),
+        **(spending(measured, [member.report["host"] for member in members]) if all(measured) else {}),
     }

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.errors import InvalidInput
-from sparkdl.events import Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.transforms import Transforms
+from sparkdl.logbook import Logbook
 from sparkdl.ml.fit import Fit, Fitted, make_cluster
 from sparkdl.ml.report import scalar_output
 from sparkdl.ml.shown import written
-from sparkdl.progress import Progress
+from sparkdl.ml.watching import begin
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.flat import module_of
 from sparkdl.rounds.run import Rounds
@@ -37,7 +37,7 @@ _UNUSED = ("batchSize", "epochs", "accumulate", "hooks", "slotWait", "maxRestart
 _STEPS = ("optimizer", "scheduler", "clipNorm", "augment")
 
 
-def fit_rounds(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted:
+def fit_rounds(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
     """Train in rounds of tasks that need not be alive together.
 
     Raises:
@@ -61,10 +61,11 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, progress: Progress) -> Fitted
             patience=estimator.getPatience(),
             classes=estimator.classes(),
             transforms=_transforms(estimator, fit, algorithm),
-            listener=lambda row: progress(_event(row, algorithm, estimator.getMaxRounds())),
+            listener=lambda row: logbook.note("round", **_row(row, algorithm, estimator.getMaxRounds())),
         )
-        fit.run.save("config", fit.configuration)
-        with cluster.map_reduce(fit.data, columns, shuffle=shuffle) as jobs:
+        begin(fit, logbook)
+        listener = logbook if estimator.getEvents() else None
+        with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None
     status = str(history[-1].get("status", "")) if history else ""
@@ -132,9 +133,9 @@ def _kept(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Iterator[
         yield checkpoints, memories
 
 
-def _event(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> Event:
+def _row(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> dict[str, Any]:
     limits = [limit for limit in (getattr(algorithm, "rounds", None), most) if limit is not None]
-    return Event("round", -1, 0, time.time(), None, {**row, "rounds": min(limits, default=None)})
+    return {**row, "rounds": min(limits, default=None)}
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Params that say how long a run goes on and what it survives."""
+"""The Params that say how long a run goes on, what it survives, and what is told of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.ml.param import TypeConverters
 
 from sparkdl.keeper import Every
-from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
+from sparkdl.logs import LEVELS
+from sparkdl.ml.params import CheckedParams, Self, at_least, one_of, optional, param
 
 
 def _every(value: Any) -> int | str:
@@ -19,7 +20,7 @@ def _every(value: Any) -> int | str:
 
 
 class RunParams(CheckedParams):
-    """How long a run goes on and what it survives."""
+    """How long a run goes on, what it survives, and what is told of it."""
 
     checkpointEvery = param(
         "checkpointEvery",
@@ -50,6 +51,16 @@ class RunParams(CheckedParams):
         "timeBudget",
         "seconds after which a strategy that trains in rounds begins no other; None for no limit",
         optional(at_least(0, TypeConverters.toFloat, "timeBudget")),
+    )
+    events = param(
+        "events",
+        "whether members tell how far they are and what their time goes into; False leaves signs of life alone",
+        TypeConverters.toBoolean,
+    )
+    logLevel = param(
+        "logLevel",
+        "level from which on members' log lines are shown on the driver: debug, info, warning, error or off",
+        one_of(LEVELS, "logLevel"),
     )
 
     def warn_of_unused(self, names: tuple[str, ...]) -> None:
@@ -104,6 +115,22 @@ class RunParams(CheckedParams):
     def setMaxRounds(self: Self, value: int | None) -> Self:
         """Set the largest number of rounds."""
         return self._set(maxRounds=value)
+
+    def getEvents(self) -> bool:
+        """Whether members tell of themselves."""
+        return bool(self.getOrDefault(self.events))
+
+    def setEvents(self: Self, value: bool) -> Self:
+        """Set whether members tell of themselves."""
+        return self._set(events=value)
+
+    def getLogLevel(self) -> str:
+        """The level of members' logs on the driver."""
+        return str(self.getOrDefault(self.logLevel))
+
+    def setLogLevel(self: Self, value: str) -> Self:
+        """Set the level of members' logs on the driver."""
+        return self._set(logLevel=value)
 
     def getTimeBudget(self) -> float | None:
         """The seconds of the time budget."""

@@ -8,7 +8,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -20,9 +20,11 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, 
 from sparkdl.events import Channel, Endpoint, Event
 from sparkdl.feed.columns import Columns
 from sparkdl.guard import Guard
+from sparkdl.logs import level_of
 from sparkdl.map_reduce import Jobs
 from sparkdl.member import Failure, Task, Work
 from sparkdl.outcomes import first_cause, settle
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
@@ -33,6 +35,7 @@ from sparkdl.spark.resources import (
     check,
     check_encryption,
     check_setting,
+    described,
     find_slots,
     setting,
     wait_for_slots,
@@ -52,6 +55,8 @@ class SparkCluster:
         slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
         allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
         events: a folder that members see, for events that they cannot send to the driver; None to drop those.
+        logs: the level from which on members' log records go to listeners, one of ``sparkdl.logs.LEVELS``.
+        title: what the Spark UI calls the jobs, with the attempt or the round behind it.
 
     ``spark.sparkdl.network`` names the interface, or gives the address, that members use where the one that owns
     the executor's address is not it.
@@ -67,6 +72,8 @@ class SparkCluster:
         slot_wait: float = 120.0,
         allow_plaintext: bool = False,
         events: str | None = None,
+        logs: str = "off",
+        title: str = "sparkdl",
     ) -> None:
         if size < 1:
             raise InvalidInput(f"a SparkCluster of {size} members was asked for; expected at least 1.")
@@ -77,6 +84,8 @@ class SparkCluster:
         self._slot_wait = slot_wait
         self._allow_plaintext = allow_plaintext
         self._events = events
+        self._level = level_of(logs)
+        self._title = title
 
     def room(self) -> Slots:
         """See ``Cluster.room``: the slots of the executors, also those in which tasks of this or another job run."""
@@ -122,13 +131,15 @@ class SparkCluster:
                 endpoint=endpoint,
                 fallback=self._events,
                 heartbeat=guard.heartbeat,
+                level=self._level,
             )
             network = setting(self._spark, "spark.sparkdl.network") or None
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
             watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
-            return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
+            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members"):
+                return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     def map_reduce(
         self,
@@ -137,13 +148,26 @@ class SparkCluster:
         *,
         parts: int | None = None,
         shuffle: bool = True,
+        listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
         """See ``Cluster.map_reduce``; ``data`` is a DataFrame. Its tasks run under dynamic allocation as well."""
         check_encryption(self._spark, allow_plaintext=self._allow_plaintext)
-        return spark_jobs(self._spark, data, columns, parts=(parts or self.size) if shuffle else None, size=self.size)
+        return self._jobs(data, columns, (parts or self.size) if shuffle else None, listener)
 
     @contextmanager
-    def _channel(self, ear: _Ear) -> Iterator[Endpoint | None]:
+    def _jobs(
+        self, data: DataFrame, columns: Columns | Sequence[str] | None, parts: int | None, listener: Listener | None
+    ) -> Iterator[Jobs]:
+        with self._channel(listener) if listener is not None else nullcontext() as endpoint:
+            reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
+            jobs = spark_jobs(
+                self._spark, data, columns, parts=parts, size=self.size, reporting=reporting, title=self._title
+            )
+            with jobs as found:
+                yield found
+
+    @contextmanager
+    def _channel(self, ear: Listener) -> Iterator[Endpoint | None]:
         """Where members send events; training does without it where the driver cannot listen."""
         driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
         bind = setting(self._spark, "spark.driver.bindAddress") or driver

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from sparkdl.feed.fingerprint import Fingerprint, total
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.map_reduce import Mapped, mapped
+from sparkdl.reporting import Reporting
 from sparkdl.spark.messages import first_lines
 from sparkdl.spark.round_tasks import CHANGED, Sent, as_packed, complete, local_directory, place, received, store_of
 from sparkdl.spark.worker import spare_imports
@@ -52,6 +53,7 @@ class EachTask:
         layout: of columns, for parts without rows.
         indices: what each partition is to be: of tasks with all rows in their order, of parts themselves.
         attempts: as often as Spark tries a task before it gives all of them up.
+        reporting: where it tells of itself.
     """
 
     work: Sent
@@ -62,6 +64,7 @@ class EachTask:
     layout: Mapping[str, Layout]
     indices: tuple[int, ...]
     attempts: int
+    reporting: Reporting = field(default_factory=Reporting)
 
     def whole(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
         """Map all rows, whose blocks come."""
@@ -141,7 +144,8 @@ class EachTask:
         context, before, index = TaskContext.get(), torch.get_num_threads(), self.indices[position]
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            found = mapped(received(self.work), index, part(), index=index)
+            attempt = 0 if context is None else context.attemptNumber()
+            found = mapped(received(self.work), index, part(), index=index, reporting=self.reporting, attempt=attempt)
         except InvalidInput as error:
             found = Mapped.of_error(index, error)
         except OSError as error:

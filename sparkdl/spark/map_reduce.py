@@ -18,6 +18,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,12 +32,13 @@ from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.each import EachTask, attempts, run_each
 from sparkdl.spark.messages import first_lines
-from sparkdl.spark.resources import find_slots
+from sparkdl.spark.resources import described, find_slots
 from sparkdl.spark.round_results import Results, assembled
 from sparkdl.spark.round_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
 from sparkdl.state import pack_state
@@ -58,7 +60,14 @@ class _Lost(Exception):
 
 @contextmanager
 def spark_jobs(
-    spark: SparkSession, data: DataFrame, columns: Columns | Sequence[str] | None, *, parts: int | None, size: int
+    spark: SparkSession,
+    data: DataFrame,
+    columns: Columns | Sequence[str] | None,
+    *,
+    parts: int | None,
+    size: int,
+    reporting: Reporting,
+    title: str,
 ) -> Iterator[SparkJobs]:
     """See ``MapReducing.map_reduce``.
 
@@ -69,6 +78,8 @@ def spark_jobs(
         parts: into how many parts they are dealt out; None leaves them in their partitions, and keeps two copies of
             what is packed.
         size: tasks that reduce, at least.
+        reporting: where tasks tell of themselves.
+        title: what the Spark UI calls the jobs.
     """
     if not hasattr(data, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
@@ -81,9 +92,10 @@ def spark_jobs(
         # Rows that the driver holds, as those of a pandas table, are computed there by Spark's optimizer, and have the
         # number of partition 0, all of them. A sample of all rows is none, but that the optimizer does not know.
         frame = frame.sample(fraction=1.0, seed=0)
-    jobs = SparkJobs(spark, frame, wanted, size, copies=2 if parts is None else 1)
+    jobs = SparkJobs(spark, frame, wanted, size, copies=2 if parts is None else 1, reporting=reporting, title=title)
     try:
-        jobs.look()
+        with described(spark, f"{title}: pack the rows"):
+            jobs.look()
         yield jobs
     finally:
         jobs.close()
@@ -100,12 +112,25 @@ class SparkJobs:
         copies: of what is packed, 1 or 2, on different executors. With one copy, what an executor has packed goes with
             it and is computed again; where shuffled rows have gone with it, Spark then runs the whole stage again, with
             tasks that run on other executors and may take long.
+        reporting: where tasks tell of themselves; None for nowhere.
+        title: what the Spark UI calls the jobs, with the round behind it.
     """
 
-    def __init__(self, spark: SparkSession, frame: DataFrame, columns: Columns, size: int, *, copies: int = 1) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        frame: DataFrame,
+        columns: Columns,
+        size: int,
+        *,
+        copies: int = 1,
+        reporting: Reporting | None = None,
+        title: str = "sparkdl",
+    ) -> None:
         self.parts: tuple[int, ...] = ()
         self._level = StorageLevel.DISK_ONLY_2 if copies == 2 else StorageLevel.DISK_ONLY
         self._spark, self._columns, self._size = spark, columns, size
+        self._reporting, self._title = reporting or Reporting(), title
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
         self._places: set[str] = set()
@@ -170,8 +195,10 @@ class SparkJobs:
                     layout=self._layout,
                     most=_DIRECT,
                     cut=large,
+                    reporting=replace(self._reporting, number=number),
                 )
-                found = (self._apart if large else self._together)(work, task, number)
+                with described(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
+                    found = (self._apart if large else self._together)(work, task, number)
                 if found is not None:
                     return found
                 large = self._large[type(work)]
@@ -194,10 +221,12 @@ class SparkJobs:
             layout=self._layout,
             indices=tuple(indices),
             attempts=attempts(self._spark.sparkContext),
+            reporting=self._reporting,
         )
-        for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
-            self._places.add(where)
-            yield Mapped.unpacked(packed)
+        with described(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
+            for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
+                self._places.add(where)
+                yield Mapped.unpacked(packed)
 
     def _shipped(self, work: RoundWork) -> Sent:
         """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""

@@ -138,6 +138,19 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 @contextmanager
+def described(spark: SparkSession, what: str) -> Iterator[None]:
+    """A block whose jobs the Spark UI calls so; those of this thread, and of threads that inherit its properties."""
+    context, name = spark.sparkContext, "spark.job.description"
+    before = context.getLocalProperty(name)
+    context.setLocalProperty(name, what)
+    try:
+        yield
+    finally:
+        with suppress(Py4JError):  # of a context that was stopped
+            context.setLocalProperty(name, before)  # type: ignore[arg-type]
+
+
+@contextmanager
 def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
     """A block in which SIGTERM to the JVM is a request to stop in this process, as in ``sparkdl.stopping.stoppable``.
 

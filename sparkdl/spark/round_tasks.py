@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.map_reduce import Mapped, Tree, mapped
+from sparkdl.reporting import Reporting
 from sparkdl.shipping import unship
 from sparkdl.spark.worker import spare_imports
 from sparkdl.state import unpack_state
@@ -119,6 +120,7 @@ class MapTask:
         layout: of columns, for parts without rows.
         most: bytes of all parts' tensors that the driver reduces; more are cut into pieces, which are reduced apart.
         cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
+        reporting: where it tells of itself.
     """
 
     work: Sent
@@ -130,6 +132,7 @@ class MapTask:
     layout: Mapping[str, Layout]
     most: int
     cut: bool
+    reporting: Reporting = field(default_factory=Reporting)
 
     def run(self, index: int, rows: Iterable[Any]) -> Iterator[Row]:
         """Map a part, where it is on this executor; say so where it is not."""
@@ -194,7 +197,8 @@ class MapTask:
         before = torch.get_num_threads()
         torch.set_num_threads(context.cpus() if context is not None else before)
         try:
-            return mapped(received(self.work), unpack_state(received(self.state)), part)
+            state, attempt = unpack_state(received(self.state)), 0 if context is None else context.attemptNumber()
+            return mapped(received(self.work), state, part, reporting=self.reporting, attempt=attempt)
         finally:
             torch.set_num_threads(before)
 
