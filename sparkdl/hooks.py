@@ -7,7 +7,8 @@ A hook is an object with any of
     on_epoch(run)    after each epoch, its row of the history written
     on_end(run)      after the last epoch
 
-It travels to the members as a pickled copy: what it keeps, it keeps there. It is called on rank 0 alone, where it has
+A hook that is to be called on the driver, such as a tracker, says so: see ``sparkdl.driver_hooks``. Any other
+travels to the members as a pickled copy: what it keeps, it keeps there. It is called on rank 0 alone, where it has
 an attribute ``every_rank`` that is true on every member; only then may it call collectives. An error it raises ends
 the run, as one of the model would.
 """

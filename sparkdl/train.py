@@ -17,6 +17,7 @@ import torch
 
 from sparkdl.course import Course, Keeper
 from sparkdl.errors import InvalidInput
+from sparkdl.events import span
 from sparkdl.feed.part import Part
 from sparkdl.feed.sampling import generator
 from sparkdl.feed.transforms import Augment, Collate
@@ -115,10 +116,11 @@ def train(world: World, part: Part, training: Training) -> Trained:
     """
     group = world.group()
     with _seeded(training.seed, world):
-        replica = training.layout.place(training.objective, world)
-        sync = training.strategy.attach(replica, group)
-        rows = Rows(part, group, training, world.device)
-        course = Course(world, training, replica, sync, rows)
+        with span("set up"):
+            replica = training.layout.place(training.objective, world)
+            sync = training.strategy.attach(replica, group)
+            rows = Rows(part, group, training, world.device)
+            course = Course(world, training, replica, sync, rows)
         with course.restored(), course.measured():
             course.start()
             while not course.over:

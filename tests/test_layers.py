@@ -37,7 +37,7 @@ LAYERS = tuple(
         """,
         """
         sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.logbook
-        sparkdl.logs sparkdl.reporting sparkdl.channel sparkdl.wire sparkdl.heartbeat
+        sparkdl.logs sparkdl.driver_hooks sparkdl.reporting sparkdl.channel sparkdl.wire sparkdl.heartbeat
         """,
         """
         sparkdl.errors sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state

@@ -12,6 +12,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from torch import nn
 
+from sparkdl.driver_hooks import apart
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Column, Columns
 from sparkdl.labels import Classes
@@ -24,7 +25,7 @@ from sparkdl.ml.params import described
 from sparkdl.ml.rounds import fit_rounds
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
 from sparkdl.ml.shown import written
-from sparkdl.ml.watching import told, watched
+from sparkdl.ml.watching import watched
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.rounds import Algorithm, is_algorithm
 from sparkdl.run import Run
@@ -73,7 +74,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         collate: ``collate(inputs, target) -> (inputs, target)`` of every batch's tensors; default none.
         augment: ``augment(inputs, target, generator) -> (inputs, target)`` of training batches; default none.
         hooks: objects with any of ``on_start, on_step, on_epoch, on_end(run)``, called on rank 0, with an attribute
-            ``every_rank`` that is true on every member; default none.
+            ``every_rank`` that is true on every member, with ``on_driver`` on the driver, as trackers; default none.
         runDir: the run's directory, a path or URI; a fit with a param map takes one in it. Default none.
         slotWait: seconds to wait for task slots; default 120.
         allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
@@ -182,10 +183,10 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         columns = self.read_columns()
         run = Run(self.run_directory(dataset, columns))
         fit = Fit(dataset, columns, self.objective(), run, self._configuration())
-        with watched(self, fit) as logbook:
-            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, logbook)
-        fitted = told(fitted, fit, logbook, seconds=time.monotonic() - start)
-        return self.make_model(fitted, fit.objective.model)
+        with watched(self, fit) as watch:
+            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, watch.logbook)
+        fitted = watch.told(fitted, time.monotonic() - start)
+        return watch.finish(self.make_model(fitted, fit.objective.model))
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """The model that a fit has brought back, with what it has of this estimator's Params.
@@ -241,7 +242,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             accumulate=self.getAccumulate(),
             measured=self.getEvents(),
             patience=self.getPatience(),
-            hooks=tuple(self.getHooks()),
+            hooks=tuple(apart(self.getHooks())[0]),
             classes=self.classes(),
             collate=self.getCollate(),
             augment=self.getAugment(),

@@ -12,7 +12,7 @@ from sparkdl.feed.columns import Columns
 from sparkdl.logbook import Logbook
 from sparkdl.ml.recovery import keeping, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
-from sparkdl.ml.watching import begin
+from sparkdl.ml.watching import begin, run_name
 from sparkdl.objective import Objective
 from sparkdl.program import Signature
 from sparkdl.run import Run
@@ -73,14 +73,8 @@ def make_cluster(estimator: GangEstimator, fit: Fit) -> SparkCluster:
         allow_plaintext=estimator.getAllowPlaintext(),
         events=fit.run.events if estimator.getEvents() else None,
         logs=estimator.getLogLevel(),
-        title=title(estimator, fit),
+        title=run_name(estimator, fit.run),
     )
-
-
-def title(estimator: GangEstimator, fit: Fit) -> str:
-    """What the Spark UI calls the jobs of a fit: its class, and the name of its run."""
-    directory = fit.run.directory
-    return type(estimator).__name__ + (f" {directory.rstrip('/').rpartition('/')[2]}" if directory else "")
 
 
 def fit_gang(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:

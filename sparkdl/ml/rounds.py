@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl import files
 from sparkdl.checkpoint import Checkpoints
+from sparkdl.driver_hooks import apart
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.transforms import Transforms
@@ -95,7 +96,9 @@ def _check(estimator: GangEstimator, algorithm: Algorithm) -> None:
 
 
 def _unused(estimator: GangEstimator, algorithm: Algorithm) -> tuple[str, ...]:
-    unused = _UNUSED if algorithm.takes_steps else (*_UNUSED, *_STEPS)
+    unused: tuple[str, ...] = _UNUSED if algorithm.takes_steps else (*_UNUSED, *_STEPS)
+    if not apart(estimator.getHooks())[0]:
+        unused = tuple(name for name in unused if name != "hooks")
     if not getattr(algorithm, "shuffle", True):
         unused = (*unused, "numWorkers")
     if estimator.getCheckpointEvery() != "never":

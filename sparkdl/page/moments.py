@@ -103,10 +103,9 @@ def workers(run: RunData) -> go.Figure | None:
     starts = run.of_kind("attempt")
     if len(starts) < 2:
         return None
-    end = max(event.time for event in run.events)
     figure = go.Figure()
     figure.add_scatter(
-        x=[round(event.time - run.start, 3) for event in starts] + [round(end - run.start, 3)],
+        x=[round(event.time - run.start, 3) for event in starts] + [round(run.end - run.start, 3)],
         y=[event.payload["size"] for event in starts] + [starts[-1].payload["size"]],
         mode="lines+markers",
         line={"shape": "hv", "color": LINES[0]},
@@ -121,7 +120,7 @@ def dominant(run: RunData) -> dict[int, list[int | None]]:
     """For each rank and each piece of the time the index of the phase it was in longest; None where it was in none."""
     width = _width(run)
     spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
-    for lap in run.laps():
+    for lap in (*run.stages(), *run.laps()):
         for place, share in _shares(run, lap, width, BINS):
             for phase, seconds in lap.seconds.items():
                 if phase in PHASE_COLOURS:
@@ -147,7 +146,7 @@ def _rates(run: RunData) -> tuple[dict[int, list[float]], float]:
 
 def _width(run: RunData) -> float:
     """Seconds of a piece of the time."""
-    return max(max((event.time for event in run.events), default=0.0) - run.start, 1e-3) / BINS
+    return max(run.end - run.start, 1e-3) / BINS
 
 
 def _shares(run: RunData, lap: Lap, width: float, count: int) -> Iterator[tuple[int, float]]:

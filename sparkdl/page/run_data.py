@@ -14,6 +14,12 @@ from sparkdl.events import Event, read_events
 from sparkdl.timeline import Clocks
 
 _DRIVER = -1
+# A member's stages, as the phases that they are most like.
+_STAGES = {
+    "feed": "feed",
+    "join": "exchange",
+    "set up": "other",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,13 @@ class RunData:
             told = event.payload
             yield Lap(event.rank, event.time, told["seconds"], told["steps"], told["rows"], told["bytes"])
 
+    def stages(self) -> Iterator[Lap]:
+        """What members did before their first step, as if it were steps."""
+        for event in self.of_kind("span"):
+            phase = _STAGES.get(event.payload["name"])
+            if phase is not None and event.rank != _DRIVER:
+                yield Lap(event.rank, event.time, {phase: event.payload["seconds"]}, 0, 0, 0)
+
     def phases(self) -> dict[int, dict[str, float]]:
         """Seconds by rank and phase: those of the report, or of a run that goes on those of its events."""
         reported = self.report.get("phases_by_rank")
@@ -105,8 +118,14 @@ class RunData:
 
     @property
     def start(self) -> float:
-        """When it began, in unix seconds; 0 where no event tells."""
-        return min((event.time for event in self.events), default=0.0)
+        """When the first member began, in unix seconds; 0 where no event tells."""
+        members = (event.time for event in self.events if event.rank != _DRIVER)
+        return next(members, self.events[0].time if self.events else 0.0)
+
+    @property
+    def end(self) -> float:
+        """When the last event was, in unix seconds; 0 where no event tells."""
+        return self.events[-1].time if self.events else 0.0
 
     @property
     def over(self) -> bool:

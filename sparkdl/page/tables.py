@@ -89,7 +89,7 @@ def _figures(run: RunData, *, named: bool) -> str:
     loss = next((name for name in ("valid_loss", "loss", "objective") if isinstance(last.get(name), float)), None)
     report = run.report
     told = [
-        (run.configuration.get("class"), "run" if not named else run.name),
+        (run.configuration.get("class"), "estimator" if not named else run.name),
         (len(run.history), _unit(run.history)),
         (_number(last[loss]) if loss else None, f"last {loss}"),
         (_seconds(report.get("seconds")), "in all"),
