@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ class Journal:
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self.lost = 0
-        self._where = f"{folder}/{name}"
+        # What may be shown: a URI holds credentials, before the @ and behind the ?.
+        self._where = re.sub(r"//[^/@]*@", "//", str(folder).partition("?")[0]) + f"/{name}"
         self._warned = False
         local = _local_path(str(folder))
         self._kept: _Appended | _Pieces = _Pieces(str(folder), name) if local is None else _Appended(local, name)

@@ -154,7 +154,8 @@ def essence(folder: Path, step: int, rank: int) -> bytes:
     state = whole["own"]
     for name in ("feed_wait_seconds", "epoch_seconds"):
         del state[name]
-    del state["report"]["train_seconds"]
+    for name in ("train_seconds", "phases"):
+        del state["report"][name]
     state["history"] = untimed(state["history"])
     return pack_state(whole)
 
