@@ -25,7 +25,7 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.feed.columns import listed
 from sparkdl.ml.mapped import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
-from sparkdl.ml.shown import written
+from sparkdl.ml.shown import plain
 from sparkdl.ml.watching import Watch, watching
 from sparkdl.run import Run
 from sparkdl.spark.columns import ROW_ID, named
@@ -154,7 +154,7 @@ class EnsembleParams(CheckedParams):
 
     def _configuration(self) -> dict[str, Any]:
         return {"class": type(self).__name__} | {
-            param.name: written(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
+            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
 
     def _ids(self) -> str | None:

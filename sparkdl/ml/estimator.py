@@ -25,7 +25,7 @@ from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
 from sparkdl.ml.rounds import fit_rounds
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
-from sparkdl.ml.shown import written
+from sparkdl.ml.shown import plain
 from sparkdl.ml.watching import Watch, watching
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.rounds import Algorithm, is_algorithm
@@ -286,7 +286,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
 
     def _configuration(self) -> dict[str, Any]:
         return {"class": type(self).__name__} | {
-            param.name: _plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
+            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
 
 
@@ -348,13 +348,6 @@ class TorchRegressor(GangEstimator):
     def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
         _refuse_several(self.getLabelCol(), "regressor")
         return super()._target(floating)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not as it is written in code."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
 
 
 def _refuse_several(label: str | list[str] | None, kind: str) -> None:
