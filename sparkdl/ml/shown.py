@@ -95,8 +95,8 @@ def _name(value: object) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """A value as JSON has it; what JSON has not as it is written in code."""
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
