@@ -21,6 +21,7 @@ from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.events import Endpoint, read_events
 from sparkdl.spark.cluster import SparkCluster
+from tests.faults import Fault
 from tests.ml import nets
 from tests.sessions import frame
 from tests.test_timeline import valid
@@ -252,3 +253,28 @@ def test_jobs_are_called_by_run_attempt_and_round(spark, data, tmp_path):
     assert "TorchClassifier one, attempt 0: 2 members, epochs 1 to 1" in found
     for number in (1, 2):
         assert f"TorchClassifier two: round {number}, Round" in found
+
+
+# ---- what was lost -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.chaos
+def test_a_killed_member_is_seen_in_events_timeline_and_page(data, tmp_path):
+    fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
+    fitted = classifier(runDir=str(run), checkpointEvery=2, hooks=[fault]).fit(data)
+    assert fitted.report["restarts"] == 1
+    events = read_events(run / "events")
+    told = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
+    assert told == [(0, 2), (1, 2)]
+    [restart] = [event for event in events if event.kind == "restart"]
+    assert "MemberLost" in restart.payload["cause"]
+    for attempt in (0, 1):
+        assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
+    rows = [event.payload["epoch"] for event in events if event.kind == "epoch"]
+    assert [row["epoch"] for row in fitted.history] == sorted({*rows})
+    made = json.loads((run / "timeline.json").read_text())
+    valid(made)
+    assert [each["args"]["cause"] for each in made["traceEvents"] if each["name"] == "restart"]
+    page = Path(fitted.report.html()).read_text()
+    assert "Members of each attempt" in page
+    assert "MemberLost" in page
