@@ -282,8 +282,11 @@ class LocalCluster:
         with Channel(listener or _ignore) as channel:
             reporting = Reporting(channel.endpoint if listener else None, level=self._level)
             threads = self._threads_of(self.size)
-            with process_jobs(self._all, data, columns, parts, threads=threads, reporting=reporting) as jobs:
-                yield jobs
+            jobs = process_jobs(
+                self._all, data, columns, parts, threads=threads, reporting=reporting, listener=listener
+            )
+            with jobs as found:
+                yield found
 
     def _threads_of(self, members: int) -> int:
         return self._threads or max(1, len(os.sched_getaffinity(0)) // members)

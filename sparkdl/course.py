@@ -18,7 +18,7 @@ from sparkdl.evaluate import Meter, evaluate, load_metric_states, metric_states,
 from sparkdl.events import record
 from sparkdl.hooks import Hooks, Snapshot
 from sparkdl.layout import Replica
-from sparkdl.phases import Laps, end_step, enter, measuring
+from sparkdl.phases import EVERY, Laps, end_step, enter, flush, measuring
 from sparkdl.rows import Rows
 from sparkdl.state import random_state, set_random_state
 from sparkdl.strategies import Sync
@@ -28,7 +28,9 @@ from sparkdl.world import Group, World
 if TYPE_CHECKING:
     from sparkdl.train import Training
 
-_PROGRESS = 0.25  # seconds between progress events
+_PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar follows
+_OTHERS = 5.0  # and of the others
+_MANY = 8  # members that tell of as many steps as they may; of more, all together tell of no more
 _FORMAT = 1  # of a state
 _DEALT = ("members", "rows of the parts")  # what of a place may be different when an epoch begins
 
@@ -171,6 +173,8 @@ class Course:
             self.sync.load_state_dict(own["sync"])
         if own["rank"] == self.world.rank:
             self._random = own["random"]
+        else:  # what another rank has spent is not this one's
+            self.report["phases"] = {}
 
     def _check(self, own: dict[str, Any]) -> None:
         if own["format"] != _FORMAT:
@@ -192,9 +196,12 @@ class Course:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Measure what the block's steps spend their time on; the report has the seconds by phase."""
-        with measuring(Laps(self.report.setdefault("phases", {})) if self.training.measured else None):
+        seconds = self.report.get("phases", {}) if self.training.measured else {}
+        self.report["phases"] = seconds
+        every = EVERY * max(1.0, self.world.size / _MANY)
+        with measuring(Laps(seconds, every=every) if self.training.measured else None):
             yield
-            end_step(clock=self.world.clock, steps=0)
+            flush(clock=self.world.clock)
 
     def start(self) -> None:
         """The first step, or the first one after those restored, is next."""
@@ -236,7 +243,8 @@ class Course:
         clock = self.world.clock
         end_step(clock=clock, rows=batch.rows, sent=self.sync.bytes_per_step)
         now = time.monotonic()
-        if not self.training.measured or (clock.step > 1 and now - self._shown < _PROGRESS):
+        every = _PROGRESS if self.world.rank == 0 else _OTHERS
+        if not self.training.measured or (clock.step > 1 and now - self._shown < every):
             return
         self._shown = now
         record(

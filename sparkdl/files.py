@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from sparkdl.errors import InvalidInput
+from sparkdl.uris import public
 
 Buffer = bytes | memoryview
 
@@ -35,7 +36,8 @@ def locate(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{uri!r} cannot be opened: {error}") from error
+        told = str(error).replace(uri, public(uri))
+        raise InvalidInput(f"{public(uri)!r} cannot be opened: {told}") from error
     return found
 
 

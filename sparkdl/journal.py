@@ -2,7 +2,7 @@
 
 On a local disk, and on a shared one that is mounted, lines are appended to ``<name>.jsonl`` as they come, and are the
 system's at once: they outlive this process. HDFS and object stores have no cheap append: there lines are collected for
-up to ``SECONDS`` seconds or ``BYTES`` bytes and written as files of their own, ``<name>.00000.jsonl`` and so on; a
+up to ``SECONDS`` seconds or ``BYTES`` bytes and written as files of their own, ``<name>.<random>.00000.jsonl`` ...; a
 process that is killed takes with it what it has collected.
 
 A disk that is full costs events and nothing else: what cannot be written is counted, and said once.
@@ -10,27 +10,32 @@ A disk that is full costs events and nothing else: what cannot be written is cou
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
-import re
 import time
+import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkdl.channel import Event
 from sparkdl.errors import InvalidInput
+from sparkdl.thinning import thinned
+from sparkdl.uris import public
 
 if TYPE_CHECKING:
     from sparkdl.files import Folder
 
-__all__ = ["Journal", "read_events", "shown"]
+__all__ = ["DRIVER", "Journal", "read_events"]
 
 SECONDS = 10.0
 BYTES = 1 << 20
+DRIVER = "driver-"
+"""What the names of the driver's files begin with."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +53,7 @@ class Journal:
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self.lost = 0
-        self._where = f"{shown(str(folder))}/{name}"
+        self._where = f"{public(str(folder))}/{name}"
         self._warned = False
         local = _local_path(str(folder))
         self._kept: _Appended | _Pieces = _Pieces(str(folder), name) if local is None else _Appended(local, name)
@@ -75,7 +80,9 @@ class Journal:
 
     def _tell(self, trouble: Exception | None) -> None:
         if trouble is not None and not self._warned:
-            logger.warning("events cannot be kept in %s and are dropped: %s", self, trouble)
+            # Of an error of a library nothing but its kind: it may quote the URI, and with it credentials.
+            told = trouble if isinstance(trouble, OSError) and "://" not in str(trouble) else type(trouble).__name__
+            logger.warning("events cannot be kept in %s and are dropped: %s", self, told)
             self._warned = True
 
 
@@ -121,7 +128,8 @@ class _Pieces:
     """Lines in files of some seconds each."""
 
     def __init__(self, folder: str, name: str) -> None:
-        self._folder, self._name = folder, name
+        # No other process has files of these names, and none has to be looked for.
+        self._folder, self._name = folder, f"{name}.{uuid.uuid4().hex[:8]}"
         self._lines: list[bytes] = []
         self._size, self._number, self._since = 0, 0, 0.0
 
@@ -140,11 +148,8 @@ class _Pieces:
             return 0, None
         lines, self._lines, self._size = self._lines, [], 0
         try:
-            folder = _open(self._folder)
-            while folder.exists(self._piece()):  # of an earlier process of this name
-                self._number += 1
-            folder.write(self._piece(), *(line + b"\n" for line in lines))
-        except (OSError, InvalidInput) as error:
+            _open(self._folder).write(f"{self._name}.{self._number:05d}.jsonl", *(line + b"\n" for line in lines))
+        except Exception as error:  # whatever a filesystem raises, it must cost events alone
             return len(lines), error
         self._number += 1
         return 0, None
@@ -152,39 +157,51 @@ class _Pieces:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _piece(self) -> str:
-        return f"{self._name}.{self._number:05d}.jsonl"
 
-
-def shown(uri: str) -> str:
-    """What may be shown of a path or URI: credentials are before the @, and options behind the ?."""
-    return re.sub(r"//[^/@]*@", "//", uri.partition("?")[0]) if "://" in uri else uri
-
-
-def read_events(folder: str | os.PathLike[str]) -> list[Event]:
+def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> list[Event]:
     """Read the events of a run, sorted by time, each once.
 
     A line that is no event, such as the last one of a process that was killed, is skipped with a ``RuntimeWarning``.
 
     Args:
         folder: a run's ``events``, a path or URI; where there is none, or it is empty, there are no events.
+        most: how many to hold, about, of the kinds that a long run has many of (see ``sparkdl.thinning``); None for
+            all of them as they are.
     """
-    place = _open(str(folder))
-    found: dict[str, Event] = {}
-    for name in sorted(place.sizes("")):
-        if not name.endswith(".jsonl"):
-            continue
-        for number, line in enumerate(place.read(name).splitlines(), start=1):
+    events = _stream(_open(str(folder)))
+    found = list(events) if most is None else thinned(events, most)
+    return sorted(found, key=lambda event: event.time)
+
+
+def _stream(place: Folder) -> Iterator[Event]:
+    """All events, those of a member in the order of time."""
+    names = sorted(name for name in place.sizes("") if name.endswith(".jsonl"))
+    heard = [name for name in names if name.startswith(DRIVER)]
+    kept = [name for name in names if name not in heard]
+    # Where the receipt was lost with the connection, the driver has written an event, and the member as well.
+    twice = {_key(event) for name in kept for event in _events(place, name)} if heard else set[int]()
+    for event in (event for name in heard for event in _events(place, name)):
+        twice.discard(_key(event))
+        yield event
+    for event in (event for name in kept for event in _events(place, name, told=bool(heard))):
+        if not heard or _key(event) in twice:
+            twice.discard(_key(event))
+            yield event
+
+
+def _key(event: Event) -> int:
+    return hash((event.kind, event.rank, event.attempt, event.time, json.dumps(event.payload, sort_keys=True)))
+
+
+def _events(place: Folder, name: str, *, told: bool = False) -> Iterator[Event]:
+    """The events of a file; of lines that are none it warns, unless that was told before."""
+    with place.open(name) as stream:
+        for number, line in enumerate(io.BufferedReader(stream), start=1):
             try:
-                event = Event.from_json(line)
+                yield Event.from_json(line)
             except InvalidInput as error:
-                warnings.warn(f"{place.at(name)} line {number} is skipped: {error}", RuntimeWarning, stacklevel=2)
-                continue
-            # Where the receipt was lost with the connection, the driver has written it, and the member as well.
-            key = json.dumps([event.kind, event.rank, event.attempt, event.time, event.payload], sort_keys=True)
-            if key not in found or event.received is not None:
-                found[key] = event
-    return sorted(found.values(), key=lambda event: event.time)
+                if not told:
+                    warnings.warn(f"{place.at(name)} line {number} is skipped: {error}", RuntimeWarning, stacklevel=4)
 
 
 # Imported late, for it loads pyarrow, which whoever only records does not need.
@@ -197,6 +214,8 @@ def _open(uri: str) -> Folder:
 def _local_path(uri: str) -> str | None:
     if "://" not in uri and not uri.startswith("file:"):
         return os.path.abspath(uri)
+    if not uri.startswith("file:"):
+        return None
     from sparkdl.files import local_path
 
     return local_path(uri)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.events import Event
 from sparkdl.feed.blocks import Store, pack
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
 from sparkdl.feed.part import Part, numbers
 from sparkdl.feed.spool import Spool
 from sparkdl.feed.tables import Batches, by_client, deal
-from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, mapped, settle
+from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree, mapped, settle, tell
 from sparkdl.process import MemberProcess
 from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
@@ -94,6 +95,7 @@ def process_jobs(
     *,
     threads: int,
     reporting: Reporting,
+    listener: Callable[[Event], None] | None,
 ) -> Iterator[ProcessJobs]:
     """See ``Cluster.map_reduce``."""
     found = dealt(data, columns, parts)
@@ -105,7 +107,7 @@ def process_jobs(
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         rows = tuple(part.rows for part in found)
         task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
-        yield ProcessJobs(processes, task, partial(_whole, data, columns, parts))
+        yield ProcessJobs(processes, task, partial(_whole, data, columns, parts), listener)
 
 
 def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
@@ -127,11 +129,18 @@ class ProcessJobs:
         processes: who maps.
         task: what they do, but for the work.
         whole: gives all parts as one.
+        listener: hears which tasks have lost events; None for nobody.
     """
 
-    def __init__(self, processes: Processes, task: _Task, whole: Callable[[], Part]) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        task: _Task,
+        whole: Callable[[], Part],
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
         self.parts = task.parts
-        self._processes, self._task, self._whole = processes, task, whole
+        self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """See ``Jobs``."""
@@ -140,6 +149,7 @@ class ProcessJobs:
         found, lost = self._mapped(task.map, range(len(self.parts)))
         for part, obituary in lost.items():
             raise MemberLost(f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map"))
+        tell(found, self._listener)
         settle(found, number)
         tree = Tree(work.reduce)
         for each in found:
@@ -154,6 +164,7 @@ class ProcessJobs:
         found, lost = self._mapped(task.map_whole if whole else task.map_part, indices)
         for index, obituary in lost.items():
             raise MemberLost(f"task {index} was lost {_TRIES} times: {obituary}", place=Place("map", index))
+        tell(found, self._listener)
         yield from found
 
     def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[Mapped], dict[int, str]]:

@@ -17,11 +17,12 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from sparkdl.channel import Event, Listener
-from sparkdl.journal import Journal
+from sparkdl.journal import DRIVER, Journal
 
 __all__ = ["Logbook"]
 
@@ -56,7 +57,7 @@ class Logbook:
         capacity: int = CAPACITY,
     ) -> None:
         self.received = 0
-        self._lost_by: Counter[tuple[int, int]] = Counter()
+        self._lost_by: Counter[str] = Counter()  # by recorder
         self._lock = threading.RLock()
         self._views = [Listener(view) for view in views]
         self._file = None if folder is None else _File(folder, capacity)
@@ -85,7 +86,7 @@ class Logbook:
         with self._lock:
             self.received += 1
             if event.kind in ("recorder", "outcome"):  # which tell the same; the first may have been lost as well
-                key = event.attempt, event.rank
+                key = str(event.payload.get("recorder"))
                 self._lost_by[key] = max(self._lost_by[key], int(event.payload.get("dropped", 0)))
             for view in self._views:
                 view(event)
@@ -94,10 +95,10 @@ class Logbook:
         for aside in self._asides:
             aside.put(event)
 
-    def note(self, kind: str, *, attempt: int = 0, **payload: object) -> None:
+    def note(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Record something of this process."""
         now = time.time()
-        self(Event(kind, -1, attempt, now, None, payload, os.uname().nodename, now))
+        self(Event(kind, -1, 0, now, None, dict(payload), os.uname().nodename, now))
 
     def close(self) -> None:
         """Write what waits, and let the slow views come to their end; calling it again does nothing."""
@@ -165,7 +166,7 @@ class _File:
 
     def __init__(self, folder: str, capacity: int) -> None:
         # The time first, so that names are in the order of the fits; and nobody else has the same.
-        self._journal = Journal(folder, f"driver-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
+        self._journal = Journal(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
         self._refused = 0
         self._aside = Aside(self._write, "sparkdl-logbook", capacity, end=self._journal.close)
 

@@ -32,6 +32,7 @@ RATE = 20.0
 BURST = 100
 
 _PRINTED = "print"
+_LONGEST = 10_000  # characters of a line that is sent
 
 
 def level_of(name: str) -> int | None:
@@ -57,19 +58,23 @@ class Allowance:
     def __init__(self, rate: float = RATE, burst: float = BURST, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._now = rate, float(burst), now
         self._left, self._looked, self._refused = float(burst), now(), 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler that logs may interrupt one who does
 
-    def take(self) -> int | None:
-        """How many lines were left out since the last one, which is one more that may go; None: leave it out."""
+    def take(self, before: int = 0) -> int | None:
+        """How many lines were left out since the last one, which is one more that may go; None: leave it out.
+
+        Args:
+            before: lines that were left out before this one came here.
+        """
         with self._lock:
             now = self._now()
             self._left = min(self._burst, self._left + (now - self._looked) * self._rate)
             self._looked = now
             if self._left < 1:
-                self._refused += 1
+                self._refused += 1 + before
                 return None
             self._left -= 1
-            refused, self._refused = self._refused, 0
+            refused, self._refused = self._refused + before, 0
             return refused
 
 
@@ -83,8 +88,8 @@ def forwarding(level: int | None) -> Iterator[None]:
     if level is None:
         yield
         return
-    root, handler = logging.getLogger(), _Forwarder(level)
-    before = root.level
+    root = logging.getLogger()
+    before, handler = root.level, _Forwarder(level, None if root.handlers else logging.lastResort)
     root.addHandler(handler)
     root.setLevel(min(before, level) or level)
     printing = contextlib.redirect_stdout(_Lines(sys.stdout, handler)) if level <= logging.INFO else None
@@ -97,14 +102,21 @@ def forwarding(level: int | None) -> Iterator[None]:
 
 
 class _Forwarder(logging.Handler):
-    """Makes an event of each record."""
+    """Makes an event of each record.
 
-    def __init__(self, level: int) -> None:
+    Args:
+        level: of the records.
+        last: the handler that records would have gone to if this one were not there; None where there are others.
+    """
+
+    def __init__(self, level: int, last: logging.Handler | None) -> None:
         super().__init__(level)
-        self._allowance = Allowance()
+        self._allowance, self._last = Allowance(), last
 
     def emit(self, entry: logging.LogRecord) -> None:
         """Send a record, where there are not too many."""
+        if self._last is not None and entry.levelno >= self._last.level:
+            self._last.handle(entry)
         if entry.name.partition(".")[0] == "py4j" or entry.name.startswith("sparkdl.recorder"):
             return
         try:
@@ -129,6 +141,8 @@ class _Lines:
         """Write, and send the lines that are whole."""
         written = self._stream.write(text)
         *lines, self._line = (self._line + text).split("\n")
+        if len(self._line) > _LONGEST:  # a line that is drawn over and over, and never ends
+            self._line = ""
         for line in lines:
             if line.strip():
                 self._forwarder.send("INFO", _PRINTED, line)
@@ -154,11 +168,11 @@ class MemberLogs:
         """Write an event, if it is a line of a log."""
         if event.kind != "log":
             return
-        refused = self._allowance.take()
-        if refused is None:
+        told = event.payload
+        left_out = self._allowance.take(told.get("left_out", 0))
+        if left_out is None:
             return
-        told, where = event.payload, f"rank {event.rank}" + (f", {event.host}" if event.host else "")
-        left_out = refused + told.get("left_out", 0)
+        where = f"rank {event.rank}" + (f", {event.host}" if event.host else "")
         if left_out:
             tqdm.write(f"[{left_out} lines of members are left out]", file=self._stream)
         what = "" if told.get("logger") == _PRINTED else f"{told.get('level')} {told.get('logger')}: "

@@ -11,8 +11,9 @@ parts' indices, ((0 1) (2 3)) ((4 5) 6) for seven, whatever the order in which t
 from __future__ import annotations
 
 import socket
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import cloudpickle
 from torch import Tensor
 
 from sparkdl import errors
+from sparkdl.channel import Event, Listener
 from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
 from sparkdl.feed.part import Part
 from sparkdl.reporting import Reporting
@@ -127,6 +129,7 @@ class Mapped:
         note: what is not.
         trouble: kind, message and traceback of an error; None where there is none.
         host: where it happened.
+        dropped: events of the task that were lost on the way, and the id of the recorder that has counted them.
     """
 
     index: int
@@ -134,10 +137,13 @@ class Mapped:
     note: Any = None
     trouble: tuple[str, str, str] | None = None
     host: str = ""
+    dropped: tuple[int, str] = (0, "")
 
     def packed(self) -> bytes:
         """As bytes: tensors as ``sparkdl.state`` packs them, since pickle takes a millisecond for each."""
-        packed: bytes = cloudpickle.dumps((self.index, pack_state(self.tensors), self.note, self.trouble, self.host))
+        packed: bytes = cloudpickle.dumps(
+            (self.index, pack_state(self.tensors), self.note, self.trouble, self.host, self.dropped)
+        )
         return packed
 
     @classmethod
@@ -194,13 +200,23 @@ def mapped(
     index = part.index if index is None else index
     try:
         does = unship(work)
-        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt):
+        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
             tensors, note = does.map(state, part)
-        return Mapped(index, tensors, note, host=socket.gethostname())
+        return Mapped(index, tensors, note, host=socket.gethostname(), dropped=(told.dropped, told.recorder))
     except OSError:
         raise
     except Exception as error:
         return Mapped.of_error(index, error)
+
+
+def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> None:
+    """Tell a listener which tasks have lost events, of which no other event may have come through."""
+    hear = None if listener is None else Listener(listener)
+    for each in found:
+        count, recorder = each.dropped
+        if hear is not None and count:
+            told = {"dropped": count, "recorder": recorder}
+            hear(Event("outcome", each.index, 0, time.time(), None, told, each.host))
 
 
 def settle(found: Sequence[Mapped], number: int) -> None:

@@ -74,7 +74,7 @@ class Task:
     device: str = "cpu"
     threads: int | None = None
     endpoint: Endpoint | None = None
-    fallback: str | None = None
+    fallback: str | None = field(default=None, repr=False)
     heartbeat: float | None = None
     level: int | None = None
 
@@ -137,6 +137,7 @@ class Outcome:
         failure: what went wrong.
         seconds: wall time by stage.
         dropped: events that were lost on the way.
+        recorder: the id of the recorder that has counted them.
     """
 
     rank: int
@@ -144,6 +145,7 @@ class Outcome:
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     dropped: int = 0
+    recorder: str = ""
 
 
 def run_member(
@@ -177,7 +179,7 @@ def run_member(
             member.let_go()
             recorder.close()
             _give_back_memory()
-    return replace(outcome, dropped=recorder.dropped)
+    return replace(outcome, dropped=recorder.dropped, recorder=recorder.id)
 
 
 def _outcome(task: Task, member: _Member, recorder: Recorder, batches: Batches) -> Outcome:

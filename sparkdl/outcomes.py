@@ -8,6 +8,7 @@ from typing import Any
 
 import cloudpickle
 
+from sparkdl.channel import Listener
 from sparkdl.errors import MemberFailed, Place
 from sparkdl.events import Event
 from sparkdl.member import Failure, Outcome
@@ -28,9 +29,10 @@ def settle(
         SparkdlError: at least one member failed. An error that only says that another member has gone is never
             chosen while there is another; of the rest the earliest is.
     """
-    for outcome in outcomes if listener is not None else ():
-        told = {"seconds": outcome.seconds, "dropped": outcome.dropped}
-        listener(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
+    hear = None if listener is None else Listener(listener)  # which survives what the listener raises
+    for outcome in outcomes if hear is not None else ():
+        told = {"seconds": outcome.seconds, "dropped": outcome.dropped, "recorder": outcome.recorder}
+        hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures:
         raise first_cause(failures).error()

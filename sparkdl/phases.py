@@ -21,11 +21,11 @@ Code that takes part in a step says where a phase begins; without a ``Laps`` in 
         ...
         end_step(clock=clock, rows=32)
 
-The events. A member records an event of kind ``"step"`` at most every ``EVERY`` seconds, and at once where a step
-holds a rare phase. It tells of all steps since the one before, and of the last of them in detail: ``steps``, their
-``seconds`` by phase, ``rows`` and ``bytes``; ``start`` (unix seconds) of the last one, its ``marks`` (phase and the
-seconds from ``start`` at which it began) and its ``end``. So sums over all events are exact however fast steps are,
-and the timeline has as many steps as it can show.
+The events. A member records an event of kind ``"step"`` at most every ``EVERY`` seconds, later on more seldom, and at
+once where a step holds a rare phase. It tells of all steps since the one before, and of the last of them in detail:
+``steps``, their ``seconds`` by phase, ``rows`` and ``bytes``; ``start`` (unix seconds) of the last one, its ``marks``
+(phase and the seconds from ``start`` at which it began) and its ``end``. So sums over all events are exact however fast
+steps are, and the timeline has as many steps as it can show.
 
 On a GPU phases are those of the host's thread: kernels run behind it, and the time they take is seen where the thread
 waits for them.
@@ -42,12 +42,13 @@ from contextlib import contextmanager
 from sparkdl.clock import Clock
 from sparkdl.events import record
 
-__all__ = ["EVERY", "PHASES", "Laps", "end_step", "enter", "measuring"]
+__all__ = ["EVERY", "PHASES", "Laps", "end_step", "enter", "flush", "measuring"]
 
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "hooks", "other")
 """All phases, in the order in which tables and charts show them."""
 EVERY = 0.05
 """Seconds between two events of steps, at least."""
+_MOST = 20_000  # events of steps until the time between them grows with the run: 20 times an hour has twice as many
 
 _RARE = frozenset(("validate", "checkpoint"))
 _REST = "other"
@@ -77,7 +78,7 @@ class Laps:
         self.seconds = {} if seconds is None else seconds
         self._every, self._now = every, now
         self._phase, self._since = _REST, now()
-        self._began = self._since  # when this step did
+        self._first = self._began = self._since  # when the first step began, and when this one did
         self._told = float("-inf")  # when the last event was recorded
         self._untold: defaultdict[str, float] = defaultdict(float)  # seconds since then, by phase
         self._steps = self._rows = self._sent = 0  # since then
@@ -103,11 +104,29 @@ class Laps:
         self._steps += steps
         self._rows += rows
         self._sent += sent
-        if self._rare or not steps or (self._marks and now - self._told >= self._every):
+        every = max(self._every, (now - self._first) / _MOST)
+        if self._rare or (self._marks and now - self._told >= every):
             self._tell(clock, self._marks or [(_REST, now)], now)
         # The next step is looked at in detail if it is likely to be told of, as long as this one: marks cost a little.
-        self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= self._every else None
+        self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= every else None
         self._began = now
+
+    def flush(self, clock: Clock | None) -> None:
+        """Tell of the steps since the last event."""
+        now = self._now()
+        self._untold[self._phase] += now - self._since
+        self._since = now
+        self._tell(clock, self._marks or [(self._phase, now)], now)
+
+    def pause(self) -> None:
+        """Others measure from now on."""
+        now = self._now()
+        self._untold[self._phase] += now - self._since
+        self._since = now
+
+    def resume(self) -> None:
+        """What has passed since ``pause`` others have measured."""
+        self._since = self._now()
 
     def _tell(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
         for phase, seconds in self._untold.items():
@@ -132,12 +151,16 @@ class Laps:
 @contextmanager
 def measuring(laps: Laps | None) -> Iterator[Laps | None]:
     """Make ``laps`` those that ``enter`` and ``end_step`` use in this thread, then restore; None for none."""
-    before = getattr(_here, "laps", None)
+    before: Laps | None = getattr(_here, "laps", None)
+    if before is not None and laps is not None:
+        before.pause()
     _here.laps = laps
     try:
         yield laps
     finally:
         _here.laps = before
+        if before is not None and laps is not None:
+            before.resume()
 
 
 def enter(phase: str) -> None:
@@ -154,8 +177,15 @@ def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps:
         clock: how far the run has come with it.
         rows: that this member has used in it.
         sent: bytes that this member has given to the others in it.
-        steps: 0 for what came between two steps, as validation; it is told at once.
+        steps: 0 for what came between two steps, as validation.
     """
     laps: Laps | None = getattr(_here, "laps", None)
     if laps is not None:
         laps.end_step(clock=clock, rows=rows, sent=sent, steps=steps)
+
+
+def flush(*, clock: Clock | None = None) -> None:
+    """Tell at once of the steps that no event has told of yet; the last thing that is measured."""
+    laps: Laps | None = getattr(_here, "laps", None)
+    if laps is not None:
+        laps.flush(clock)

@@ -9,6 +9,7 @@ import queue
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from sparkdl.channel import Event, Listener, plain
 from sparkdl.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.journal import Journal
+from sparkdl.journal import SECONDS, Journal
 from sparkdl.wire import Connection, Endpoint
 
 __all__ = ["Recorder"]
@@ -69,7 +70,7 @@ class Recorder:
             raise InvalidInput("a recorder has an endpoint or a listener, this one was given both; leave one out")
         if capacity < 1:
             raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
-        self.rank, self.attempt = rank, attempt
+        self.rank, self.attempt, self.id = rank, attempt, uuid.uuid4().hex[:12]
         self._capacity = capacity
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
@@ -166,12 +167,22 @@ class Recorder:
         ended = False
         while not ended:
             burst, ended = self._take()
+            if not burst and not ended:
+                self._route.idle()
             self._drop(len(burst) - self._route.deliver(burst))
             with self._progress:
                 self._handled += len(burst)
                 self._progress.notify_all()
         if self._dropped:
-            last = Event("recorder", self.rank, self.attempt, time.time(), None, {"dropped": self._dropped}, self._host)
+            last = Event(
+                "recorder",
+                self.rank,
+                self.attempt,
+                time.time(),
+                None,
+                {"dropped": self._dropped, "recorder": self.id},
+                self._host,
+            )
             self._route.deliver([last.to_json().encode()])
         self._drop(self._route.close())
 
@@ -179,7 +190,10 @@ class Recorder:
         """What is queued, up to a burst, waiting for the first; and whether that is all there will ever be."""
         burst: list[bytes] = []
         size = 0
-        event = self._queue.get()
+        try:
+            event = self._queue.get(timeout=SECONDS)
+        except queue.Empty:
+            return [], False
         while event is not None:
             burst.append(event.to_json().encode())
             size += len(burst[-1])
@@ -223,6 +237,11 @@ class _Route:
         kept = self._fallback.append(rest)
         self._fallback.flush()
         return sent + kept
+
+    def idle(self) -> None:
+        """Nothing has come for a while: what was collected for the file is written."""
+        if self._fallback is not None:
+            self._fallback.flush(idle=True)
 
     def abort(self) -> None:
         """End an exchange with the driver that takes too long; called from another thread."""

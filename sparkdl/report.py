@@ -113,7 +113,8 @@ def _slow(phases: Sequence[Mapping[str, float]], busy: Sequence[float], slowest:
     }
     where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
     times = busy[slowest] / max(statistics.median(busy), 1e-9)
-    waited = max(each.get("exchange", 0.0) / max(sum(each.values()), 1e-9) for each in phases)
+    own = phases[slowest].get("exchange", 0.0)
+    waited = max((each.get("exchange", 0.0) - own) / max(sum(each.values()), 1e-9) for each in phases)
     return (
         f"Rank {slowest}{where} is the slowest, {times:.1f} times as busy as the median, most of it in "
         f"{max(beyond, key=beyond.__getitem__)}; others wait up to {waited:.0%} of their time."

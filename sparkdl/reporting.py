@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.events import Endpoint, Event, Recorder, recording, span
 from sparkdl.logs import forwarding
-from sparkdl.phases import Laps, end_step, measuring
+from sparkdl.phases import Laps, flush, measuring
 
 __all__ = ["Reporting"]
 
 _LEAVING = 0.5  # seconds that a task waits for what it has told to be heard
+
+
+@dataclass
+class Told:
+    """What has become of a task's events.
+
+    Attributes:
+        recorder: the id of its recorder.
+        dropped: how many were lost.
+    """
+
+    recorder: str = ""
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,14 +46,14 @@ class Reporting:
     """
 
     endpoint: Endpoint | None = None
-    fallback: str | None = None
+    fallback: str | None = field(default=None, repr=False)
     number: int | None = None
     level: int | None = None
     listener: Callable[[Event], None] | None = None
 
     @contextmanager
-    def task(self, name: str, index: int, attempt: int = 0) -> Iterator[None]:
-        """A block in which a task records.
+    def task(self, name: str, index: int, attempt: int = 0) -> Iterator[Told]:
+        """A block in which a task records; gives what has become of that, which is known when the block is over.
 
         Args:
             name: what it does.
@@ -48,14 +61,16 @@ class Reporting:
             attempt: how often it was tried before.
         """
         if self.endpoint is None and self.fallback is None and self.listener is None:
-            yield
+            yield Told()
             return
         recorder = Recorder(self.endpoint, rank=index, attempt=attempt, fallback=self.fallback, listener=self.listener)
         level = None if self.listener is not None else self.level
-        told: dict[str, Any] = {} if self.number is None else {"round": self.number}
+        about: dict[str, Any] = {} if self.number is None else {"round": self.number}
+        told = Told(recorder.id)
         try:
-            with recording(recorder), forwarding(level), span(name, **told), measuring(Laps()):
-                yield
-                end_step(steps=0)
+            with recording(recorder), forwarding(level), span(name, **about), measuring(Laps()):
+                yield told
+                flush()
         finally:
             recorder.close(_LEAVING)
+            told.dropped = recorder.dropped

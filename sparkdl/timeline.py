@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,14 +28,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl import files
-from sparkdl.events import Event
+from sparkdl.events import Event, read_events
+from sparkdl.thinning import sound
 
 __all__ = ["Clocks", "trace", "write_timeline"]
 
 WINDOW = 600.0
 """Seconds for which a host's offset is taken to stay what it is."""
-MOST_STEPS = 50_000
-"""Steps in a trace; of more, as many are left out, evenly, as are too many for a browser."""
+MOST = 40_000
+"""Events in a trace of the kinds that there are many of; where there are more, they are thinned (sparkdl.thinning)."""
 
 _DRIVER = -1
 _STEPS, _STAGES = 0, 1
@@ -82,7 +84,8 @@ def _by_steps(
     lowest: dict[str, int] = {}
     for event in events:
         lowest[event.host] = min(lowest.get(event.host, event.rank), event.rank)
-        if event.kind == "step" and event.clock is not None and event.payload.get("steps"):
+        # Of a gang: one who is alone exchanges nothing.
+        if event.kind == "step" and event.clock is not None and event.payload.get("bytes"):
             end = _end_of_exchange(event.payload)
             if end is not None:
                 ends[event.host][event.attempt, event.clock["step"]] = end
@@ -112,15 +115,11 @@ def trace(events: Sequence[Event]) -> dict[str, Any]:
         events: of any members and of the driver, as ``read_events`` gives them.
     """
     clocks = Clocks.of(events)
-    every = -(-sum(event.kind == "step" for event in events) // MOST_STEPS)
     made: list[dict[str, Any]] = []
     threads: dict[tuple[int, str], int] = {}
-    steps = 0
-    for event in events:
+    for event in filter(sound, events):
         if event.kind == "step":
-            steps += 1
-            if not event.payload.get("steps") or steps % max(every, 1) == 0:
-                made += _step(event, clocks)
+            made += _step(event, clocks)
         elif event.kind == "span":
             made.append(_span(event, clocks, threads))
         elif event.kind == "progress":
@@ -136,9 +135,10 @@ def trace(events: Sequence[Event]) -> dict[str, Any]:
     return {"traceEvents": [*_names(events, threads), *made], "displayTimeUnit": "ms"}
 
 
-def write_timeline(directory: str, events: Sequence[Event]) -> None:
-    """Write ``timeline.json`` into a run's directory, a path or URI."""
-    files.write(files.join(directory, "timeline.json"), json.dumps(trace(events), separators=(",", ":")).encode())
+def write_timeline(directory: str) -> None:
+    """Write ``timeline.json`` into a run's directory, a path or URI, from the events there."""
+    made = trace(read_events(files.join(directory, "events"), most=MOST))
+    files.write(files.join(directory, "timeline.json"), json.dumps(made, separators=(",", ":")).encode())
 
 
 def _step(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
@@ -162,16 +162,21 @@ def _span(event: Event, clocks: Clocks, threads: dict[tuple[int, str], int]) -> 
 def _counters(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
     for name, key in (("loss", "loss"), ("rows/s", "rows_per_second")):
         value = event.payload.get(key)
-        if isinstance(value, (int, float)):
+        if isinstance(value, (int, float)) and math.isfinite(value):
             at = clocks.corrected(event.host, event.time)
             yield _piece(event, name, _STEPS, at) | {"ph": "C", "args": {name: value}}
 
 
 def _moment(event: Event, clocks: Clocks) -> dict[str, Any]:
-    told = {key: value for key, value in event.payload.items() if isinstance(value, (str, int, float, bool))}
+    told = {key: _written(value) for key, value in event.payload.items() if isinstance(value, (str, int, float))}
     args = {"attempt": event.attempt, **(event.clock or {}), **told}
     at = clocks.corrected(event.host, event.time)
     return _piece(event, event.kind, _STAGES, at) | {"ph": "i", "s": "p", "args": args}
+
+
+def _written(value: str | float) -> str | float:
+    """The value; as text where JSON has no such number, for which a browser would refuse the whole file."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _piece(event: Event, name: str, thread: int, at: float) -> dict[str, Any]:

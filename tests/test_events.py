@@ -192,7 +192,7 @@ def test_a_recorder_finds_its_driver_again(channel: Channel, seen: Seen, monkeyp
         for value in range(1, 4):
             recorder.record("value", value=value)
     *arrived, last = seen.events
-    assert (last.kind, last.payload) == ("recorder", {"dropped": recorder.dropped})
+    assert (last.kind, last.payload) == ("recorder", {"dropped": recorder.dropped, "recorder": recorder.id})
     # At least one is counted: the first of those three, or the one before, where its receipt was still on the way.
     assert recorder.dropped >= max(1, len({0, 1, 2, 3} - set(values(arrived))))
     assert channel.refused == 0
@@ -239,7 +239,7 @@ def test_a_full_queue_drops_and_says_so() -> None:
         recorder.close(LONG)
         *arrived, last = stuck.events
         assert values(arrived) == list(range(-1, 10))
-        assert (last.kind, last.payload) == ("recorder", {"dropped": 5})
+        assert (last.kind, last.payload) == ("recorder", {"dropped": 5, "recorder": recorder.id})
         assert recorder.dropped == 5
 
 

@@ -41,7 +41,7 @@ def test_nothing_is_made_for_nothing(tmp_path: Path) -> None:
 
 def test_an_event_that_is_kept_twice_is_read_once(tmp_path: Path) -> None:
     heard = event(1, received=1001.5)
-    for name, each in (("driver", heard), ("rank-0", event(1)), ("rank-1", event(1, rank=1))):
+    for name, each in (("driver-1", heard), ("rank-0", event(1)), ("rank-1", event(1, rank=1))):
         Journal(tmp_path, name).append(lines(each))
     found = read_events(tmp_path)
     assert found == [heard, event(1, rank=1)]

@@ -36,11 +36,12 @@ LAYERS = tuple(
         sparkdl.report sparkdl.page
         """,
         """
-        sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.logbook
+        sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.thinning
+        sparkdl.logbook
         sparkdl.logs sparkdl.driver_hooks sparkdl.reporting sparkdl.channel sparkdl.wire sparkdl.heartbeat
         """,
         """
-        sparkdl.errors sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state
+        sparkdl.errors sparkdl.uris sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state
         sparkdl.archive sparkdl.program sparkdl.factory sparkdl.guard sparkdl.stopping sparkdl.stop_watch
         sparkdl.hooks sparkdl.network sparkdl.shipping sparkdl.background
         """,

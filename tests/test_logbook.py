@@ -21,7 +21,7 @@ def test_events_are_shown_at_once_and_kept(tmp_path: Path) -> None:
     with Logbook(str(tmp_path), [shown.append]) as logbook:
         logbook(event(1))
         assert shown == [event(1)]
-        logbook.note("begin", environment={"python": "3"})
+        logbook.note("begin", {"environment": {"python": "3"}})
     assert (logbook.received, logbook.dropped) == (2, 0)
     first, second = read_events(tmp_path)
     assert first == event(1)
@@ -95,11 +95,12 @@ def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog)
 
 def test_events_that_members_have_lost_are_counted_once() -> None:
     with Logbook() as logbook:
-        logbook(event(1, "recorder", rank=0, dropped=3))
-        logbook(event(2, "outcome", rank=0, dropped=3))
-        logbook(event(3, "outcome", rank=1, dropped=2))  # of which nothing else came through
-        logbook(event(4, "outcome", rank=0, attempt=1, dropped=0))
-    assert logbook.dropped == 5
+        logbook(event(1, "recorder", dropped=3, recorder="one"))
+        logbook(event(2, "outcome", dropped=3, recorder="one"))
+        logbook(event(3, "outcome", rank=1, dropped=2, recorder="two"))  # of which nothing else came through
+        logbook(event(4, "outcome", dropped=4, recorder="three"))  # of the same part, in another round
+        logbook(event(5, "outcome", attempt=1, dropped=0, recorder="four"))
+    assert logbook.dropped == 9
 
 
 def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

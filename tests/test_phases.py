@@ -8,7 +8,7 @@ import pytest
 
 from sparkdl.clock import Clock
 from sparkdl.events import Event, Recorder, recording
-from sparkdl.phases import Laps, end_step, enter, measuring
+from sparkdl.phases import Laps, end_step, enter, flush, measuring
 
 
 class Watch:
@@ -77,6 +77,40 @@ def test_an_event_tells_of_the_steps_since_the_one_before(watch, events):
     assert sum(event.payload["seconds"]["forward"] for event in events) == pytest.approx(3.0)
     assert laps.seconds["forward"] == pytest.approx(3.0)
     assert all(event.payload["end"] <= 0.3 + 1e-9 for event in events)  # the detail is of one step alone
+
+
+def test_slow_steps_are_told_one_by_one(watch, events):
+    with measuring(Laps(every=1.0, now=watch)):
+        for _ in range(5):
+            spend(watch, forward=1.5)
+            end_step()
+    assert [event.payload["steps"] for event in events] == [1] * 5
+    assert all(event.payload["marks"][1] == ["forward", 0.0] for event in events)
+
+
+def test_later_on_less_is_told(watch, events):
+    with measuring(Laps(every=1.0, now=watch)):
+        for _ in range(60):
+            spend(watch, forward=1_000.0)
+            end_step()
+        before = len(events)
+        for _ in range(60):
+            spend(watch, forward=1.5)
+            end_step()
+    assert before == 60
+    assert len(events) - before < 45
+
+
+def test_what_others_have_measured_inside_is_not_measured_again(watch, events):
+    with measuring(Laps(every=0.0, now=watch)) as outer:
+        watch.now += 1.0
+        with measuring(Laps(every=0.0, now=watch)) as inner:
+            spend(watch, forward=5.0)
+            flush()
+        watch.now += 2.0
+        flush()
+    assert inner.seconds == {"other": 0.0, "forward": 5.0}
+    assert outer.seconds == {"other": 3.0}
 
 
 def test_a_step_with_a_checkpoint_is_told_at_once(watch, events):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl import timeline as module
 from sparkdl.cluster import LocalCluster
 from sparkdl.events import Event
 from sparkdl.logbook import Logbook
@@ -120,11 +120,23 @@ def test_spans_of_threads_have_rows_of_their_own() -> None:
     assert found == {"work": rows["stages"], "save checkpoint": rows["saver"], "read": rows["feeder"]}
 
 
-def test_a_long_run_is_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_STEPS", 100)
-    made = trace([step("a", 0, number, NOW + number) for number in range(1, 1_001)])["traceEvents"]
-    numbers_ = [each["args"]["step"] for each in made if each["ph"] == "X" and each["name"] == "forward"]
-    assert numbers_ == list(range(10, 1_001, 10))
+def test_what_is_odd_is_passed_over_and_what_json_has_not_is_text() -> None:
+    odd = [
+        Event("step", 0, 0, NOW, None, {"value": 1.0}, "a"),
+        Event("span", 0, 0, NOW, None, {"truncated": 1 << 21}, "a"),
+        Event("epoch", 0, 0, NOW, None, {"loss": float("nan")}, "a"),
+        Event("progress", 0, 0, NOW, None, {"loss": float("inf")}, "a"),
+    ]
+    made = trace([*odd, step("a", 0, 1, NOW + 1)])
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert [each["args"]["loss"] for each in made["traceEvents"] if each["name"] == "epoch"] == ["nan"]
+    assert [each["name"] for each in made["traceEvents"] if each["ph"] == "X"] == ["forward", "exchange"]
+
+
+def test_those_who_are_alone_have_no_exchange_in_common() -> None:
+    lone = [step(host, rank, 1, NOW + apart) for host, rank, apart in (("a", 0, 0.0), ("b", 1, 3600.0))]
+    lone = [replace(each, payload={**each.payload, "bytes": 0}) for each in lone]
+    assert Clocks.of(lone).corrected("b", NOW + 3600.0) == NOW + 3600.0
 
 
 def valid(made: dict[str, Any]) -> None:
@@ -152,10 +164,7 @@ def valid(made: dict[str, Any]) -> None:
 def test_the_trace_of_a_run_is_valid_and_has_every_member(tmp_path: Path) -> None:
     with LocalCluster(3) as cluster, Logbook(str(tmp_path / "events")) as logbook:
         cluster.gang(Training(OBJECTIVE, 12, epochs=5), numbers(), COLUMNS, listener=logbook)
-    from sparkdl.events import read_events
-
-    events = read_events(tmp_path / "events")
-    write_timeline(str(tmp_path), events)
+    write_timeline(str(tmp_path))
     made = json.loads((tmp_path / "timeline.json").read_text())
     valid(made)
     names = {each["pid"]: each["args"]["name"] for each in made["traceEvents"] if each["name"] == "process_name"}

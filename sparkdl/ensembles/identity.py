@@ -21,7 +21,7 @@ _OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting",
 # for the epochs, with the workers and within the budgets that are said once; so these are not free.
 _ELSEWHERE = (
     *("runDir", "parallelism", "slotWait", "elasticWait", "minWorkers", "maxRestarts", "checkpointEvery"),
-    *("hooks", "allowPlaintext"),
+    *("hooks", "allowPlaintext", "events", "logLevel"),
 )
 _UNHASHABLE = ("map", "variant")
 

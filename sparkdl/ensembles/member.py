@@ -73,19 +73,20 @@ class Plan:
         """The model of a fit that is over, with its report; the run's directory has history, report and timeline."""
         if self.watch is not None:
             model.report = self.watch.report(model.history, model.report)
+            self.watch.finish(model)
         return model
 
     def expect(self, count: int, restored: Sequence[int] = ()) -> None:
         """Tell that so many members are there to be trained, or restored."""
         if self.watch is not None:
-            self.watch.logbook.note("members", count=count)
+            self.watch.logbook.note("members", {"count": count})
             for index in restored:
-                self.watch.logbook.note("member", member=index, restored=True)
+                self.watch.logbook.note("member", {"member": index, "restored": True})
 
     def tell(self, index: int, seconds: float) -> None:
         """Tell that a member is trained."""
         if self.watch is not None:
-            self.watch.logbook.note("member", member=index, seconds=seconds)
+            self.watch.logbook.note("member", {"member": index, "seconds": seconds})
 
 
 @dataclass(frozen=True)

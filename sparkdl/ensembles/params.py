@@ -29,6 +29,7 @@ from sparkdl.ml.shown import plain
 from sparkdl.ml.watching import Watch, watching
 from sparkdl.run import Run
 from sparkdl.spark.columns import ROW_ID, named
+from sparkdl.uris import public
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
@@ -125,9 +126,8 @@ class EnsembleParams(CheckedParams):
             mark = rows_fingerprint(rows.frame) if watched or directory is not None else ""
             if directory is not None:
                 directory = self._own_directory(directory, mark)
-            watch = Watch(Run(directory), type(self).__name__, self._configuration())
             keeping = nullcontext() if directory is None else self._keeping(directory, mark)
-            with keeping as kept, watching(watch):
+            with keeping as kept, watching(self._watch(directory)) as watch:
                 watch.begin(dataset.sparkSession)
                 yield rows, Plan(kept, self.getParallelism(), watch)
             # What is persisted is computed anew where it was evicted, or lost with an executor.
@@ -152,10 +152,12 @@ class EnsembleParams(CheckedParams):
         values = {name: _named_by(value) for name, value in self._map.items()}
         return files.join(directory, map_hash(values, mark))
 
-    def _configuration(self) -> dict[str, Any]:
-        return {"class": type(self).__name__} | {
-            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
-        }
+    def _watch(self, directory: str | None) -> Watch:
+        told = {param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
+        told |= {"class": type(self).__name__, "runDir": None if directory is None else public(directory)}
+        bases = [leaf(base) for base in self.bases()]
+        events = all(base.getOrDefault("events") for base in bases if base.hasParam("events"))
+        return Watch(Run(directory), type(self).__name__, told, events=events)
 
     def _ids(self) -> str | None:
         """The column of ids; None where Spark numbers the rows."""

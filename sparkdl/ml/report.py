@@ -28,7 +28,7 @@ def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) 
         supervisor: knows of the attempts: how many failed (``restarts``), and the members of each (``workers``).
     """
     rows = [member.report["rows"] for member in members]
-    measured = [member.report["phases"] for member in members]
+    measured = [member.report.get("phases", {}) for member in members]
     steps = members[0].history[-1]["step"]
     samples = members[0].history[-1]["samples"]
     trained = max(member.report["train_seconds"] for member in members)

@@ -61,7 +61,7 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
             patience=estimator.getPatience(),
             classes=estimator.classes(),
             transforms=_transforms(estimator, fit, algorithm),
-            listener=lambda row: watch.logbook.note("round", **_row(row, algorithm, estimator.getMaxRounds())),
+            listener=lambda row: watch.logbook.note("round", _row(row, algorithm, estimator.getMaxRounds())),
         )
         watch.begin(fit.data.sparkSession)
         listener = watch.logbook if estimator.getEvents() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,14 +14,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.driver_hooks import DriverHooks, DriverRun
-from sparkdl.events import read_events
-from sparkdl.journal import shown
 from sparkdl.logbook import Logbook
 from sparkdl.logs import MemberLogs
 from sparkdl.progress import Progress
 from sparkdl.report import Report
 from sparkdl.run import Run
 from sparkdl.timeline import write_timeline
+from sparkdl.uris import public
 
 _PACKAGES = ("sparkdl-torch", "torch", "pyspark", "pyarrow", "numpy")
 
@@ -49,7 +49,7 @@ class Watch:
         hooks: Sequence[Any] = (),
         events: bool = True,
     ) -> None:
-        name = "" if run.directory is None else shown(run.directory).rstrip("/").rpartition("/")[2]
+        name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{kind} {name}".rstrip()
         self._run, self._configuration, self._progress = run, dict(configuration), Progress()
         told = DriverRun(self.title, run.directory, self._configuration)
@@ -68,21 +68,23 @@ class Watch:
     def begin(self, session: SparkSession) -> None:
         """Take down what is to be done, now that the run's directory is known to be its own."""
         self._run.save("config", self._configuration)
-        self.logbook.note("begin", environment=environment(session))
+        self.logbook.note("begin", {"environment": environment(session)})
 
     def close(self, error: BaseException | None) -> None:
         """The fit is over, or has failed."""
         told = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
         begun = self.logbook.received > 0  # a run that is refused leaves no trace
         if begun:
-            self.logbook.note("end", error=told)
+            self.logbook.note("end", {"error": told})
         self._progress.close()
         self.logbook.close()
-        if error is not None and begun and self._hooks is not None:
-            self._hooks.finish(error=told)
+        if error is not None and begun:
+            self._draw()
+            if self._hooks is not None:
+                self._hooks.finish(error=told)
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
-        """The report of a run that has closed; history, report and timeline are written to the run's directory.
+        """The report of a run that has closed; history and report are written to the run's directory.
 
         Args:
             history: a row per epoch, round or member.
@@ -92,17 +94,22 @@ class Watch:
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
         run.save("history", history)
         run.save("report", values)
-        if run.directory is not None and self.folder is not None:
-            try:
-                write_timeline(run.directory, read_events(self.folder))
-            except OSError as error:
-                warnings.warn(f"there is no timeline of the run: {error}", stacklevel=4)
         return Report(values, history=history, directory=run.directory)
 
     def finish(self, model: Any) -> None:
-        """The model is made: the last that trackers hear."""
+        """The model is made: the timeline is drawn, and trackers hear of it."""
+        self._draw()
         if self._hooks is not None:
             self._hooks.finish(model.history, report=model.report, model=model)
+
+    def _draw(self) -> None:
+        """Write the timeline; whatever is wrong with that, a run that is over does not fail for it."""
+        if self._run.directory is None or self.folder is None:
+            return
+        try:
+            write_timeline(self._run.directory)
+        except Exception as error:
+            warnings.warn(f"there is no timeline of the run: {type(error).__name__}: {error}", stacklevel=4)
 
 
 @contextmanager
@@ -116,11 +123,18 @@ def watching(watch: Watch) -> Iterator[Watch]:
     watch.close(None)
 
 
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # it came as a zip, as pyspark does with a Spark that was not pip-installed
+        return str(getattr(sys.modules.get(name), "__version__", "not known"))
+
+
 def environment(session: SparkSession) -> dict[str, Any]:
     """Versions, and where the driver and Spark are."""
     return {
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in _PACKAGES},
+        **{name: _version(name) for name in _PACKAGES},
         "spark": session.version,
         "master": session.conf.get("spark.master", ""),
         "application": session.conf.get("spark.app.id", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -40,6 +41,8 @@ from sparkdl.spark.resources import (
     setting,
     wait_for_slots,
 )
+
+logger = logging.getLogger(__name__)
 
 _GRACE = 20.0  # seconds that the members left over have to report after one has failed
 
@@ -138,8 +141,7 @@ class SparkCluster:
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
             watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
-            doing = f", {work.title()}" if hasattr(work, "title") else ""
-            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members{doing}"):
+            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members{_doing(work)}"):
                 return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     def map_reduce(
@@ -162,7 +164,14 @@ class SparkCluster:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
             jobs = spark_jobs(
-                self._spark, data, columns, parts=parts, size=self.size, reporting=reporting, title=self._title
+                self._spark,
+                data,
+                columns,
+                parts=parts,
+                size=self.size,
+                reporting=reporting,
+                title=self._title,
+                listener=listener,
             )
             with jobs as found:
                 yield found
@@ -215,6 +224,16 @@ class SparkCluster:
             raise explained from error
         finally:
             ear.close()
+
+
+def _doing(work: Work) -> str:
+    """What a work says of itself for the Spark UI; whatever goes wrong with that is not worth a gang."""
+    title = getattr(work, "title", None)
+    try:
+        return f", {title()}" if callable(title) else ""
+    except Exception:
+        logger.debug("a work has no title", exc_info=True)
+        return ""
 
 
 class _Ear:

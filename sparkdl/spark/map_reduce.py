@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -29,9 +29,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.events import Event
 from sparkdl.feed.column_file import Layout
 from sparkdl.feed.columns import Columns
-from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle
+from sparkdl.map_reduce import Mapped, RoundWork, Tensors, settle, tell
 from sparkdl.reporting import Reporting
 from sparkdl.shipping import ship
 from sparkdl.spark import round_tasks
@@ -68,6 +69,7 @@ def spark_jobs(
     size: int,
     reporting: Reporting,
     title: str,
+    listener: Callable[[Event], None] | None = None,
 ) -> Iterator[SparkJobs]:
     """See ``MapReducing.map_reduce``.
 
@@ -80,6 +82,7 @@ def spark_jobs(
         size: tasks that reduce, at least.
         reporting: where tasks tell of themselves.
         title: what the Spark UI calls the jobs.
+        listener: hears which tasks have lost events; None for nobody.
     """
     if not hasattr(data, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
@@ -114,6 +117,7 @@ class SparkJobs:
             tasks that run on other executors and may take long.
         reporting: where tasks tell of themselves; None for nowhere.
         title: what the Spark UI calls the jobs, with the round behind it.
+        listener: hears which tasks have lost events; None for nobody.
     """
 
     def __init__(
@@ -126,11 +130,12 @@ class SparkJobs:
         copies: int = 1,
         reporting: Reporting | None = None,
         title: str = "sparkdl",
+        listener: Callable[[Event], None] | None = None,
     ) -> None:
         self.parts: tuple[int, ...] = ()
         self._level = StorageLevel.DISK_ONLY_2 if copies == 2 else StorageLevel.DISK_ONLY
         self._spark, self._columns, self._size = spark, columns, size
-        self._reporting, self._title = reporting or Reporting(), title
+        self._reporting, self._title, self._listener = reporting or Reporting(), title, listener
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
         self._places: set[str] = set()
@@ -226,7 +231,9 @@ class SparkJobs:
         with described(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
             for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
                 self._places.add(where)
-                yield Mapped.unpacked(packed)
+                found = Mapped.unpacked(packed)
+                tell([found], self._listener)
+                yield found
 
     def _shipped(self, work: RoundWork) -> Sent:
         """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
@@ -248,6 +255,7 @@ class SparkJobs:
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
         self._places |= results.places
+        tell(results.found, self._listener)
         settle(results.found, number)
         self._large[type(work)] = results.large
         return None if results.large or results.absent else (results.reduced(work), results.notes)
@@ -267,6 +275,7 @@ class SparkJobs:
                 results.take(built.mapPartitions(round_tasks.results).collect())
                 pieces = pieces.union(built.mapPartitions(partial(round_tasks.pieces, ())))
             self._places |= results.places
+            tell(results.found, self._listener)
             settle(results.found, number)
             if results.absent:
                 return None

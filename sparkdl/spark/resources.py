@@ -140,13 +140,14 @@ def qualified(spark: SparkSession, path: str) -> str:
 @contextmanager
 def described(spark: SparkSession, what: str) -> Iterator[None]:
     """A block whose jobs the Spark UI calls so; those of this thread, and of threads that inherit its properties."""
-    context, name = spark.sparkContext, "spark.job.description"
-    before = context.getLocalProperty(name)
-    context.setLocalProperty(name, what)
+    context, name, before = spark.sparkContext, "spark.job.description", None
+    with suppress(Py4JError, AttributeError):  # of a context that was stopped, here and below
+        before = context.getLocalProperty(name)
+        context.setLocalProperty(name, what)
     try:
         yield
     finally:
-        with suppress(Py4JError):  # of a context that was stopped
+        with suppress(Py4JError, AttributeError):
             context.setLocalProperty(name, before)  # type: ignore[arg-type]
 
 
