@@ -171,6 +171,8 @@ class Course:
             self.sync.load_state_dict(own["sync"])
         if own["rank"] == self.world.rank:
             self._random = own["random"]
+        if self.world.rank == 0:
+            record("restored", clock=self.world.clock, history=self.history)
 
     def _check(self, own: dict[str, Any]) -> None:
         if own["format"] != _FORMAT:

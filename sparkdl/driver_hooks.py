@@ -9,7 +9,12 @@ too, whose tasks come and go. A hook with an attribute ``on_driver`` that is tru
     on_end(run)      the run is over: ``model`` is what came of it, or ``error`` says why there is none
 
 All but the last are called in a thread of their own, which training does not wait for, as events come in: best effort.
-Rows that no event has told of, on_epoch is called with before on_end. What a hook raises is a warning.
+A run that goes on from where it was left is first told of its earlier rows; rows that no event has told of, on_epoch is
+called with before on_end. What a hook raises is a warning.
+
+A hook may have a method ``prepare(run)`` as well. It is called in the thread that called ``fit``, before anything is
+launched, and what it raises refuses the fit. What it returns is called in the hook's place, if it returns anything: so
+a hook can serve several runs, also at a time, and keep what it has of one of them apart.
 """
 
 from __future__ import annotations
@@ -62,11 +67,14 @@ class DriverHooks:
     Args:
         hooks: the user's objects.
         run: what they are shown.
+
+    Raises:
+        InvalidInput: a hook has none of the methods, or cannot be used with this run.
     """
 
     def __init__(self, hooks: Sequence[Any], run: DriverRun) -> None:
-        check_hooks(hooks)
-        self._hooks, self._run = list(hooks), run
+        self._hooks, self._run = [_prepared(hook, run) for hook in hooks], run
+        check_hooks(self._hooks)
         self._warned: set[int] = set()
 
     def __call__(self, event: Event) -> None:
@@ -80,6 +88,9 @@ class DriverHooks:
             known = {name: told.get(name) for name in ("loss", "rows_per_second")}
             run.values = {name: value for name, value in known.items() if value is not None}
             self._call("on_step")
+        elif event.kind == "restored":
+            for row in told.get("history", ()):
+                self._row(row)
         elif event.kind in _ROWS:
             run.clock = dict(event.clock or {})
             self._row(told)
@@ -131,6 +142,12 @@ class DriverHooks:
                         RuntimeWarning,
                         stacklevel=2,
                     )
+
+
+def _prepared(hook: Any, run: DriverRun) -> Any:
+    prepare = getattr(hook, "prepare", None)
+    made = None if prepare is None else prepare(run)
+    return hook if made is None else made
 
 
 def apart(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
