@@ -75,6 +75,7 @@ class DriverHooks:
     def __init__(self, hooks: Sequence[Any], run: DriverRun) -> None:
         self._hooks, self._run = [_prepared(hook, run) for hook in hooks], run
         check_hooks(self._hooks)
+        self._names = [type(hook).__name__ for hook in hooks]
         self._warned: set[int] = set()
 
     def __call__(self, event: Event) -> None:
@@ -127,7 +128,7 @@ class DriverHooks:
 
     def _call(self, moment: str) -> None:
         assert moment in MOMENTS
-        for hook in self._hooks:
+        for name, hook in zip(self._names, self._hooks, strict=True):
             method = getattr(hook, moment, None)
             if method is None:
                 continue
@@ -137,8 +138,7 @@ class DriverHooks:
                 if id(hook) not in self._warned:
                     self._warned.add(id(hook))
                     warnings.warn(
-                        f"{type(hook).__name__}.{moment} failed: {type(error).__name__}: {error}. Its later failures "
-                        "are not told.",
+                        f"{name}.{moment} failed: {type(error).__name__}: {error}. Its later failures are not told.",
                         RuntimeWarning,
                         stacklevel=2,
                     )
