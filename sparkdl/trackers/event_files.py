@@ -85,16 +85,24 @@ class Curves:
             self._writer.close()
             self._writer = None
 
-    def _open(self, purge: int | None = None) -> Any:
+    def _open(self, void: int | None = None) -> Any:
         if self._writer is None:
             _wait_turn(self._folder)
-            self._writer = required(MODULE, EXTRA).SummaryWriter(self._folder, purge_step=purge, flush_secs=10)
+            # Each file says from which step on all is void, also where nothing is: one of TensorBoard's readers takes
+            # the first such word in a folder for the start of the run.
+            void = max(self.last + 1, 1) if void is None else void
+            self._writer = required(MODULE, EXTRA).SummaryWriter(self._folder, purge_step=void, flush_secs=10)
         return self._writer
 
     def _rewind(self, step: int) -> None:
         self.close()
         self._known = {each: scalars for each, scalars in self._known.items() if each < step}
-        self._open(purge=step)
+        self.last = max(self._known, default=-1)
+        self._open(step)
+        if not step:  # where the texts are
+            texts, self._texts = self._texts, {}
+            for tag, text in texts.items():
+                self.text(tag, text)
 
     def _read(self) -> None:
         accumulator = required("tensorboard.backend.event_processing.event_accumulator", EXTRA)
