@@ -121,6 +121,7 @@ def test_a_class_of_a_notebook_needs_no_code(store, tmp_path):
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(store, tmp_path):
     class Branching(nn.Module):
         def __init__(self) -> None:
@@ -138,6 +139,7 @@ def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(stor
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 def test_several_inputs_and_no_signature(store, tmp_path):
     bag = made(typed_nets.Bag, "regressor", None, columns=[Column("x", ragged="offsets")])
     _, logged = log(store, bag)
