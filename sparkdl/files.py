@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -105,14 +105,6 @@ def local_path(uri: str) -> str | None:
 def absolute(uri: str) -> str:
     """A local path as a process with another working directory would have to write it; a URI as it is."""
     return uri if urlsplit(uri).scheme else os.path.abspath(uri)
-
-
-def public(uri: str) -> str:
-    """A URI as anybody may see it, without user, password and options; a local path as it is."""
-    parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
-        return uri
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def join(uri: str, name: str) -> str:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sparkdl import __version__, files
+from sparkdl import __version__
 from sparkdl.driver_hooks import DriverRun
 from sparkdl.errors import InvalidInput
+from sparkdl.journal import shown
 from sparkdl.trackers.extras import required
 from sparkdl.trackers.logged_model import EXTRA
 from sparkdl.trackers.tracked_run import Place, TrackedRun
@@ -78,9 +79,9 @@ class MLflow:
         except InvalidInput:
             raise
         except Exception as error:  # of whichever store it is
-            told = f"{type(error).__name__}: {error}".replace(uri, files.public(uri))
+            told = f"{type(error).__name__}: {error}".replace(uri, shown(uri))
             raise InvalidInput(
-                f"MLflow cannot be used at {files.public(uri)}: {told} Expected the URI of a server or store that can "
+                f"MLflow cannot be used at {shown(uri)}: {told} Expected the URI of a server or store that can "
                 "be reached, as tracking_uri or by mlflow.set_tracking_uri."
             ) from error
         tags = {**place.tags, **self._tags(run)}
@@ -116,5 +117,5 @@ class MLflow:
     def _tags(self, run: DriverRun) -> dict[str, str]:
         own = {"sparkdl.version": __version__}
         if run.directory is not None:
-            own["sparkdl.runDir"] = files.public(run.directory)
+            own["sparkdl.runDir"] = shown(run.directory)
         return own | {name: str(value) for name, value in (self.tags or {}).items()}

@@ -25,7 +25,7 @@ from sparkdl.driver_hooks import DriverRun
 from sparkdl.errors import InvalidInput
 from sparkdl.trackers.event_files import EXTRA, MODULE, Curves, Mirror
 from sparkdl.trackers.extras import required
-from sparkdl.trackers.shown import Row, configuration, is_number
+from sparkdl.trackers.showing import Row, configuration, is_number
 
 _STEPS = "steps"
 _RUN = frozenset({"seconds", "rows_per_second", "step", "samples"})

@@ -18,7 +18,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.report import Report
 from sparkdl.trackers.extras import required
 from sparkdl.trackers.logged_model import EXTRA, log_model, register
-from sparkdl.trackers.shown import Row, configuration
+from sparkdl.trackers.showing import Row, configuration
 
 if TYPE_CHECKING:
     from sparkdl.trackers.mlflow import MLflow

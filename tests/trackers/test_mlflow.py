@@ -235,11 +235,12 @@ def test_more_than_a_hundred_parameters_and_metrics_are_written(store):
 
 def test_names_that_mlflow_refuses_are_written_with_underscores(store):
     run = Told(MLflow("digits", store))
-    run.rows({"epoch": 1, "top@5 (%)": 0.5, "nan": math.nan})
+    run.rows({"epoch": 1, "top@5 (%)": 0.5, "recall": [0.25, 0.5], "nan": math.nan})
     run.end()
     metrics = runs(store)[0].data.metrics
     assert metrics["top_5 ___"] == 0.5
     assert math.isnan(metrics["nan"])
+    assert (metrics["recall/0"], metrics["recall/1"]) == (0.25, 0.5)
 
 
 def test_secrets_of_uris_are_not_written(store, tmp_path):

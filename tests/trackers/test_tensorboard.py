@@ -86,6 +86,13 @@ def test_rounds_are_told_by_their_number_and_statuses_and_limits_left_out(tmp_pa
     assert set(read(tmp_path).Tags()["scalars"]) == {"train/primal", "run/seconds"}
 
 
+def test_metrics_of_several_numbers_are_several_curves(tmp_path):
+    tell(tmp_path, epoch(1, valid_recall=[0.25, 0.5], range={"min": 0.0, "max": 2.0}, valid_table=[[1, 2], [3, 4]]))
+    found = {"valid/recall/0": 0.25, "valid/recall/1": 0.5, "train/range/min": 0.0, "train/range/max": 2.0}
+    assert {tag: curve(tmp_path, tag) for tag in found} == {tag: [(1, value)] for tag, value in found.items()}
+    assert not [tag for tag in read(tmp_path).Tags()["scalars"] if "table" in tag]
+
+
 def test_what_a_gang_tells_on_its_way_is_a_curve_by_step(tmp_path):
     run = Told(TensorBoard(str(tmp_path)))
     run.step(1, None)

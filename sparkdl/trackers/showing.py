@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl import files
 from sparkdl.driver_hooks import DriverRun
+from sparkdl.journal import shown
 
 _NUMBERS = ("epoch", "round", "member")
 _LIMITS = frozenset({"rounds"})  # what a row says of the run, in each row the same
@@ -20,7 +19,8 @@ class Row:
 
     Attributes:
         number: of the epoch, the round or the member.
-        figures: its other numbers by name; what is no number, such as a status, is left out.
+        figures: its other numbers by name, of a dict or a list ``name/key``; what is no number, such as a status, is
+            left out.
     """
 
     number: int
@@ -30,8 +30,8 @@ class Row:
     def of(row: Mapping[str, Any]) -> Row:
         """The row of a history."""
         name = next(each for each in _NUMBERS if each in row)
-        figures = {key: float(value) for key, value in row.items() if key != name and is_number(value)}
-        return Row(int(row[name]), {key: value for key, value in figures.items() if key not in _LIMITS})
+        others = {key: value for key, value in row.items() if key != name and key not in _LIMITS}
+        return Row(int(row[name]), dict(_figures("", others)))
 
 
 def is_number(value: object) -> bool:
@@ -39,14 +39,19 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def finite(figures: Mapping[str, float]) -> dict[str, float]:
-    """The figures that are finite."""
-    return {name: value for name, value in figures.items() if math.isfinite(value)}
+def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if is_number(value):
+            yield before + name, float(value)
+        elif isinstance(value, Mapping):
+            yield from _figures(f"{before}{name}/", value)
+        elif isinstance(value, list):  # such as a metric of each class
+            yield from ((f"{before}{name}/{key}", float(each)) for key, each in enumerate(value) if is_number(each))
 
 
 def configuration(run: DriverRun) -> dict[str, Any]:
     """The Params of a run by name; URIs of directories as anybody may see them."""
     given = dict(run.configuration)
     if isinstance(given.get("runDir"), str):
-        given["runDir"] = files.public(given["runDir"])
+        given["runDir"] = shown(given["runDir"])
     return given
