@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
     from sparkdl.strategies.allreduce import AllReduce as AllReduce
     from sparkdl.supervisor import Supervisor as Supervisor
+    from sparkdl.trackers.mlflow import MLflow as MLflow
+    from sparkdl.trackers.tensorboard import TensorBoard as TensorBoard
     from sparkdl.train import Training as Training
 
 __version__ = "0.1.0"
@@ -59,6 +61,7 @@ _HOMES = {
     "L2": "sparkdl.rounds.prox",
     "LBFGS": "sparkdl.rounds.lbfgs",
     "LocalCluster": "sparkdl.cluster",
+    "MLflow": "sparkdl.trackers.mlflow",
     "Objective": "sparkdl.objective",
     "ParallelSGD": "sparkdl.rounds.averaging",
     "SparkCluster": "sparkdl.spark.cluster",
@@ -66,6 +69,7 @@ _HOMES = {
     "Stacking": "sparkdl.ensembles.stacking",
     "StackingModel": "sparkdl.ensembles.stacking",
     "Supervisor": "sparkdl.supervisor",
+    "TensorBoard": "sparkdl.trackers.tensorboard",
     "TorchClassifier": "sparkdl.ml.estimator",
     "TorchEstimator": "sparkdl.ml.estimator",
     "TorchModel": "sparkdl.ml.model",

@@ -175,6 +175,8 @@ class Course:
             self._random = own["random"]
         else:  # what another rank has spent is not this one's
             self.report["phases"] = {}
+        if self.world.rank == 0:
+            record("restored", clock=self.world.clock, history=self.history)
 
     def _check(self, own: dict[str, Any]) -> None:
         if own["format"] != _FORMAT:

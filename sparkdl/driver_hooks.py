@@ -9,7 +9,12 @@ too, whose tasks come and go. A hook with an attribute ``on_driver`` that is tru
     on_end(run)      the run is over: ``model`` is what came of it, or ``error`` says why there is none
 
 All but the last are called in a thread of their own, which training does not wait for, as events come in: best effort.
-Rows that no event has told of, on_epoch is called with before on_end. What a hook raises is a warning.
+A run that goes on from where it was left is first told of its earlier rows; rows that no event has told of, on_epoch is
+called with before on_end. What a hook raises is a warning.
+
+A hook may have a method ``prepare(run)`` as well. It is called in the thread that called ``fit``, before anything is
+launched, and what it raises refuses the fit. What it returns is called in the hook's place, if it returns anything: so
+a hook can serve several runs, also at a time, and keep what it has of one of them apart.
 """
 
 from __future__ import annotations
@@ -62,12 +67,20 @@ class DriverHooks:
     Args:
         hooks: the user's objects.
         run: what they are shown.
+
+    Raises:
+        InvalidInput: a hook has none of the methods, or cannot be used with this run.
     """
 
     def __init__(self, hooks: Sequence[Any], run: DriverRun) -> None:
-        check_hooks(hooks)
-        self._hooks, self._run = list(hooks), run
+        self._hooks, self._run = [_prepared(hook, run) for hook in hooks], run
+        check_hooks(self._hooks)
+        self._names = [type(hook).__name__ for hook in hooks]
         self._warned: set[int] = set()
+
+    def wants(self, event: Event) -> bool:
+        """Whether a hook is called for an event of this kind."""
+        return event.kind in ("begin", "restored", *_ROWS) or (event.kind == "progress" and event.rank == 0)
 
     def __call__(self, event: Event) -> None:
         """Call the hooks that an event is for."""
@@ -80,6 +93,9 @@ class DriverHooks:
             known = {name: told.get(name) for name in ("loss", "rows_per_second")}
             run.values = {name: value for name, value in known.items() if value is not None}
             self._call("on_step")
+        elif event.kind == "restored":
+            for row in told.get("history", ()):
+                self._row(row)
         elif event.kind in _ROWS:
             run.clock = dict(event.clock or {})
             self._row(told)
@@ -116,7 +132,7 @@ class DriverHooks:
 
     def _call(self, moment: str) -> None:
         assert moment in MOMENTS
-        for hook in self._hooks:
+        for name, hook in zip(self._names, self._hooks, strict=True):
             method = getattr(hook, moment, None)
             if method is None:
                 continue
@@ -126,11 +142,16 @@ class DriverHooks:
                 if id(hook) not in self._warned:
                     self._warned.add(id(hook))
                     warnings.warn(
-                        f"{type(hook).__name__}.{moment} failed: {type(error).__name__}: {error}. Its later failures "
-                        "are not told.",
+                        f"{name}.{moment} failed: {type(error).__name__}: {error}. Its later failures are not told.",
                         RuntimeWarning,
                         stacklevel=2,
                     )
+
+
+def _prepared(hook: Any, run: DriverRun) -> Any:
+    prepare = getattr(hook, "prepare", None)
+    made = None if prepare is None else prepare(run)
+    return hook if made is None else made
 
 
 def apart(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -4,8 +4,8 @@
         supervisor.gang(..., listener=logbook)
 
 Views are called in the thread that hears, so they must be quick: members wait for it, and their signs of life with
-them. The file is written, and ``slow`` views such as trackers are called, in threads of their own, from queues that
-drop what they cannot hold.
+them. The file is written in a thread of its own, from a queue that drops what it cannot hold; what is slow, such as
+trackers, has an ``Aside`` as well.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sparkdl.channel import Event, Listener
 from sparkdl.journal import DRIVER, Journal
 
-__all__ = ["Logbook"]
+__all__ = ["Aside", "Logbook"]
 
 CAPACITY = 100_000
 """Events that may wait to be written, or for a slow view."""
 CLOSING = 60.0
 """Seconds at most that the end of a run waits for a file system or a tracker that does not answer."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,7 @@ class Logbook:
     Args:
         folder: where events are kept, a path or URI; None keeps none.
         views: called with every event, one call at a time; what one raises is logged once.
-        slow: the same, in a thread of its own each.
-        capacity: events that may wait for the file, or for a slow view.
+        capacity: events that may wait for the file.
 
     Attributes:
         received: events that were heard here.
@@ -53,7 +54,6 @@ class Logbook:
         folder: str | None = None,
         views: Sequence[Callable[[Event], None]] = (),
         *,
-        slow: Sequence[Callable[[Event], None]] = (),
         capacity: int = CAPACITY,
     ) -> None:
         self.received = 0
@@ -61,7 +61,6 @@ class Logbook:
         self._lock = threading.RLock()
         self._views = [Listener(view) for view in views]
         self._file = None if folder is None else _File(folder, capacity)
-        self._asides = [Aside(Listener(view), f"sparkdl-view-{type(view).__name__}", capacity) for view in slow]
 
     def __enter__(self) -> Logbook:
         return self
@@ -92,8 +91,6 @@ class Logbook:
                 view(event)
         if self._file is not None:
             self._file.put(event)
-        for aside in self._asides:
-            aside.put(event)
 
     def note(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Record something of this process."""
@@ -101,29 +98,27 @@ class Logbook:
         self(Event(kind, -1, 0, now, None, dict(payload), os.uname().nodename, now))
 
     def close(self) -> None:
-        """Write what waits, and let the slow views come to their end; calling it again does nothing."""
-        for aside in self._asides:
-            aside.close()
+        """Write what waits; calling it again does nothing."""
         if self._file is not None:
             self._file.close()
 
 
-class Aside:
+class Aside(Generic[T]):
     """Calls a function in a thread of its own, with what comes; what it has no room for is dropped and counted.
 
     Args:
         call: must not raise.
         name: the thread's.
-        capacity: events that may wait.
+        capacity: how many may wait.
         end: called in the thread in the end; must not raise.
 
     Attributes:
-        lost: events that it was not called with.
+        lost: how many it was not called with.
     """
 
     def __init__(
         self,
-        call: Callable[[Event], None],
+        call: Callable[[T], None],
         name: str,
         capacity: int = CAPACITY,
         *,
@@ -131,32 +126,42 @@ class Aside:
     ) -> None:
         self.lost = 0
         self._call, self._capacity, self._end = call, capacity, end
-        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._closed = False
+        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._closed = self._given_up = self._busy = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, event: Event) -> None:
-        """Call it with this event, some time."""
+    @property
+    def busy(self) -> bool:
+        """Whether something waits, or is being done."""
+        return self._busy or not self._queue.empty()
+
+    def put(self, item: T) -> None:
+        """Call it with this, some time."""
         if self._closed or self._queue.qsize() >= self._capacity:
             self.lost += 1
             return
-        self._queue.put(event)
+        self._queue.put(item)
 
     def close(self) -> None:
-        """Return when it was called with all that waits, or after ``CLOSING`` seconds."""
+        """Return when it was called with all that waits, or after ``CLOSING`` seconds; then nothing follows."""
         if self._closed:
             return
         self._closed = True
         self._queue.put(None)
         self._thread.join(CLOSING)
         if self._thread.is_alive():
-            self.lost += self._queue.qsize()
-            logger.warning("%s does not end; %d events still wait for it", self._thread.name, self._queue.qsize())
+            self._given_up = True
+            left = max(0, self._queue.qsize() - 1)  # without the mark of the end
+            self.lost += left
+            logger.warning("%s does not end; %d still wait for it, and are left out", self._thread.name, left)
 
     def _run(self) -> None:
-        while (event := self._queue.get()) is not None:
-            self._call(event)
+        while (item := self._queue.get()) is not None:
+            self._busy = True
+            if not self._given_up:
+                self._call(item)
+            self._busy = False
         if self._end is not None:
             self._end()
 
@@ -168,7 +173,7 @@ class _File:
         # The time first, so that names are in the order of the fits; and nobody else has the same.
         self._journal = Journal(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
         self._refused = 0
-        self._aside = Aside(self._write, "sparkdl-logbook", capacity, end=self._journal.close)
+        self._aside: Aside[Event] = Aside(self._write, "sparkdl-logbook", capacity, end=self._journal.close)
 
     @property
     def lost(self) -> int:

@@ -4,6 +4,7 @@ runDir/config.json      what the run was asked to do, resolved
 runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          what happened on the members and on the driver, as JSON lines
+runDir/tb/              TensorBoard's event files, with that hook
 runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``
 """
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkdl.cluster import InlineCluster
 from sparkdl.driver_hooks import DriverHooks, DriverRun, apart
 from sparkdl.errors import InvalidInput
 from sparkdl.events import Event
+from tests.test_resume import STEPS, Folder, data, run, sgd, untimed
 
 
 class Diary:
@@ -71,6 +75,22 @@ def test_a_row_that_no_event_told_of_comes_before_the_end() -> None:
     assert lines[-1] == ("end", None, None, 3)
 
 
+def test_a_run_that_goes_on_tells_of_its_earlier_rows_first() -> None:
+    rows = [{"epoch": number, "loss": 1 / number} for number in (1, 2, 3)]
+    again = event("restored", step=10, history=rows[:2])  # a second time by the next attempt
+    lines = called(again, event("epoch", step=15, **rows[2]), again, event("restored", truncated=9), history=rows)
+    assert lines == [*(("epoch", row) for row in rows), ("end", None, None, 3)]
+
+
+def test_a_gang_that_goes_on_tells_of_its_earlier_rows(tmp_path: Path) -> None:
+    keeper, diary = Folder(str(tmp_path)), Diary()
+    (trained,) = run(InlineCluster(), "SGD", keeper)
+    training, columns = sgd()
+    again = replace(training, keeper=replace(keeper, start=STEPS))
+    InlineCluster().gang(again, data(), columns, listener=DriverHooks([diary], DriverRun("run")))
+    assert repr(untimed([line[1] for line in diary.lines if line[0] == "epoch"])) == repr(untimed(trained.history))
+
+
 def test_an_epoch_that_is_run_again_is_told_once() -> None:
     row = {"epoch": 1, "loss": 0.5}
     lines = called(event("epoch", step=5, **row), event("epoch", step=5, **row), history=[row])
@@ -92,6 +112,48 @@ def test_a_hook_that_fails_is_a_warning_and_the_others_are_called() -> None:
         hooks(event("epoch", step=1, epoch=1))
     hooks(event("epoch", step=2, epoch=2))  # of which no other warning comes
     assert len(diary.lines) == 2
+
+
+def test_a_hook_that_is_prepared_is_called_by_what_it_gave_for_the_run() -> None:
+    class Prepared:
+        def __init__(self) -> None:
+            self.made: dict[str, Diary] = {}
+
+        def prepare(self, run: DriverRun) -> Diary:
+            return self.made.setdefault(run.name, Diary())
+
+    hook = Prepared()
+    for name in ("one", "two"):
+        DriverHooks([hook], DriverRun(name)).finish(error=name)
+    assert {name: diary.lines for name, diary in hook.made.items()} == {
+        name: [("end", None, name, 0)] for name in ("one", "two")
+    }
+
+
+def test_a_hook_that_is_only_asked_is_called_itself() -> None:
+    class Asked(Diary):
+        def prepare(self, run: DriverRun) -> None:
+            if run.directory is None:
+                raise InvalidInput("there is no runDir")
+
+    with pytest.raises(InvalidInput, match="there is no runDir"):
+        DriverHooks([Asked()], DriverRun("run"))
+    hook = Asked()
+    DriverHooks([hook], DriverRun("run", "/runs/one")).finish()
+    assert [line[0] for line in hook.lines] == ["end"]
+
+
+def test_what_a_prepared_hook_raises_is_told_by_the_name_of_the_hook() -> None:
+    class Fails:
+        def on_end(self, run: DriverRun) -> None:
+            raise ConnectionError("no server")
+
+    class Mine:
+        def prepare(self, run: DriverRun) -> Fails:
+            return Fails()
+
+    with pytest.warns(RuntimeWarning, match=r"Mine\.on_end failed: ConnectionError: no server"):
+        DriverHooks([Mine()], DriverRun("run")).finish()
 
 
 def test_an_object_without_a_moment_is_refused() -> None:

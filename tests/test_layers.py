@@ -22,7 +22,7 @@ LAYERS = tuple(
     tuple(names.split())
     for names in (
         "jobs examples benchmarks",
-        "sparkdl.ml sparkdl.ensembles",
+        "sparkdl.ml sparkdl.ensembles sparkdl.trackers",
         "sparkdl.spark",
         """
         sparkdl.supervisor sparkdl.elastic sparkdl.keeper sparkdl.train sparkdl.course sparkdl.rows
@@ -64,7 +64,7 @@ CONFINED = {
 }
 
 # What `import sparkdl` must not load: each costs a second or more, or needs a JVM.
-HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "torch", "torchmetrics"}
+HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow", "torch", "torchmetrics"}
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60

@@ -42,26 +42,30 @@ def test_a_view_that_fails_costs_neither_the_others_nor_the_file(tmp_path: Path,
         raise LookupError("no screen")
 
     shown: list[Event] = []
-    with Logbook(str(tmp_path), [fail, shown.append], slow=[fail]) as logbook:
+    with Logbook(str(tmp_path), [fail, shown.append]) as logbook:
         logbook(event(1))
         logbook(event(2))
     assert shown == read_events(tmp_path) == [event(1), event(2)]
-    assert caplog.text.count("LookupError: no screen") == 2  # once for each view
+    assert caplog.text.count("LookupError: no screen") == 1
 
 
-def test_a_slow_view_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_beside_is_not_waited_for_until_the_end() -> None:
     go, seen = threading.Event(), []
 
-    def slow(each: Event) -> None:
+    def slow(number: int) -> None:
         assert go.wait(30)
-        seen.append(each)
+        seen.append(number)
 
-    with Logbook(str(tmp_path), slow=[slow]) as logbook:
-        for number in range(100):
-            logbook(event(number))
-        assert not seen
-        go.set()
-    assert seen == [event(number) for number in range(100)]
+    aside = module.Aside(slow, "slow")
+    assert not aside.busy
+    for number in range(100):
+        aside.put(number)
+    assert aside.busy
+    assert not seen
+    go.set()
+    aside.close()
+    assert seen == list(range(100))
+    assert not aside.busy
 
 
 def test_what_a_queue_has_no_room_for_is_counted(tmp_path: Path) -> None:
@@ -83,14 +87,25 @@ def test_what_a_queue_has_no_room_for_is_counted(tmp_path: Path) -> None:
     assert aside.lost == 7
 
 
-def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_the_end_does_not_wait_for_ever_and_nothing_follows_it(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(module, "CLOSING", 0.1)
-    go = threading.Event()
-    with Logbook(slow=[lambda _: go.wait(30)]) as logbook:
-        for number in range(5):
-            logbook(event(number))
-    assert "does not end; 5 events still wait for it" in caplog.text
+    go, begun, seen = threading.Event(), threading.Event(), []
+
+    def slow(number: int) -> None:
+        seen.append(number)
+        begun.set()
+        go.wait(30)
+
+    aside = module.Aside(slow, "slow")
+    for number in range(5):
+        aside.put(number)
+    assert begun.wait(30)
+    aside.close()
+    assert "slow does not end; 4 still wait for it, and are left out" in caplog.text
+    assert aside.lost == 4
     go.set()
+    aside._thread.join(30)
+    assert seen == [0]
 
 
 def test_events_that_members_have_lost_are_counted_once() -> None:

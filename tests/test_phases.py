@@ -70,7 +70,7 @@ def test_an_event_tells_of_the_steps_since_the_one_before(watch, events):
         for _ in range(10):
             spend(watch, forward=0.3)
             end_step(rows=2, sent=5)
-        end_step(steps=0)
+        flush()
     assert [event.payload["steps"] for event in events] == [1, 4, 4, 1]
     assert sum(event.payload["rows"] for event in events) == 20
     assert sum(event.payload["bytes"] for event in events) == 50

@@ -13,9 +13,10 @@ from torch import nn
 from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.feed import Columns
+from sparkdl.ml.exporting import as_program
 from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import OutputParams, described
-from sparkdl.ml.saving import ModelReader, ModelWriter, as_program
+from sparkdl.ml.saving import ModelReader, ModelWriter
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment
 from sparkdl.ml.udf import with_outputs

@@ -62,6 +62,7 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
             classes=estimator.classes(),
             transforms=_transforms(estimator, fit, algorithm),
             listener=lambda row: watch.logbook.note("round", _row(row, algorithm, estimator.getMaxRounds())),
+            restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
         listener = watch.logbook if estimator.getEvents() else None

@@ -8,7 +8,6 @@ import warnings
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import cloudpickle
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.pipeline import PipelineSharedReadWrite
@@ -18,13 +17,18 @@ from sparkdl import factory as factories
 from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.ml import objects
-from sparkdl.program import Program, examples, export
+from sparkdl.ml.exporting import as_program
+from sparkdl.ml.pickles import as_pickle, unpickled
+from sparkdl.program import Program
 from sparkdl.spark.resources import qualified
 from sparkdl.weights import pack, read_state
 
 if TYPE_CHECKING:
     from sparkdl.ml.estimator import GangEstimator
     from sparkdl.ml.model import TorchModel
+
+METADATA = "metadata/part-00000"
+"""The file that is written without Spark in the place of those that Spark writes."""
 
 _FORMAT = 2
 _WEIGHTS = "weights.safetensors"
@@ -35,22 +39,6 @@ _TRUST = "spark.sparkdl.trust"
 
 Loaded = TypeVar("Loaded", bound=MLReadable[Any])
 Self = TypeVar("Self", bound="Reader[Any]")
-
-
-def as_program(model: TorchModel) -> bytes:
-    """The model as the archive of a torch.export program.
-
-    Raises:
-        InvalidInput: it cannot be exported.
-    """
-    if isinstance(model._factory, Program) and not model._weights:
-        return model._factory.archive
-    if model._signature is None:
-        raise InvalidInput(
-            "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
-            "was trained, or TorchModel(signature=...)."
-        )
-    return export(model.module(), examples(model._signature))
 
 
 class Writer(MLWriter):
@@ -91,18 +79,22 @@ class Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:
         """Write it, the metadata last: a path with metadata is whole."""
-        written, said = self.contents()
-        plain, named, pickled = _sorted_params(self._instance, self.apart())
-        if pickled:
-            written[_OBJECTS] = _pickled(pickled, ", ".join(pickled))
+        written, plain, said = self.packed()
         root = qualified(self.sparkSession, path)
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
         for name, part in self.parts().items():
             _writer_of(part, name).session(self.sparkSession).save(f"{root}/{name}")
+        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=said)
+
+    def packed(self) -> tuple[dict[str, bytes], Params, dict[str, Any]]:
+        """The files beside the metadata, the Params that go into it, and what it says beside them."""
+        written, said = self.contents()
+        plain, named, pickled = _sorted_params(self._instance, self.apart())
+        if pickled:
+            written[_OBJECTS] = as_pickle(pickled, ", ".join(pickled))
         said = {"format": _FORMAT, **said, "objects": named, "pickled": sorted(pickled)}
-        extra = {"sparkdl": json.loads(json.dumps(said))}
-        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=extra)
+        return written, plain, {"sparkdl": json.loads(json.dumps(said))}
 
 
 class Reader(MLReader[Loaded]):
@@ -110,11 +102,16 @@ class Reader(MLReader[Loaded]):
 
     def __init__(self, kind: type[Any]) -> None:
         super().__init__()
-        self._kind, self._trust = kind, False
+        self._kind, self._trust, self._local = kind, False, False
 
     def trust(self: Self, value: bool = True) -> Self:
         """Load even what is pickled: unpickling runs code that is in it. The session's conf can say so as well."""
         self._trust = value
+        return self
+
+    def local(self: Self) -> Self:
+        """Read a folder of this host, without Spark; only what has no parts can be read so."""
+        self._local = True
         return self
 
     @abstractmethod
@@ -197,14 +194,16 @@ class Reader(MLReader[Loaded]):
     def file(self, path: str, name: str) -> bytes:
         """The bytes of a file beside the metadata."""
         try:
-            return files.read(f"{qualified(self.sparkSession, path)}/{name}")
+            return files.read(f"{path if self._local else qualified(self.sparkSession, path)}/{name}")
         except OSError as error:
             raise InvalidInput(f"{path} is damaged: {name} cannot be read: {error}") from error
 
     @property
     def trusted(self) -> bool:
         """Whether what is pickled may be loaded."""
-        return self._trust or self.sparkSession.conf.get(_TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
+        if self._trust or self._local:
+            return self._trust
+        return self.sparkSession.conf.get(_TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
 
     def refuse_pickled(self, path: str, names: list[str]) -> None:
         """Refuse what is pickled, unless it is trusted."""
@@ -213,7 +212,11 @@ class Reader(MLReader[Loaded]):
 
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
-            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+            metadata: dict[str, Any] = (
+                json.loads(files.read(f"{path}/{METADATA}"))
+                if self._local
+                else DefaultParamsReader.loadMetadata(path, self.sparkSession)
+            )
             found, saved = metadata.get("sparkdl"), metadata["class"]
         except Exception as error:  # Spark's own, for a path that is not there, and what damaged JSON gives
             reason = str(error).strip().partition("\n")[0]
@@ -263,7 +266,7 @@ class ModelWriter(Writer):
         except InvalidInput as error:
             reason = error.message
         written = {
-            _PICKLE: _pickled(model._factory, "the model"),
+            _PICKLE: as_pickle(model._factory, "the model"),
             _WEIGHTS: model._weights or pack(model.module()),
         }
         warnings.warn(
@@ -344,14 +347,6 @@ class EstimatorReader(Reader["GangEstimator"]):
         return made
 
 
-def unpickled(data: bytes, where: str) -> Any:
-    """What was pickled; only for what is trusted."""
-    try:
-        return cloudpickle.loads(data)
-    except Exception as error:  # unpickling runs code, which raises anything
-        raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
-
-
 def _writer_of(part: Any, name: str) -> MLWriter:
     if not isinstance(part, MLWritable):
         raise InvalidInput(
@@ -368,14 +363,6 @@ def _class(name: str) -> Any:
     if not isinstance(found, type) or not issubclass(found, Params):
         raise TypeError(f"{name} is {found!r}; expected a class with Params")
     return found
-
-
-def _pickled(value: object, what: str) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # pickling runs the objects' own code, which raises anything
-        raise InvalidInput(f"{what} cannot be saved, not even pickled: {type(error).__name__}: {error}") from error
-    return data
 
 
 def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str, Any], dict[str, Any]]:

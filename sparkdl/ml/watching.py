@@ -6,15 +6,18 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkdl.driver_hooks import DriverHooks, DriverRun
-from sparkdl.logbook import Logbook
+from sparkdl.errors import InvalidInput
+from sparkdl.events import Event
+from sparkdl.logbook import Aside, Logbook
 from sparkdl.logs import MemberLogs
 from sparkdl.progress import Progress
 from sparkdl.report import Report
@@ -22,6 +25,7 @@ from sparkdl.run import Run
 from sparkdl.timeline import write_timeline
 from sparkdl.uris import public
 
+_WORK = ("step", "epoch", "round", "member")
 _PACKAGES = ("sparkdl-torch", "torch", "pyspark", "pyarrow", "numpy")
 
 
@@ -54,11 +58,10 @@ class Watch:
         self._run, self._configuration, self._progress = run, dict(configuration), Progress()
         told = DriverRun(self.title, run.directory, self._configuration)
         self._hooks = DriverHooks(hooks, told) if hooks else None
-        self.logbook = Logbook(
-            run.events if events else None,
-            [self._progress, MemberLogs()],
-            slow=[] if self._hooks is None else [self._hooks],
-        )
+        # A tracker may be slow: what it is called for waits in a queue of its own, and nobody waits for that.
+        self._beside: Aside[Callable[[], None]] | None = Aside(_call, "sparkdl-hooks") if hooks else None
+        self.logbook = Logbook(run.events if events else None, [self._progress, MemberLogs(), self._hear])
+        self._worked = False  # whether anything was heard of a member's or a round's work
 
     @property
     def folder(self) -> str | None:
@@ -75,13 +78,14 @@ class Watch:
         told = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
         begun = self.logbook.received > 0  # a run that is refused leaves no trace
         if begun:
-            self.logbook.note("end", {"error": told})
+            # Of a fit that was refused the run in this directory knows nothing, whose pages go on to be of itself.
+            refused = isinstance(error, InvalidInput) and not self._worked
+            self.logbook.note("end", {"error": told, "refused": refused})
         self._progress.close()
         self.logbook.close()
         if error is not None and begun:
             self._draw()
-            if self._hooks is not None:
-                self._hooks.finish(error=told)
+            self._end(error=told)
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """The report of a run that has closed; history and report are written to the run's directory.
@@ -99,8 +103,21 @@ class Watch:
     def finish(self, model: Any) -> None:
         """The model is made: the timeline is drawn, and trackers hear of it."""
         self._draw()
-        if self._hooks is not None:
-            self._hooks.finish(model.history, report=model.report, model=model)
+        self._end(history=model.history, report=model.report, model=model)
+
+    def _hear(self, event: Event) -> None:
+        self._worked = self._worked or event.kind in _WORK
+        if self._hooks is None or self._beside is None or not self._hooks.wants(event):
+            return
+        if event.kind == "progress" and self._beside.busy:
+            return  # a hook that is slow is called with the latest values, and not with all that there were
+        self._beside.put(partial(self._hooks, event))
+
+    def _end(self, **told: Any) -> None:
+        """The last that hooks hear; one that does not return is left behind."""
+        if self._hooks is not None and self._beside is not None:
+            self._beside.put(partial(self._hooks.finish, **told))
+            self._beside.close()
 
     def _draw(self) -> None:
         """Write the timeline; whatever is wrong with that, a run that is over does not fail for it."""
@@ -110,6 +127,10 @@ class Watch:
             write_timeline(self._run.directory)
         except Exception as error:
             warnings.warn(f"there is no timeline of the run: {type(error).__name__}: {error}", stacklevel=4)
+
+
+def _call(what: Callable[[], None]) -> None:
+    what()
 
 
 @contextmanager

@@ -95,6 +95,7 @@ class Rounds:
         classes: what labels are checked for; None where they are no class indices.
         transforms: what batches go through before they reach the model; None for nothing.
         listener: called with the history's row after every round.
+        restored: called with the rows of the rounds that it goes on from, if it does.
         seen: what there is to train on, once it has begun.
         best: the best round by patience; None without.
         sent: bytes that the parts have sent to be reduced.
@@ -111,6 +112,7 @@ class Rounds:
     classes: Classes | None = None
     transforms: Transforms | None = None
     listener: Callable[[dict[str, Any]], None] | None = None
+    restored: Callable[[list[dict[str, Any]]], None] | None = None
     seen: Seen | None = field(default=None, init=False)
     best: int | None = field(default=None, init=False)
     sent: int = field(default=0, init=False)
@@ -223,6 +225,8 @@ class Rounds:
                 "data and parts; where a query gives other rows each time it runs, write its result to a table, or "
                 "give idCol."
             )
+        if self.restored is not None:
+            self.restored(saved["history"])
         return saved
 
     def _save(self, saved: dict[str, Any], attempt: int) -> None:

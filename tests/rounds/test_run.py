@@ -204,6 +204,16 @@ def test_other_rows_are_refused(tmp_path, change):
         run(ParallelSGD(rounds=2), checkpoints=checkpoints, **change)
 
 
+def test_rounds_that_go_on_tell_of_the_earlier_ones_first(tmp_path):
+    checkpoints, heard = Checkpoints(str(tmp_path), run="a run"), []
+    telling = {"listener": heard.append, "restored": heard.append}
+    run(ParallelSGD(rounds=2), checkpoints=checkpoints, **telling)
+    assert [row["round"] for row in heard] == [1, 2]
+    first = list(heard)
+    _, _, history = run(ParallelSGD(rounds=3), checkpoints=checkpoints, **telling)
+    assert heard[2:] == [first, history[2]]
+
+
 def test_who_is_asked_to_stop_saves_and_stops(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), run="a run")
     try:
