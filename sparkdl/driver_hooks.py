@@ -1,7 +1,7 @@
 """Hooks that are called on the driver: trackers, above all.
 
-The driver has the credentials, the network and the files that a tracker needs, and it is there in rounds and ensembles
-too, whose tasks come and go. A hook with an attribute ``on_driver`` that is true is called there, and never travels:
+The driver has the credentials, the network and the files that a tracker needs, and it is there in rounds too, whose
+tasks come and go. A hook with an attribute ``on_driver`` that is true is called there, and never travels:
 
     on_start(run)    the run begins
     on_step(run)     a gang is on its way; a few times a second at most, with the latest ``values``

@@ -12,14 +12,17 @@ others spend in it beyond that they wait for the slowest.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl import files
 from sparkdl.errors import InvalidInput
+from sparkdl.events import Event
 from sparkdl.phases import PHASES
+from sparkdl.thinning import sound
 
-__all__ = ["Report", "spending", "verdict"]
+__all__ = ["Report", "Spent", "spending", "verdict"]
 
 SKEWED = 1.2
 """Times the median of busy seconds, from which on a rank is said to be slow."""
@@ -37,12 +40,13 @@ _TOLD = {
 }
 
 
-def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = ()) -> dict[str, Any]:
+def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> dict[str, Any]:
     """What members spent their time on.
 
     Args:
-        phases: seconds by phase, of every rank.
+        phases: seconds by phase, of every rank; empty of one of which nothing is known.
         hosts: of every rank, where they are known.
+        unit: what ranks are the numbers of, as parts of rounds.
 
     Returns:
         ``phases``, the mean over ranks; ``phases_by_rank``; ``skew_by_rank``; ``slowest_rank``, None where there is
@@ -51,32 +55,36 @@ def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = ()) -
     names = [name for name in PHASES if any(name in each for each in phases)]
     by_rank = [{name: round(each.get(name, 0.0), 6) for name in names} for each in phases]
     busy = [_busy(each) for each in by_rank]
-    median = statistics.median(busy) if busy else 0.0
+    median = _median(busy)
     return {
         "phases": {name: round(statistics.fmean(each[name] for each in by_rank), 6) for name in names},
         "phases_by_rank": by_rank,
         "skew_by_rank": [round(each / median, 3) if median else 1.0 for each in busy],
         "slowest_rank": busy.index(max(busy)) if len(busy) > 1 and median else None,
-        "verdict": verdict(by_rank, hosts),
+        "verdict": verdict(by_rank, hosts, unit=unit),
     }
 
 
-def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = ()) -> str:
+def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> str:
     """What a run is bound by, in a sentence or a few; empty where nothing was measured.
 
     Args:
         phases: see ``spending``.
         hosts: see ``spending``.
+        unit: see ``spending``.
     """
     totals = [sum(each.values()) for each in phases]
-    if not phases or not min(totals):
+    if not any(totals):
         return ""
     busy = [_busy(each) for each in phases]
     slowest = busy.index(max(busy))
     shares = {name: seconds / totals[slowest] for name, seconds in phases[slowest].items()}
     told = [_bound(shares, len(phases))]
-    if len(phases) > 1 and busy[slowest] >= SKEWED * statistics.median(busy):
-        told.append(_slow(phases, busy, slowest, hosts))
+    if len(phases) > 1 and busy[slowest] >= SKEWED * _median(busy):
+        where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
+        told.append(
+            f"{unit} {slowest}{where} is the slowest, {_slow([each for each in phases if each], phases[slowest])}"
+        )
     told += [
         f"{shares[name]:.0%} goes into {what}."
         for name, what in _TOLD.items()
@@ -105,24 +113,44 @@ def _bound(shares: Mapping[str, float], ranks: int) -> str:
     return f"Compute-bound: {computing:.0%} of the time goes into the model, {feed:.0%} into waiting for batches{rest}."
 
 
-def _slow(phases: Sequence[Mapping[str, float]], busy: Sequence[float], slowest: int, hosts: Sequence[str]) -> str:
+def _slow(phases: Sequence[Mapping[str, float]], slowest: Mapping[str, float]) -> str:
     beyond = {
-        name: seconds - statistics.median(each.get(name, 0.0) for each in phases)
-        for name, seconds in phases[slowest].items()
+        name: seconds - _median([each.get(name, 0.0) for each in phases])
+        for name, seconds in slowest.items()
         if name != "exchange"
     }
-    where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
-    times = busy[slowest] / max(statistics.median(busy), 1e-9)
-    own = phases[slowest].get("exchange", 0.0)
+    times = _busy(slowest) / max(_median([_busy(each) for each in phases]), 1e-9)
+    said = f"{times:.1f} times as busy as the median, most of it in {max(beyond, key=beyond.__getitem__)}"
+    own = slowest.get("exchange", 0.0)
     waited = max((each.get("exchange", 0.0) - own) / max(sum(each.values()), 1e-9) for each in phases)
-    return (
-        f"Rank {slowest}{where} is the slowest, {times:.1f} times as busy as the median, most of it in "
-        f"{max(beyond, key=beyond.__getitem__)}; others wait up to {waited:.0%} of their time."
-    )
+    return said + (f"; others wait up to {waited:.0%} of their time." if waited > 0 else ".")
+
+
+def _median(values: Sequence[float]) -> float:
+    """Of what is known; 0 of nothing."""
+    known = [value for value in values if value]
+    return statistics.median(known) if known else 0.0
 
 
 def _busy(phases: Mapping[str, float]) -> float:
     return sum(seconds for name, seconds in phases.items() if name != "exchange")
+
+
+class Spent:
+    """A listener that adds up what tasks tell of their steps, which bring back no sums of their own."""
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, Counter[str]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, if it is of steps."""
+        if event.kind == "step" and sound(event):
+            self._by_rank.setdefault(event.rank, Counter()).update(event.payload["seconds"])
+
+    def phases(self) -> list[dict[str, float]]:
+        """Seconds by phase, of every rank; empty of one that has told nothing."""
+        count = max(self._by_rank, default=-1) + 1
+        return [dict(self._by_rank.get(rank, {})) for rank in range(count)]
 
 
 class Report(dict[str, Any]):

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.ml import Model
 
+from sparkdl.driver_hooks import apart
 from sparkdl.ensembles.failing import with_others
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
@@ -200,6 +201,14 @@ def _collate(estimator: GangEstimator) -> Transforms | None:
 
 
 def _warn_of_unused(estimator: GangEstimator) -> None:
+    here = apart(estimator.getHooks())[1]
+    if here:
+        names = ", ".join(type(hook).__name__ for hook in here)
+        warnings.warn(
+            f"hooks has {names}, which are called on the driver, where members that train in tasks have no fit of "
+            "their own: they are ignored.",
+            stacklevel=6,
+        )
     for name in _UNUSED:
         if (
             estimator.isSet(name)

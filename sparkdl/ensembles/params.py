@@ -29,7 +29,6 @@ from sparkdl.ml.shown import plain
 from sparkdl.ml.watching import Watch, watching
 from sparkdl.run import Run
 from sparkdl.spark.columns import ROW_ID, named
-from sparkdl.uris import public
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
@@ -154,10 +153,10 @@ class EnsembleParams(CheckedParams):
 
     def _watch(self, directory: str | None) -> Watch:
         told = {param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
-        told |= {"class": type(self).__name__, "runDir": None if directory is None else public(directory)}
+        told |= {"class": type(self).__name__}
         bases = [leaf(base) for base in self.bases()]
         events = all(base.getOrDefault("events") for base in bases if base.hasParam("events"))
-        return Watch(Run(directory), type(self).__name__, told, events=events)
+        return Watch(Run(directory), type(self).__name__, told, events=events, unit="Member")
 
     def _ids(self) -> str | None:
         """The column of ids; None where Spark numbers the rows."""

@@ -185,7 +185,8 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         run = Run(self.run_directory(dataset, columns))
         fit = Fit(dataset, columns, self.objective(), run, self._configuration())
         hooks, measured = apart(self.getHooks())[1], self.getEvents()
-        watch = Watch(run, type(self).__name__, fit.configuration, hooks=hooks, events=measured)
+        unit = "Part" if is_algorithm(self.getStrategy()) else "Rank"
+        watch = Watch(run, type(self).__name__, fit.configuration, hooks=hooks, events=measured, unit=unit)
         with watching(watch):
             fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})

@@ -20,7 +20,7 @@ from sparkdl.events import Event
 from sparkdl.logbook import Aside, Logbook
 from sparkdl.logs import MemberLogs
 from sparkdl.progress import Progress
-from sparkdl.report import Report
+from sparkdl.report import Report, Spent, spending
 from sparkdl.run import Run
 from sparkdl.timeline import write_timeline
 from sparkdl.uris import public
@@ -38,6 +38,7 @@ class Watch:
         configuration: its Params, as JSON values by name.
         hooks: those that are called on the driver.
         events: whether they are kept.
+        unit: what the ranks of events are the numbers of: members of a gang, parts of rounds, an ensemble's members.
 
     Attributes:
         title: of the run: its kind, and the name of its directory.
@@ -52,15 +53,20 @@ class Watch:
         *,
         hooks: Sequence[Any] = (),
         events: bool = True,
+        unit: str = "Rank",
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{kind} {name}".rstrip()
-        self._run, self._configuration, self._progress = run, dict(configuration), Progress()
+        self._run, self._configuration, self._progress = run, {**configuration}, Progress()
+        if run.directory is not None:
+            self._configuration["runDir"] = public(run.directory)
         told = DriverRun(self.title, run.directory, self._configuration)
         self._hooks = DriverHooks(hooks, told) if hooks else None
         # A tracker may be slow: what it is called for waits in a queue of its own, and nobody waits for that.
         self._beside: Aside[Callable[[], None]] | None = Aside(_call, "sparkdl-hooks") if hooks else None
-        self.logbook = Logbook(run.events if events else None, [self._progress, MemberLogs(), self._hear])
+        self._spent, self._unit = Spent(), unit
+        views = [self._progress, MemberLogs(), self._spent, self._hear]
+        self.logbook = Logbook(run.events if events else None, views)
         self._worked = False  # whether anything was heard of a member's or a round's work
 
     @property
@@ -95,6 +101,9 @@ class Watch:
             values: what it took.
         """
         run, logbook = self._run, self.logbook
+        phases = self._spent.phases()
+        if phases and "phases" not in values:  # tasks, unlike members of a gang, bring back no sums
+            values = {**values, **spending(phases, unit=self._unit)}
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
         run.save("history", history)
         run.save("report", values)
