@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,6 +18,7 @@ _ASIDE = frozenset(("epoch", "round", "member", "candidate", "step", "samples", 
 _PLACES = frozenset(("fold", "base"))  # of a member in its ensemble
 _RESIDUALS = ("primal", "dual")
 _VALIDATED = "valid_"
+_FEW = 12  # rows that have each a number at the axis
 
 
 def loss(runs: Sequence[RunData]) -> Chart | None:
@@ -30,7 +31,7 @@ def loss(runs: Sequence[RunData]) -> Chart | None:
         _running(figure, runs[0])
     if not figure.data:
         return None
-    return Chart("Loss", titled(figure, _units(runs), ""))
+    return Chart("Loss", counted(figure, runs, ""))
 
 
 def metrics(runs: Sequence[RunData]) -> list[Chart]:
@@ -45,7 +46,7 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
                 _line(figure, runs, run, name)
         title = ", ".join(name for name in (stem, _VALIDATED + stem) if name in others)
         figure.update_layout(showlegend=len(figure.data) > 1)
-        charts.append(Chart(title, titled(figure, _units(runs), "")))
+        charts.append(Chart(title, counted(figure, runs, "")))
     return charts
 
 
@@ -75,9 +76,13 @@ def members(run: RunData) -> Chart | None:
         hovertemplate=f"{run.noun} %{{x}}: %{{y}} s %{{text}}<extra></extra>",
         marker={"color": colour(0)},
     )
-    if len(rows) <= 40:
-        figure.update_xaxes(dtick=1)
-    return Chart("Members of the ensemble", titled(figure, run.unit, "seconds"), "How long each one trained.")
+    return Chart("Members of the ensemble", counted(figure, [run], "seconds"), "How long each one trained.")
+
+
+def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
+    """The figure with the epochs, rounds or members of the runs along its axis."""
+    figure.update_xaxes(dtick=1 if max(len(run.history) for run in runs) <= _FEW else None)
+    return titled(figure, ", ".join(dict.fromkeys(run.unit for run in runs if run.history)) or "epoch", y)
 
 
 def measures(run: RunData) -> list[str]:
@@ -135,7 +140,3 @@ def _running(figure: go.Figure, run: RunData) -> None:
             mode="lines",
             line={"color": FAINT, "width": 1},
         )
-
-
-def _units(runs: Iterable[RunData]) -> str:
-    return ", ".join(dict.fromkeys(run.unit for run in runs if run.history)) or "epoch"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from sparkdl.page.curves import counted
 from sparkdl.page.drawing import (
     PHASE_COLOURS,
     Chart,
@@ -157,7 +158,7 @@ def _by_row(runs: Sequence[RunData]) -> Chart | None:
             )
     if not figure.data:
         return None
-    return Chart("Throughput", titled(figure, runs[0].unit, "rows/s").update_yaxes(rangemode="tozero"))
+    return Chart("Throughput", counted(figure, runs, "rows/s").update_yaxes(rangemode="tozero"))
 
 
 def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

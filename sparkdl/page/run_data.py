@@ -109,15 +109,7 @@ class RunData:
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of these kinds, in the order of time."""
-        found = [event for kind in kinds for event in self._by_kind.get(kind, ())]
-        return found if len(kinds) == 1 else sorted(found, key=lambda event: event.time)
-
-    @cached_property
-    def _by_kind(self) -> dict[str, list[Event]]:
-        found: dict[str, list[Event]] = defaultdict(list)
-        for event in self.events:
-            found[event.kind].append(event)
-        return found
+        return [event for event in self.events if event.kind in kinds]
 
     def laps(self) -> Iterator[Lap]:
         """What is told of steps, in the order of time."""

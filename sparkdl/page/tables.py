@@ -19,7 +19,9 @@ MOST_ROWS = 200
 _LONG = 40  # characters from which on a cell is a wide one
 _MOST_TEXT = 2_000  # characters of a setting or a message
 
-_SECRETS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@?]*@|(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
+_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s@?\"']*@")
+_OPTIONS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
+_SIZES = {"part": "parts", "member": "members at a time"}
 _LAST = ("valid_loss", "loss", "objective", "primal")
 
 
@@ -32,9 +34,9 @@ def heading(runs: Sequence[RunData]) -> str:
 def figures(runs: Sequence[RunData]) -> str:
     """The figures of each run that are looked for first."""
     told = [_figures(run) for run in runs]
-    names = [name for name in told[0] if any(each[name] is not None for each in told)]
+    names = [*dict.fromkeys(name for each in told for name, value in each.items() if value is not None)]
     if len(runs) > 1:
-        rows = [[name, *(each[name] for each in told)] for name in names]
+        rows = [[name, *(each.get(name) for each in told)] for name in names]
         return _section("Side by side", _table(["", *(run.name for run in runs)], rows))
     cells = [f"<div><b>{escape(told[0][name] or '')}</b><span>{escape(name)}</span></div>" for name in names]
     return f'<div class="figures">{"".join(cells)}</div>'
@@ -99,7 +101,7 @@ def messages(run: RunData) -> str:
 
 def without_secrets(text: str) -> str:
     """A text without the credentials and options that URIs in it have."""
-    return _SECRETS.sub(lambda found: found[1] or found[2], text)
+    return _OPTIONS.sub(r"\1", _CREDENTIALS.sub(r"\1", text))
 
 
 def _told(run: RunData, *, named: bool) -> str:
@@ -110,7 +112,8 @@ def _told(run: RunData, *, named: bool) -> str:
         last = f", of which the last sign is of {_date(run.last)}" if run.last else ""
         facts.append(f"goes on, or was ended from outside{last}")
     about = " · ".join(filter(None, facts))
-    said = run.report.get("verdict") or verdict(list(run.phases().values()), list(run.hosts.values()))
+    phases = run.phases()
+    said = run.report.get("verdict") or verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
     return "".join(
         [
             f'<p class="about">{name}{escape(about)}</p>' if about or name else "",
@@ -130,7 +133,8 @@ def _failure(error: str) -> str:
 def _figures(run: RunData) -> dict[str, str | None]:
     """What is looked for first, by name; None of what is not known."""
     last, report = (run.history[-1] if run.history else {}), run.report
-    name = next((each for each in _LAST if isinstance(last.get(each), float)), None)
+    apart = run.noun == "member"  # there is no last one of an ensemble's
+    name = next((each for each in _LAST if isinstance(last.get(each), float) and not apart), None)
     told = {each: _number(last[each]) if each == name else None for each in _LAST}
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
     restarts = report.get("restarts", len(run.of_kind("restart")) if run.events else None)
@@ -141,7 +145,7 @@ def _figures(run: RunData) -> dict[str, str | None]:
         "in all": _seconds(report.get("seconds", run.seconds if run.events else None)),
         "rows/s": _count(report.get("rows_per_second", rates[0] if rates else None)),
         "rows": _count(report.get("rows")),
-        "parts" if run.noun == "part" else "members": " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
+        _SIZES.get(run.noun, "members"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
         "restarts": _count(restarts),
         "exchanged": _bytes(report.get("bytes")),
         "events lost": _count(report.get("events_dropped") or None),
