@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sparkdl.events import Event
-from sparkdl.page.drawing import FAINT, Chart, colour, is_number, short, text, thinned, titled
+from sparkdl.page.drawing import FAINT, Chart, colour, is_number, labels, short, text, thinned, titled
 from sparkdl.page.run_data import RunData
 
 MOST_METRICS = 24
@@ -104,15 +104,15 @@ def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -
     rows = thinned([(index, row) for index, row in enumerate(run.history, start=1) if is_number(row.get(name))])
     if not rows:
         return
-    several, apart = len(runs) > 1, run.noun == "member"
+    several, apart, place = len(runs) > 1, run.noun == "member", runs.index(run)
     figure.add_scatter(
         x=[row.get(run.unit, index) for index, row in rows],
         y=[short(row[name]) for _, row in rows],
-        name=text(f"{run.name}: {name}" if several else name),
+        name=f"{labels([each.name for each in runs])[place]}: {text(name)}" if several else text(name),
         mode="markers" if apart else "lines+markers" if len(rows) <= 50 else "lines",
         # Of several runs each has one colour, and what is of the validation rows is dashed.
         line={
-            "color": colour(runs.index(run) if several else len(figure.data)),
+            "color": colour(place if several else len(figure.data)),
             **({"dash": "dash"} if several and name.startswith(_VALIDATED) else {}),
         },
         marker={"size": 8 if apart else 5, "symbol": "circle-open" if name.startswith(_VALIDATED) else "circle"},

@@ -12,6 +12,8 @@ import plotly.graph_objects as go
 
 Point = TypeVar("Point")
 
+MOST_NAME = 28
+"""Characters of a run's name beside a chart."""
 MOST_POINTS = 1_000
 """Points of a line; of more, as many are left out, evenly."""
 
@@ -92,6 +94,17 @@ def is_number(value: Any) -> bool:
 def text(plain: object) -> str:
     """Text for plotly, which takes tags in it for tags."""
     return escape(str(plain), quote=False)
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names of runs, cut where they are long, for plotly; no two are the same."""
+    found: list[str] = []
+    for name in names:
+        cut = (
+            name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 3]}…{name[-(MOST_NAME - MOST_NAME // 3 - 1) :]}"
+        )
+        found.append(text(cut if text(cut) not in found else f"{cut} ({len(found) + 1})"))
+    return found
 
 
 def colour(index: int) -> str:

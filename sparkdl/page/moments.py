@@ -14,6 +14,7 @@ from sparkdl.page.drawing import (
     colour,
     in_order,
     is_number,
+    labels,
     over_time,
     short,
     text,
@@ -38,6 +39,7 @@ def throughput(runs: Sequence[RunData]) -> Chart | None:
     Where no event tells of steps it is what the history has of it; None where there is nothing.
     """
     figure, unit = go.Figure(), Unit.of(max(run.seconds for run in runs))
+    names = labels([run.name for run in runs])
     for index, run in enumerate(runs):
         found, size = rates(run)
         apart = len(runs) == 1 and 1 < len(found) <= MOST_LAYERS
@@ -46,7 +48,7 @@ def throughput(runs: Sequence[RunData]) -> Chart | None:
             figure.add_scatter(
                 x=[unit((place + 0.5) * size) for place in range(len(each))],
                 y=[round(rate) for rate in each],
-                name=text(f"{run.noun} {rank}" if apart else run.name),
+                name=f"{run.noun} {rank}" if apart else names[index],
                 mode="lines",
                 line={"width": 1.5, "color": colour(len(figure.data) if apart else index)},
                 showlegend=apart or len(runs) > 1,
@@ -61,10 +63,14 @@ def throughput(runs: Sequence[RunData]) -> Chart | None:
 
 def phase_shares(runs: Sequence[RunData]) -> Chart | None:
     """Which share of its time each rank, or of several runs each run, has spent in each phase; None without any."""
-    bars, note = [(run.name, _mean(run.phases())) for run in runs], f"Mean of the {runs[0].noun}s of each run."
+    names = labels([run.name for run in runs])
+    bars, note = (
+        [(names[index], _mean(run.phases())) for index, run in enumerate(runs)],
+        f"Mean of the {runs[0].noun}s of each run.",
+    )
     if len(runs) == 1:
         [run], spent = runs, runs[0].phases()
-        bars = [(run.called(rank), spent[rank]) for rank in _busiest(run, spent)]
+        bars = [(text(run.called(rank)), spent[rank]) for rank in _busiest(run, spent)]
         note = _left_out(len(spent), run)
     bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
     figure = go.Figure()
@@ -72,7 +78,7 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
         values = [seconds.get(phase, 0.0) for _, seconds in bars]
         if any(values):
             figure.add_bar(
-                y=[text(name) for name, _ in bars],
+                y=[name for name, _ in bars],
                 x=[round(100 * value / sum(bar[1].values()), 2) for value, bar in zip(values, bars, strict=True)],
                 customdata=[short(value) for value in values],
                 hovertemplate="%{y}: %{x:.1f} %, %{customdata} s",
@@ -151,7 +157,7 @@ def _by_row(runs: Sequence[RunData]) -> Chart | None:
             figure.add_scatter(
                 x=[row[run.unit] for row in rows],
                 y=[round(row["rows_per_second"]) for row in rows],
-                name=text(run.name),
+                name=labels([each.name for each in runs])[index],
                 mode="lines+markers",
                 line={"color": colour(index)},
                 showlegend=len(runs) > 1,

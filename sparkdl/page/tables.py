@@ -178,17 +178,15 @@ def _folded(title: str, content: str, rows: Sequence[Any]) -> str:
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place, _ in enumerate(names)]
-    heads = zip(names, numbers, strict=True)
-    head = "".join(f"<th{' class=number' if number else ''}>{escape(str(name))}</th>" for name, number in heads)
+    head = "".join(_cell(name, "th", number=number) for name, number in zip(names, numbers, strict=True))
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(value: Any) -> str:
-    if _is_number(value):
-        return f'<td class="number">{_number(value)}</td>'
-    text = "" if value is None else str(value)
-    return f"<td{' class=long' if len(text) > _LONG else ''}>{escape(text)}</td>"
+def _cell(value: Any, tag: str = "td", *, number: bool = False) -> str:
+    text = "" if value is None else _number(value) if _is_number(value) else str(value)
+    kind = "number" if number or _is_number(value) else "long" if len(text) > _LONG else ""
+    return f"<{tag}{f' class={kind}' if kind else ''}>{escape(text)}</{tag}>"
 
 
 def _is_number(value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from sparkdl.run import Run
 from sparkdl.supervisor import Supervisor
 from sparkdl.train import Training
 
-ROWS, CLASSES = 2_000, 3
+ROWS, CLASSES, PARTS = 2_000, 3, 3
 COLUMNS = Columns((Column("x"),), Column("label"), validation=Column("held", "bool"))
 ENVIRONMENT = {"python": "3.11.7", "torch": torch.__version__, "spark": "4.3.0", "driver": os.uname().nodename}
 TIMEOUT = 60.0
@@ -69,7 +69,7 @@ class Kills:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Diverges:
+class Fails:
     """A hook that fails."""
 
     def on_step(self, run: Any) -> None:
@@ -114,22 +114,19 @@ def gang(directory: Path, cluster: Cluster, wanted: Training, **supervision: Any
     return run
 
 
-def rounds(directory: Path, cluster: Cluster, algorithm: Algorithm, parts: int = 3) -> Run:
+def rounds(directory: Path, cluster: Cluster, algorithm: Algorithm, *, max_rounds: int | None = None) -> Run:
     """Train in rounds, and leave behind what a fit does."""
     run = Run(str(directory))
     objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=0.1))
     run.save("config", {"class": "TorchClassifier", "strategy": str(algorithm)})
     with Logbook(run.events) as logbook:
         logbook.note("begin", environment=ENVIRONMENT)
-        plan = Rounds(algorithm, objective, memories=str(directory / "memories"), listener=partial(_tell, logbook))
-        with cluster.map_reduce(data(), COLUMNS, parts=parts, listener=logbook) as jobs:
+        plan = Rounds(algorithm, objective, memories=str(directory / "memories"), max_rounds=max_rounds)
+        plan.listener = lambda row: logbook.note("round", **row, rounds=None)
+        with cluster.map_reduce(data(), COLUMNS, parts=PARTS, listener=logbook) as jobs:
             _, history = plan.run(jobs)
         logbook.note("end", error=None)
     run.save("history", history)
     seconds = sum(row["seconds"] for row in history)
-    run.save("report", {"seconds": seconds, "rows": ROWS, "restarts": 0, "workers": [parts], "rounds": len(history)})
+    run.save("report", {"seconds": seconds, "rows": ROWS, "restarts": 0, "workers": [PARTS], "rounds": len(history)})
     return run
-
-
-def _tell(logbook: Logbook, row: Mapping[str, Any]) -> None:
-    logbook.note("round", **row, rounds=None)

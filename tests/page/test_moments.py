@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparkdl.page import moments
-from sparkdl.page.drawing import PHASE_COLOURS, Unit
+from sparkdl.page.drawing import PHASE_COLOURS, Unit, labels
 from sparkdl.phases import PHASES
 from tests.page.made import event, gang, lines, run, step
 
@@ -149,7 +149,14 @@ def test_one_attempt_alone_has_no_chart_of_members():
     assert moments.workers(run(BEGIN, event("attempt", 1, size=2), END)) is None
 
 
-# ---- units ------------------------------------------------------------------------------------------------------
+# ---- names and units ------------------------------------------------------------------------------------------
+
+
+def test_long_names_of_runs_are_cut_and_stay_apart():
+    names = ["short", "a" * 100 + "/one", "a" * 100 + "/two", "a" * 99 + "/one", "<b>"]
+    found = labels(names)
+    assert found == ["short", *(f"{'a' * 9}…{'a' * 14}/{end}" for end in ("one", "two", "one (4)")), "&lt;b&gt;"]
+    assert len({*found}) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_the_history_has_all_columns_and_the_last_rows():
 def test_numbers_are_on_the_right():
     html = tables.history(run(history=[{"epoch": 1, "status": "converged", "best": True}]))
     assert "<th class=number>epoch</th><th>status</th><th>best</th>" in html
-    assert '<td class="number">1</td><td>converged</td><td>True</td>' in html
+    assert "<td class=number>1</td><td>converged</td><td>True</td>" in html
 
 
 def test_the_configuration_is_told_whole():
