@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.events.browser import Browser
+import pytest
+
+from benchmarks.events.browser import PROGRAMS, Browser
 
 _PROBE = """
 <script>
@@ -53,6 +56,15 @@ image.onload = () => {
 };
 image.src = "data:image/png;base64,%s";
 </script></body>"""
+
+
+def find_browser() -> Browser:
+    """The browser; without one the test is skipped, or fails where SPARKDL_REQUIRE_BROWSER is set."""
+    found = Browser.find()
+    if found is None:
+        say = pytest.fail if os.environ.get("SPARKDL_REQUIRE_BROWSER") else pytest.skip
+        say(f"there is no {' and no '.join(PROGRAMS)}; conf/chromium.sh installs one, or says what to install")
+    return found
 
 
 @dataclass(frozen=True)
