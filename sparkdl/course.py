@@ -36,6 +36,9 @@ _DEALT = ("members", "rows of the parts")  # what of a place may be different wh
 class Keeper(Protocol):
     """Keeps the members' states, so that a later attempt goes on from one; on every member a copy of it is called."""
 
+    def epoch(self) -> int:
+        """The epochs that are over where an attempt that begins now goes on; called on the driver, for its title."""
+
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
         """A state to go on from, as ``Course.state`` returned it after a step that all have in common; None for none.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from sparkdl.errors import InvalidInput
 if TYPE_CHECKING:
     from sparkdl.files import Folder
 
-__all__ = ["Journal", "read_events"]
+__all__ = ["Journal", "read_events", "shown"]
 
 SECONDS = 10.0
 BYTES = 1 << 20
@@ -47,7 +48,7 @@ class Journal:
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self.lost = 0
-        self._where = f"{folder}/{name}"
+        self._where = f"{shown(str(folder))}/{name}"
         self._warned = False
         local = _local_path(str(folder))
         self._kept: _Appended | _Pieces = _Pieces(str(folder), name) if local is None else _Appended(local, name)
@@ -153,6 +154,11 @@ class _Pieces:
 
     def _piece(self) -> str:
         return f"{self._name}.{self._number:05d}.jsonl"
+
+
+def shown(uri: str) -> str:
+    """What may be shown of a path or URI: credentials are before the @, and options behind the ?."""
+    return re.sub(r"//[^/@]*@", "//", uri.partition("?")[0]) if "://" in uri else uri
 
 
 def read_events(folder: str | os.PathLike[str]) -> list[Event]:

@@ -71,6 +71,11 @@ class Logbook:
         self.close()
 
     @property
+    def keeps(self) -> bool:
+        """Whether events are kept in a file."""
+        return self._file is not None
+
+    @property
     def dropped(self) -> int:
         """See the class."""
         return sum(self._lost_by.values()) + (0 if self._file is None else self._file.lost)

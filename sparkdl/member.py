@@ -40,7 +40,10 @@ _FIRST_SIGN = 3.0
 """Seconds at most until the driver has had the first sign of life: who was never heard is never missed."""
 
 Work = Callable[[World, Part | None], Any]
-"""What a gang runs on every member; its values come back as a list in rank order."""
+"""What a gang runs on every member; its values come back as a list in rank order.
+
+Where it has a method ``title()``, the Spark UI shows what that returns beside the attempt.
+"""
 
 
 @dataclass(frozen=True)

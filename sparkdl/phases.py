@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -75,46 +76,57 @@ class Laps:
     ) -> None:
         self.seconds = {} if seconds is None else seconds
         self._every, self._now = every, now
-        self._marks = [(_REST, now())]
+        self._phase, self._since = _REST, now()
+        self._began = self._since  # when this step did
         self._told = float("-inf")  # when the last event was recorded
-        self._untold: dict[str, float] = {}  # seconds since then, by phase
-        self._counted = [0, 0, 0]  # steps, rows and bytes since then
+        self._untold: defaultdict[str, float] = defaultdict(float)  # seconds since then, by phase
+        self._steps = self._rows = self._sent = 0  # since then
+        self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None for no detail
+        self._rare = False
 
     def enter(self, phase: str) -> None:
         """This phase begins, and the one before is over."""
-        self._marks.append((phase, self._now()))
+        now = self._now()
+        self._untold[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+        if phase in _RARE:
+            self._rare = True
+            self._marks = self._marks or []
+        if self._marks is not None:
+            self._marks.append((phase, now))
 
     def end_step(self, *, clock: Clock | None, rows: int, sent: int, steps: int) -> None:
         """See the module's ``end_step``."""
-        now, marks = self._now(), self._marks
-        self._marks = [(_REST, now)]
-        rare = False
-        for (phase, start), (_, end) in zip(marks, [*marks[1:], self._marks[0]], strict=True):
-            self._untold[phase] = self._untold.get(phase, 0.0) + end - start
-            rare = rare or phase in _RARE
-        for place, count in enumerate((steps, rows, sent)):
-            self._counted[place] += count
-        if rare or not steps or now - self._told >= self._every:
-            self._told = now
-            self._tell(clock, marks, now)
+        now = self._now()
+        self._untold[self._phase] += now - self._since
+        self._phase, self._since = _REST, now
+        self._steps += steps
+        self._rows += rows
+        self._sent += sent
+        if self._rare or not steps or (self._marks and now - self._told >= self._every):
+            self._tell(clock, self._marks or [(_REST, now)], now)
+        # The next step is looked at in detail if it is likely to be told of, as long as this one: marks cost a little.
+        self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= self._every else None
+        self._began = now
 
     def _tell(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
         for phase, seconds in self._untold.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         first = marks[0][1]
-        steps, rows, sent = self._counted
         record(
             "step",
             clock=clock,
-            steps=steps,
-            rows=rows,
-            bytes=sent,
+            steps=self._steps,
+            rows=self._rows,
+            bytes=self._sent,
             seconds={phase: round(seconds, 7) for phase, seconds in self._untold.items()},
             start=time.time() - (self._now() - first),
             marks=[[phase, round(at - first, 7)] for phase, at in marks],
             end=round(end - first, 7),
         )
-        self._untold, self._counted = {}, [0, 0, 0]
+        self._untold.clear()
+        self._steps = self._rows = self._sent = 0
+        self._told, self._rare = end, False
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Progress:
         self._title = title
         self._stream = stream or sys.stderr
         self._bar: Any = None
+        self._unit = ""  # what the bar counts: members train by epochs of their own, which are not the fit's
         self._waiting = False
         self._alive: set[int] = set()
         self._validated: dict[str, str] = {}  # the measures of the last epoch, which stay until the next one ends
@@ -45,13 +46,18 @@ class Progress:
             self._alive.add(event.rank)
         elif event.kind in ("finished", "failed"):
             self._alive.discard(event.rank)
-        elif event.kind == "progress" and event.clock is not None and event.rank == 0:
+        elif event.kind == "progress" and event.clock is not None and event.rank == 0 and self._unit in ("", "step"):
             self._move(event)
-        elif event.kind == "epoch" and event.clock is not None and self._bar is not None:
+        elif event.kind == "epoch" and event.clock is not None and self._unit == "step":
             self._validated = {name: _number(value) for name, value in event.payload.items() if name not in _ASIDE}
             self._show(event)
         elif event.kind == "round":
             self._round(event.payload)
+        elif event.kind == "members":
+            self._members(event.payload["count"])
+        elif event.kind == "member" and self._unit == "member":
+            self._bar.update(1)
+            self._bar.refresh()
         elif event.kind == "waiting" and self._bar is None:
             self._wait(event.payload)
         elif event.kind == "restart":
@@ -68,7 +74,7 @@ class Progress:
             self._waiting = False
         if self._bar is not None:
             self._bar.close()
-            self._bar = None
+            self._bar, self._unit = None, ""
 
     def _wait(self, payload: dict[str, Any]) -> None:
         self._waiting = True
@@ -88,13 +94,13 @@ class Progress:
                 self._waiting = False
             self._epochs = payload["epochs"]
             total = payload["steps"] * payload["epochs"]
-            self._bar = tqdm(total=total, desc=self._title, unit="step", file=self._stream, dynamic_ncols=True)
+            self._open("step", total)
         self._show(event)
 
     def _round(self, payload: dict[str, Any]) -> None:
         if self._bar is None:
             total = payload["rounds"]
-            self._bar = tqdm(total=total, desc=self._title, unit="round", file=self._stream, dynamic_ncols=True)
+            self._open("round", total)
         figures = {
             name: f"{value:.4g}"
             for name, value in payload.items()
@@ -102,6 +108,17 @@ class Progress:
         }
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update(payload["round"] - self._bar.n)
+        self._bar.refresh()
+
+    def _open(self, unit: str, total: int | None) -> None:
+        self._unit = unit
+        self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
+
+    def _members(self, count: int) -> None:
+        """So many members more are to be trained."""
+        if self._bar is None:
+            self._open("member", 0)
+        self._bar.total += count
         self._bar.refresh()
 
     def _show(self, event: Event) -> None:

@@ -89,7 +89,6 @@ class Rows:
             before = time.perf_counter()
             batch = next(batches, None)
             self.report["feed_wait_seconds"] += time.perf_counter() - before
-            enter("other")
             if batch is None:
                 return
             yield batch

@@ -52,7 +52,10 @@ class Run:
     @property
     def events(self) -> str | None:
         """The folder of events, a path or URI; None where there is none."""
-        return None if self.directory is None else files.join(self.directory, "events")
+        if self.directory is None:
+            return None
+        local = files.local_path(self.directory)
+        return files.join(self.directory, "events") if local is None else f"{local}/events"
 
     def save(self, name: str, values: Mapping[str, Any] | list[Any]) -> None:
         """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""

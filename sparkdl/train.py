@@ -80,6 +80,11 @@ class Training:
             raise InvalidInput(f"patience is {self.patience}; expected at least 1 epoch, or None.")
         check_hooks(self.hooks)
 
+    def title(self) -> str:
+        """What an attempt that begins now has to do, as the Spark UI shows it."""
+        done = 0 if self.keeper is None else self.keeper.epoch()
+        return f"epochs {min(done + 1, self.epochs)} to {self.epochs}"
+
     def __call__(self, world: World, part: Part | None) -> Trained:
         """``train`` as the work of a gang."""
         if part is None:

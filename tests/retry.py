@@ -4,8 +4,9 @@ Tests on real executors and tests that kill things depend on how the operating s
 marked ``cluster`` or ``chaos`` get a second chance when they fail. Each one that takes it is printed. All other tests
 have one chance.
 
-Both kinds run at a time: one test of Spark leaves most of two cores idle, waiting for a process to start. What those
-with two chances print comes when all have ended.
+Three lots run at a time: those with one chance, and two of those with two. One test of Spark leaves most of two cores
+idle, waiting for a process to start. What all but the first lot print comes when all have ended; then come the second
+chances.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
+LOTS = ("not ensemble", "ensemble")
+"""What the names of tests with two chances have in them, their folders' among them: halves by the time they take."""
 
 
 def run(*arguments: str) -> int:
@@ -53,18 +57,43 @@ def second_chance(code: int, cache: Path, arguments: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Both halves at a time, the second chance alone; the exit code of the first half that failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache, log = Path(folder) / "cache", Path(folder) / "log"
-        marked = (*arguments, "-m", TWO_CHANCES, "-o", f"cache_dir={cache}")
-        with (
-            log.open("wb") as output,
-            subprocess.Popen([sys.executable, "-m", "pytest", *marked], stdout=output, stderr=output) as beside,
-        ):
-            others = run(*arguments, "-m", ONE_CHANCE)
-        print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
-        codes = others, second_chance(beside.returncode, cache, marked)
+    """All lots at a time, then the second chances; the exit code of the first lot that failed."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        lots = [
+            _Lot(Path(folder) / str(number), (*arguments, "-m", TWO_CHANCES, "-k", names), stack)
+            for number, names in enumerate(LOTS)
+        ]
+        codes = [run(*arguments, "-m", ONE_CHANCE)]
+        for lot in lots:
+            lot.process.wait()
+        codes += [lot.result() for lot in lots]
     return next((code for code in codes if code), 0)
+
+
+class _Lot:
+    """Tests with two chances, of which the first begins at once.
+
+    Args:
+        folder: a new one, of its own.
+        arguments: of pytest.
+        stack: at its end the run is waited for.
+
+    Attributes:
+        process: the run.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str], stack: ExitStack) -> None:
+        folder.mkdir()
+        self._cache, self._log = folder / "cache", folder / "log"
+        self._arguments = (*arguments, "-o", f"cache_dir={self._cache}")
+        output = stack.enter_context(self._log.open("wb"))
+        command = [sys.executable, "-m", "pytest", *self._arguments]
+        self.process = stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
+
+    def result(self) -> int:
+        """Print what the run has printed, and give what failed its second chance."""
+        print(self._log.read_text(encoding="utf-8", errors="replace"), flush=True)
+        return second_chance(self.process.wait(), self._cache, self._arguments)
 
 
 if __name__ == "__main__":

@@ -198,14 +198,18 @@ def test_the_error_on_the_driver(kind, error, message, trace):
 def test_events_begin_with_where_the_member_is():
     events: list[Event] = []
     member(work.noted, listener=events.append)
-    assert [event.kind for event in events] == ["started", *["noted"] * 3, "finished"]
+    kinds = [event.kind for event in events]
+    assert (kinds[0], kinds[-1], kinds.count("noted")) == ("started", "finished", 3)
+    stages = [event.payload["name"] for event in events if event.kind == "span"]
+    assert stages == ["feed", "join", "join", "work", "result"]
     assert events[0].payload == {"pid": os.getpid(), "host": socket.gethostname()}
     assert {(event.rank, event.attempt) for event in events} == {(0, 2)}
 
 
 def test_events_that_nobody_can_take_are_kept(tmp_path):
     member(work.Fails(0, ValueError("sour"), step=7), fallback=str(tmp_path))
-    started, failure = read_events(tmp_path)
+    started, *stages, failure = read_events(tmp_path)
     assert started.kind == "started"
+    assert [(each.payload["name"], each.payload.get("error")) for each in stages][-1] == ("work", "ValueError")
     assert Failure.from_json(failure.payload).message == "sour"
     assert Failure.from_json(failure.payload).place.step == 7

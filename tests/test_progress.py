@@ -143,3 +143,37 @@ def test_rounds_have_a_bar_of_their_own_with_what_they_came_to() -> None:
 
 def test_rounds_without_an_end_are_counted() -> None:
     assert "3round" in shown(event("round", round=3, rounds=None, loss=0.5))[-2]
+
+
+def test_members_that_are_alive_and_the_attempt_are_shown() -> None:
+    def of(rank: int, kind: str, **more: Any) -> Event:
+        return Event(kind, rank, 1, time.time(), None, more)
+
+    first = shown(of(0, "started"), of(1, "started"), event("progress", (0, 1, 8), epochs=2, steps=5))
+    assert "members=2" in first[-2]
+    gone = [of(0, "started"), of(1, "started"), of(1, "failed")]
+    again = Event("progress", 0, 1, time.time(), {"epoch": 0, "step": 1, "samples": 8}, {"epochs": 2, "steps": 5})
+    last = shown(*gone, again)[-2]
+    assert "members=1" in last
+    assert "fit, attempt 2: epoch 1/2" in last
+
+
+def test_other_ranks_do_not_move_the_bar() -> None:
+    other = Event("progress", 1, 0, time.time(), {"epoch": 0, "step": 4, "samples": 8}, progress(0, 4).payload)
+    assert "4/10" not in "".join(shown(progress(0, 1), other))
+
+
+def test_measures_of_an_epoch_stay_until_the_next_one_ends() -> None:
+    last = shown(progress(0, 5), event("epoch", (1, 5, 40), loss=0.25, accuracy=0.9), progress(1, 7))[-2]
+    assert "accuracy=0.9000" in last
+    assert "loss=0.5000" in last
+
+
+def test_members_of_an_ensemble_are_counted_and_their_epochs_are_not() -> None:
+    drawn = shown(
+        event("members", count=3), progress(0, 1), event("member", member=0, seconds=1.0), event("epoch", (1, 5, 40))
+    )
+    assert "1/3" in drawn[-2]
+    assert "member" in drawn[-2]
+    assert "epoch" not in "".join(drawn)
+    assert "2/4" in shown(event("members", count=3), event("member"), event("members", count=1), event("member"))[-2]

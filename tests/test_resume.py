@@ -154,7 +154,7 @@ def essence(folder: Path, step: int, rank: int) -> bytes:
     state = whole["own"]
     for name in ("feed_wait_seconds", "epoch_seconds"):
         del state[name]
-    del state["report"]["train_seconds"]
+    del state["report"]["train_seconds"], state["report"]["phases"]
     state["history"] = untimed(state["history"])
     return pack_state(whole)
 

@@ -63,6 +63,13 @@ def test_only_failed_tests_run_again(retry, tmp_path):
     assert (tmp_path / "runs").read_text() == "x"
 
 
+def test_ensembles_are_a_lot_of_their_own_and_have_two_chances_as_well(retry, tmp_path):
+    (tmp_path / "ensembles").mkdir()
+    (tmp_path / "ensembles" / "test_flaky.py").write_text(FLAKY.format(mark="cluster"))
+    assert retry(PLAIN, FLAKY.format(mark="chaos"), STEADY) == (0, ["test_chaos", "test_cluster"])
+    assert (tmp_path / "runs").read_text() == "x"
+
+
 def test_second_failure_counts(retry):
     assert retry(PLAIN, HOPELESS) == (pytest.ExitCode.TESTS_FAILED, ["test_hopeless"])
 

@@ -79,10 +79,14 @@ def test_attempts_are_numbered_and_the_listener_hears_of_restarts():
     assert supervisor.gang(print, listener=events.append) == [1, 2]
     assert cluster.attempts == [0, 1, 2]
     assert [type(error) for error in supervisor.failures] == [MemberLost, PeerLost]
-    assert [(event.kind, event.attempt, event.payload["cause"]) for event in events] == [
+    assert [(event.kind, event.attempt, event.payload.get("cause")) for event in events] == [
+        ("attempt", 0, None),
         ("restart", 0, "MemberLost: killed"),
+        ("attempt", 1, None),
         ("restart", 1, "PeerLost: gone"),
+        ("attempt", 2, None),
     ]
+    assert {event.payload["size"] for event in events if event.kind == "attempt"} == {cluster.size}
 
 
 def test_pauses_double(monkeypatch):

@@ -170,17 +170,45 @@ class TwoLosses:
 # ---- events -----------------------------------------------------------------------------------------------------
 
 
-def test_rank_0_tells_how_far_the_gang_is(pair):
+def test_members_tell_how_far_they_are(pair):
     events: list[Event] = []
     (first, _) = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
     progress = [event for event in events if event.kind == "progress"]
     epochs = [event for event in events if event.kind == "epoch"]
-    assert {event.rank for event in (*progress, *epochs)} == {0}
+    assert {event.rank for event in progress} == {0, 1}
+    assert {event.rank for event in epochs} == {0}
+    progress = [event for event in progress if event.rank == 0]
     assert progress[0].clock == {"epoch": 0, "step": 1, "samples": 16}
     assert (progress[0].payload["epochs"], progress[0].payload["steps"]) == (2, 3)
     assert progress[0].payload["loss"] > 0
     assert [event.clock["epoch"] for event in epochs] == [1, 2]
     assert [event.payload for event in epochs] == first.history
+
+
+def test_the_phases_of_a_member_are_those_that_its_events_tell_of(pair):
+    events: list[Event] = []
+    trained = pair.gang(Training(OBJECTIVE, 16, epochs=3), numbers(), COLUMNS, listener=events.append)
+    for rank, member in enumerate(trained):
+        told = [event.payload for event in events if event.kind == "step" and event.rank == rank]
+        assert sum(each["steps"] for each in told) == 9
+        assert sum(each["rows"] for each in told) == 3 * member.report["rows"]
+        assert sum(each["bytes"] for each in told) == 9 * member.report["bytes_per_step"]
+        assert {"feed", "forward", "backward", "exchange", "update"} <= set(member.report["phases"])
+        for phase, seconds in member.report["phases"].items():
+            assert seconds == pytest.approx(sum(each["seconds"].get(phase, 0.0) for each in told), abs=1e-5)
+
+
+def test_phases_are_most_of_the_seconds_of_training():
+    report = alone(Training(OBJECTIVE, 4, epochs=20)).report
+    assert sum(report["phases"].values()) == pytest.approx(report["train_seconds"], rel=0.5)
+
+
+def test_what_is_not_measured_is_not_told():
+    events: list[Event] = []
+    report = alone(Training(OBJECTIVE, 16, measured=False), listener=events.append).report
+    assert not report["phases"]
+    assert not {"step", "progress"} & {event.kind for event in events}
+    assert "epoch" in {event.kind for event in events}
 
 
 # ---- what is refused --------------------------------------------------------------------------------------------

@@ -235,6 +235,14 @@ class Checkpoints:
                 )
         return None
 
+    def epoch(self) -> int:
+        """The epochs that are over in the newest committed checkpoint, whatever state it is in; 0 where there is none.
+
+        It is for showing how far a run is: nothing is read, and nothing is warned of.
+        """
+        committed = (name for name in reversed(self.names()) if self.folder.exists(f"{name}/{MANIFEST}"))
+        return next((name.epoch for name in committed), 0)
+
     def open(self, name: str) -> Reader:
         """A committed checkpoint by its name; its shards are checked when they are read.
 

@@ -129,7 +129,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
             history=[self._row(models, position) for position in range(len(models.models))],
             report={"seconds": time.monotonic() - start, "trained": models.trained, "restored": models.restored},
         )
-        return self.named_as(made, base)
+        return self.named_as(plan.told(made), base)
 
     def _member(self, index: int, *, drawn: bool = True) -> Member:
         seed = member_seed(self.getSeed(), index)

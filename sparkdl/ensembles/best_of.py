@@ -208,7 +208,7 @@ class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritabl
             means = [math.fsum(each) / len(each) for each in metrics]
             best = _best(candidates, means, evaluator.isLargerBetter())
             second = fit_members([folds.member(candidates, best)], rows, plan)
-        return BestOfModel(
+        made = BestOfModel(
             second.models[0],
             bestIndex=best,
             avgMetrics=means,
@@ -218,7 +218,8 @@ class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritabl
                 for index, candidate in enumerate(candidates)
             ],
             report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
-        )._resetUid(self.uid)
+        )
+        return plan.told(made)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[list[Estimator[Any]], Evaluator]:
         candidates, evaluator = self.getCandidates(), self.getEvaluator()

@@ -24,7 +24,6 @@ from sparkdl.ensembles.combining import Rule
 from sparkdl.ensembles.draws import member_seed
 from sparkdl.ensembles.fitting import fit_members
 from sparkdl.ensembles.gradient import GradientRounds, Improvement, start_of
-from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
@@ -163,13 +162,13 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
         begin = self._samme if kind == "classifier" else self._gradient
         opened = begin(dataset, target, str(column(base, "predictionCol")))
         with self.running(dataset) as (rows, plan):
-            course = _Course(base, self.getSeed(), plan.kept)
+            course = _Course(base, self.getSeed(), plan)
             rounds = opened.rounds(rows.frame)
             try:
                 over = course.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
                 rounds.running.close()
-        model = course.ensemble(opened, over, time.monotonic() - start)
+        model = plan.told(course.ensemble(opened, over, time.monotonic() - start))
         return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def _checked(self) -> tuple[Estimator[Any], Kind]:
@@ -309,7 +308,7 @@ class _Course:
 
     base: Estimator[Any]
     seed: int
-    kept: Kept | None
+    plan: Plan
     models: list[Model] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -336,7 +335,7 @@ class _Course:
 
     def _member(self, index: int, rounds: Rounds) -> Models:
         estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
-        return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), Plan(self.kept))
+        return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), self.plan)
 
     def ensemble(self, opened: _Opened, over: str, seconds: float) -> EnsembleModel:
         """All members as one; with early stopping those up to the best."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
@@ -11,6 +12,17 @@ from pyspark.sql import DataFrame
 from sparkdl.ensembles.draws import Draw, Everything
 from sparkdl.ensembles.kept import Kept
 from sparkdl.ensembles.subspace import Subspace
+from sparkdl.ml.watching import Watch
+
+
+class Told(Protocol):
+    """A model that tells of its fit."""
+
+    history: list[dict[str, Any]]
+    report: dict[str, Any]
+
+
+Reporting = TypeVar("Reporting", bound=Told)
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,30 @@ class Plan:
     Attributes:
         kept: where finished ones are kept; None for nowhere.
         parallelism: how many fits of the driver run at a time.
+        watch: what is told of them; None for nothing.
     """
 
     kept: Kept | None = None
     parallelism: int = 1
+    watch: Watch | None = None
+
+    def told(self, model: Reporting) -> Reporting:
+        """The model of a fit that is over, with its report; the run's directory has history, report and timeline."""
+        if self.watch is not None:
+            model.report = self.watch.report(model.history, model.report)
+        return model
+
+    def expect(self, count: int, restored: Sequence[int] = ()) -> None:
+        """Tell that so many members are there to be trained, or restored."""
+        if self.watch is not None:
+            self.watch.logbook.note("members", count=count)
+            for index in restored:
+                self.watch.logbook.note("member", member=index, restored=True)
+
+    def tell(self, index: int, seconds: float) -> None:
+        """Tell that a member is trained."""
+        if self.watch is not None:
+            self.watch.logbook.note("member", member=index, seconds=seconds)
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
             restored = pool.starmap(inheriting(_restored), jobs, chunksize=1)
             found |= {member.index: each for member, each in zip(members, restored, strict=True) if each is not None}
         missing = [member for member in members if member.index not in found]
+        plan.expect(len(members), sorted(found))
         with _cached(rows.frame, len(missing)):
-            fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan.kept) for each in missing], chunksize=1)
+            fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan) for each in missing], chunksize=1)
         found |= {member.index: each for member, each in zip(missing, fitted, strict=True)}
     outcomes = [found[member.index] for member in members]
     _raise_first(members, outcomes, plan)
@@ -138,8 +139,8 @@ def _restored(member: Member, kept: Kept) -> Fitted | None:
     return None if model is None else Fitted(model, kept.seconds(member.index), kept=True, restored=True)
 
 
-def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
-    start = time.monotonic()
+def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
+    start, kept = time.monotonic(), plan.kept
     if stop_requested() is not None:
         return Fitted(error=stopped("had not begun with this member"))
     try:
@@ -150,7 +151,9 @@ def _fitted(member: Member, rows: Rows, kept: Kept | None) -> Fitted:
     except BaseException as error:  # the pool would wait for ever for a thread that SystemExit has ended
         return Fitted(error=error)
     seconds = time.monotonic() - start
-    return Fitted(model, seconds, kept=kept is not None and kept.save(member.index, model, seconds))
+    saved = kept is not None and kept.save(member.index, model, seconds)
+    plan.tell(member.index, seconds)
+    return Fitted(model, seconds, kept=saved)
 
 
 @contextmanager

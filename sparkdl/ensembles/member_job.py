@@ -52,7 +52,7 @@ def fit_in_tasks(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         InvalidInput: the rows cannot be used, or a member refused them.
         SparkdlError: a member failed.
     """
-    with _packed(members, rows) as jobs:
+    with _packed(members, rows, plan) as jobs:
         return _fitted(members, jobs, plan, whole=True)
 
 
@@ -68,7 +68,7 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
         InvalidInput: the rows cannot be used, or a member refused them.
         SparkdlError: a member failed.
     """
-    with _packed([make(0)], rows) as jobs:
+    with _packed([make(0)], rows, plan) as jobs:
         empty = [index for index, count in enumerate(jobs.parts) if not count]
         if empty:
             warnings.warn(
@@ -80,12 +80,21 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
 
 
 @contextmanager
-def _packed(members: Sequence[Member], rows: Rows) -> Iterator[Jobs]:
+def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[Jobs]:
     """The rows, which all members read the same columns of."""
     columns = replace(_torch(members[0]).read_columns(), row_id=Column(rows.row_id, "int64"))
     plaintext = all(_torch(member).getAllowPlaintext() for member in members)
-    cluster = SparkCluster(rows.frame.sparkSession, 1, allow_plaintext=plaintext)
-    with cluster.map_reduce(rows.frame, columns, shuffle=False) as jobs:
+    base, watch = _torch(members[0]), plan.watch
+    cluster = SparkCluster(
+        rows.frame.sparkSession,
+        1,
+        allow_plaintext=plaintext,
+        events=None if watch is None else watch.folder,
+        logs=base.getLogLevel(),
+        title="sparkdl" if watch is None else watch.title,
+    )
+    listener = None if watch is None or not base.getEvents() else watch.logbook
+    with cluster.map_reduce(rows.frame, columns, shuffle=False, listener=listener) as jobs:
         yield jobs
 
 
@@ -102,6 +111,7 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
     missing = [member for member in members if member.index not in states]
     # One that this fit has trained is there before it is asked for where a step is taken again.
     restored = [index for index, state in states.items() if plan.kept is None or state["fit"] != plan.kept.token]
+    plan.expect(len(members), sorted(states))
     failures = list[Mapped]()
     # The labels of all rows have been looked at; those of a member may well lack a class.
     work = MemberWork(

@@ -11,6 +11,7 @@ import torch
 from sparkdl.ensembles.draws import Draw
 from sparkdl.ensembles.kept import Kept
 from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.events import record
 from sparkdl.feed.fingerprint import fingerprint
 from sparkdl.feed.part import Part, numbers
 from sparkdl.map_reduce import Tensors
@@ -59,10 +60,10 @@ class MemberWork:
             "rows": rows,
             "fit": None if self.kept is None else self.kept.token,  # the one in which it was trained
         }
-        if self.kept is None:
-            return {}, {"trained": True, "state": state}
-        _keep(self.kept, index, state)
-        return {}, {"trained": True, "state": None}
+        if self.kept is not None:
+            _keep(self.kept, index, state)
+        record("member", member=index, seconds=state["seconds"])
+        return {}, {"trained": True, "state": state if self.kept is None else None}
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """Nothing is reduced."""

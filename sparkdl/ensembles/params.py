@@ -25,6 +25,9 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.feed.columns import listed
 from sparkdl.ml.mapped import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
+from sparkdl.ml.shown import plain
+from sparkdl.ml.watching import Watch, watching
+from sparkdl.run import Run
 from sparkdl.spark.columns import ROW_ID, named
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
@@ -104,7 +107,7 @@ class EnsembleParams(CheckedParams):
 
     @contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """The numbered rows, and how members are trained; while the block runs, members are kept.
+        """The numbered rows, and how members are trained; while the block runs, members are kept, and it is watched.
 
         Where a change of the numbers that Spark gives rows would matter, the rows are persisted for the block.
 
@@ -120,8 +123,13 @@ class EnsembleParams(CheckedParams):
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
         with _persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
             mark = rows_fingerprint(rows.frame) if watched or directory is not None else ""
-            with nullcontext() if directory is None else self._keeping(directory, mark) as kept:
-                yield rows, Plan(kept, self.getParallelism())
+            if directory is not None:
+                directory = self._own_directory(directory, mark)
+            watch = Watch(Run(directory), type(self).__name__, self._configuration())
+            keeping = nullcontext() if directory is None else self._keeping(directory, mark)
+            with keeping as kept, watching(watch):
+                watch.begin(dataset.sparkSession)
+                yield rows, Plan(kept, self.getParallelism(), watch)
             # What is persisted is computed anew where it was evicted, or lost with an executor.
             if watched and rows_fingerprint(rows.frame) != mark:
                 raise self._renumbered()
@@ -129,16 +137,25 @@ class EnsembleParams(CheckedParams):
     @contextmanager
     def _keeping(self, directory: str, mark: str) -> Iterator[Kept]:
         """Where members are kept, of the rows that have this fingerprint."""
-        if self._map is not None:
-            # What has Params may be of the JVM, and its uid is another in each process.
-            values = {name: _named_by(value) for name, value in self._map.items()}
-            directory = files.join(directory, map_hash(values, mark))
         kept = Kept(directory)
         kept.begin(configuration(self, self.bases(), mark))
         try:
             yield kept
         finally:
             kept.end()
+
+    def _own_directory(self, directory: str, mark: str) -> str:
+        """The directory of this fit: of one with a param map, in that of all."""
+        if self._map is None:
+            return directory
+        # What has Params may be of the JVM, and its uid is another in each process.
+        values = {name: _named_by(value) for name, value in self._map.items()}
+        return files.join(directory, map_hash(values, mark))
+
+    def _configuration(self) -> dict[str, Any]:
+        return {"class": type(self).__name__} | {
+            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
+        }
 
     def _ids(self) -> str | None:
         """The column of ids; None where Spark numbers the rows."""

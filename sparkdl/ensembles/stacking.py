@@ -205,13 +205,14 @@ class Stacking(FoldParams, Estimator[StackingModel], MLReadable["Stacking"], MLW
             last = folds.index(len(bases), 0)
             member = Member(last, seeded(meta, folds.seed, last))
             second = fit_members([member], Rows(level_one(rows, folds, first.models, level), rows.row_id), plan)
-        return StackingModel(
+        made = StackingModel(
             models,
             second.models[0],
             level,
             history=_history(folds, first, second),
             report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
-        )._resetUid(self.uid)
+        )
+        return plan.told(made)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
         """The label, and the meta estimator that reads it and the level-one features."""

@@ -53,6 +53,10 @@ class CheckpointKeeper:
         """Whether the directory is the driver's own, and goes when the fit is over."""
         return self._token is not None
 
+    def epoch(self) -> int:
+        """See ``Keeper.epoch``."""
+        return self.checkpoints.epoch()
+
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
         """See ``Keeper.load``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark import keyword_only
@@ -24,8 +25,8 @@ from sparkdl.ml.outputs import Kind
 from sparkdl.ml.params import described
 from sparkdl.ml.rounds import fit_rounds
 from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
-from sparkdl.ml.shown import written
-from sparkdl.ml.watching import watched
+from sparkdl.ml.shown import plain
+from sparkdl.ml.watching import Watch, watching
 from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
 from sparkdl.rounds import Algorithm, is_algorithm
 from sparkdl.run import Run
@@ -183,10 +184,14 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         columns = self.read_columns()
         run = Run(self.run_directory(dataset, columns))
         fit = Fit(dataset, columns, self.objective(), run, self._configuration())
-        with watched(self, fit) as watch:
-            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, watch.logbook)
-        fitted = watch.told(fitted, time.monotonic() - start)
-        return watch.finish(self.make_model(fitted, fit.objective.model))
+        hooks, measured = apart(self.getHooks())[1], self.getEvents()
+        watch = Watch(run, type(self).__name__, fit.configuration, hooks=hooks, events=measured)
+        with watching(watch):
+            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, watch)
+        report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
+        model = self.make_model(replace(fitted, report=report), fit.objective.model)
+        watch.finish(model)
+        return model
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """The model that a fit has brought back, with what it has of this estimator's Params.
@@ -281,7 +286,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
 
     def _configuration(self) -> dict[str, Any]:
         return {"class": type(self).__name__} | {
-            param.name: _plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
+            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
 
 
@@ -343,13 +348,6 @@ class TorchRegressor(GangEstimator):
     def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
         _refuse_several(self.getLabelCol(), "regressor")
         return super()._target(floating)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not as it is written in code."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
 
 
 def _refuse_several(label: str | list[str] | None, kind: str) -> None:

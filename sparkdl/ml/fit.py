@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from sparkdl.feed.columns import Columns
-from sparkdl.logbook import Logbook
 from sparkdl.ml.recovery import keeping, make_supervisor
 from sparkdl.ml.report import make_report, scalar_output
-from sparkdl.ml.watching import begin, run_name
+from sparkdl.ml.watching import Watch
 from sparkdl.objective import Objective
 from sparkdl.program import Signature
 from sparkdl.run import Run
@@ -63,7 +62,7 @@ class Fitted:
     signature: Signature | None
 
 
-def make_cluster(estimator: GangEstimator, fit: Fit) -> SparkCluster:
+def make_cluster(estimator: GangEstimator, fit: Fit, *, title: str) -> SparkCluster:
     """The cluster of the rows' session, as the Params have it."""
     return SparkCluster(
         fit.data.sparkSession,
@@ -73,11 +72,11 @@ def make_cluster(estimator: GangEstimator, fit: Fit) -> SparkCluster:
         allow_plaintext=estimator.getAllowPlaintext(),
         events=fit.run.events if estimator.getEvents() else None,
         logs=estimator.getLogLevel(),
-        title=run_name(estimator, fit.run),
+        title=title,
     )
 
 
-def fit_gang(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
+def fit_gang(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
     """Train on a gang, again where it fails.
 
     Raises:
@@ -86,15 +85,15 @@ def fit_gang(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
     """
     start = time.monotonic()
     estimator.warn_of_unused(_UNUSED)
-    training, cluster = estimator.training(), make_cluster(estimator, fit)
+    training, cluster = estimator.training(), make_cluster(estimator, fit, title=watch.title)
     with keeping(fit.run.directory, estimator.getCheckpointEvery(), fit.configuration) as keeper:
         supervisor = make_supervisor(cluster, estimator, keeper)
-        begin(fit, logbook)
+        watch.begin(fit.data.sparkSession)
         members: list[Trained] = supervisor.gang(
             replace(training, keeper=keeper),
             fit.data,
             fit.columns,
-            listener=logbook,
+            listener=watch.logbook,
             attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
         )
     return Fitted(

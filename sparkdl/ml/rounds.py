@@ -19,11 +19,10 @@ from sparkdl.driver_hooks import apart
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.feed.transforms import Transforms
-from sparkdl.logbook import Logbook
 from sparkdl.ml.fit import Fit, Fitted, make_cluster
 from sparkdl.ml.report import scalar_output
 from sparkdl.ml.shown import written
-from sparkdl.ml.watching import begin
+from sparkdl.ml.watching import Watch
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.flat import module_of
 from sparkdl.rounds.run import Rounds
@@ -38,7 +37,7 @@ _UNUSED = ("batchSize", "epochs", "accumulate", "hooks", "slotWait", "maxRestart
 _STEPS = ("optimizer", "scheduler", "clipNorm", "augment")
 
 
-def fit_rounds(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
+def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
     """Train in rounds of tasks that need not be alive together.
 
     Raises:
@@ -49,7 +48,7 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
     _check(estimator, algorithm)
     estimator.warn_of_unused(_unused(estimator, algorithm))
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    cluster = make_cluster(estimator, fit)
+    cluster = make_cluster(estimator, fit, title=watch.title)
     with _kept(estimator, fit, algorithm) as (checkpoints, memories):
         rounds = Rounds(
             algorithm,
@@ -62,10 +61,10 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, logbook: Logbook) -> Fitted:
             patience=estimator.getPatience(),
             classes=estimator.classes(),
             transforms=_transforms(estimator, fit, algorithm),
-            listener=lambda row: logbook.note("round", **_row(row, algorithm, estimator.getMaxRounds())),
+            listener=lambda row: watch.logbook.note("round", **_row(row, algorithm, estimator.getMaxRounds())),
         )
-        begin(fit, logbook)
-        listener = logbook if estimator.getEvents() else None
+        watch.begin(fit.data.sparkSession)
+        listener = watch.logbook if estimator.getEvents() else None
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None

@@ -93,3 +93,10 @@ class _Writer:
 def _name(value: object) -> str:
     name: str = getattr(value, "__qualname__", type(value).__name__)
     return name.rpartition("<locals>.")[2]
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it; what JSON has not as it is written in code."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)

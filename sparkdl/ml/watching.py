@@ -1,18 +1,20 @@
-"""What is seen of a fit: while it runs, and when it is over."""
+"""What is seen of a fit, of an estimator or of an ensemble: while it runs, and when it is over."""
 
 from __future__ import annotations
 
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sparkdl.driver_hooks import DriverHooks, DriverRun, apart
+from pyspark.sql import SparkSession
+
+from sparkdl.driver_hooks import DriverHooks, DriverRun
 from sparkdl.events import read_events
+from sparkdl.journal import shown
 from sparkdl.logbook import Logbook
 from sparkdl.logs import MemberLogs
 from sparkdl.progress import Progress
@@ -20,38 +22,56 @@ from sparkdl.report import Report
 from sparkdl.run import Run
 from sparkdl.timeline import write_timeline
 
-if TYPE_CHECKING:
-    from sparkdl.ml.estimator import GangEstimator
-    from sparkdl.ml.fit import Fit, Fitted
-    from sparkdl.ml.model import TorchModel
-
 _PACKAGES = ("sparkdl-torch", "torch", "pyspark", "pyarrow", "numpy")
 
 
 class Watch:
-    """What is seen of a fit.
+    """What is seen of a fit: a progress bar, members' logs and trackers; in the run's directory all that is told.
 
     Args:
-        estimator: what is fitted.
-        fit: what the fit is given.
+        run: where the fit keeps what it leaves behind; nothing is written there before ``begin``.
+        kind: of what is fitted, such as ``"TorchClassifier"``.
+        configuration: its Params, as JSON values by name.
+        hooks: those that are called on the driver.
+        events: whether they are kept.
 
     Attributes:
+        title: of the run: its kind, and the name of its directory.
         logbook: listens to all that happens.
     """
 
-    def __init__(self, estimator: GangEstimator, fit: Fit) -> None:
-        self._run, self._progress = fit.run, Progress()
-        _, hooks = apart(estimator.getHooks())
-        shown = DriverRun(run_name(estimator, fit.run), fit.run.directory, fit.configuration)
-        self._hooks = DriverHooks(hooks, shown) if hooks else None
+    def __init__(
+        self,
+        run: Run,
+        kind: str,
+        configuration: Mapping[str, Any],
+        *,
+        hooks: Sequence[Any] = (),
+        events: bool = True,
+    ) -> None:
+        name = "" if run.directory is None else shown(run.directory).rstrip("/").rpartition("/")[2]
+        self.title = f"{kind} {name}".rstrip()
+        self._run, self._configuration, self._progress = run, dict(configuration), Progress()
+        told = DriverRun(self.title, run.directory, self._configuration)
+        self._hooks = DriverHooks(hooks, told) if hooks else None
         self.logbook = Logbook(
-            fit.run.events if estimator.getEvents() else None,
+            run.events if events else None,
             [self._progress, MemberLogs()],
             slow=[] if self._hooks is None else [self._hooks],
         )
 
+    @property
+    def folder(self) -> str | None:
+        """Where events are kept; None for nowhere."""
+        return self._run.events if self.logbook.keeps else None
+
+    def begin(self, session: SparkSession) -> None:
+        """Take down what is to be done, now that the run's directory is known to be its own."""
+        self._run.save("config", self._configuration)
+        self.logbook.note("begin", environment=environment(session))
+
     def close(self, error: BaseException | None) -> None:
-        """The fit is over."""
+        """The fit is over, or has failed."""
         told = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
         begun = self.logbook.received > 0  # a run that is refused leaves no trace
         if begun:
@@ -61,40 +81,33 @@ class Watch:
         if error is not None and begun and self._hooks is not None:
             self._hooks.finish(error=told)
 
-    def told(self, fitted: Fitted, seconds: float) -> Fitted:
-        """What a fit has brought back, with its report; and in the run's directory history, report and timeline.
+    def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
+        """The report of a run that has closed; history, report and timeline are written to the run's directory.
 
         Args:
-            fitted: what it has brought back.
-            seconds: that it took.
+            history: a row per epoch, round or member.
+            values: what it took.
         """
         run, logbook = self._run, self.logbook
-        values = fitted.report | {"seconds": seconds, "events": logbook.received, "events_dropped": logbook.dropped}
-        run.save("history", fitted.history)
+        values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
+        run.save("history", history)
         run.save("report", values)
-        if run.directory is not None and run.events is not None and logbook.received:
+        if run.directory is not None and self.folder is not None:
             try:
-                write_timeline(run.directory, read_events(run.events))
+                write_timeline(run.directory, read_events(self.folder))
             except OSError as error:
                 warnings.warn(f"there is no timeline of the run: {error}", stacklevel=4)
-        return replace(fitted, report=Report(values, history=fitted.history, directory=run.directory))
+        return Report(values, history=history, directory=run.directory)
 
-    def finish(self, model: TorchModel) -> TorchModel:
+    def finish(self, model: Any) -> None:
         """The model is made: the last that trackers hear."""
         if self._hooks is not None:
             self._hooks.finish(model.history, report=model.report, model=model)
-        return model
 
 
 @contextmanager
-def watched(estimator: GangEstimator, fit: Fit) -> Iterator[Watch]:
-    """A block in which a fit runs, with a progress bar, members' logs and trackers.
-
-    Args:
-        estimator: what is fitted.
-        fit: what the fit is given.
-    """
-    watch = Watch(estimator, fit)
+def watching(watch: Watch) -> Iterator[Watch]:
+    """A block in which a fit is watched."""
     try:
         yield watch
     except BaseException as error:
@@ -103,21 +116,8 @@ def watched(estimator: GangEstimator, fit: Fit) -> Iterator[Watch]:
     watch.close(None)
 
 
-def begin(fit: Fit, logbook: Logbook) -> None:
-    """Take down what is to be done; the run's directory is known to be its own."""
-    fit.run.save("config", fit.configuration)
-    logbook.note("begin", environment=environment(fit))
-
-
-def run_name(estimator: GangEstimator, run: Run) -> str:
-    """What a run is called: its class, and the name of its directory."""
-    directory = run.directory
-    return type(estimator).__name__ + (f" {directory.rstrip('/').rpartition('/')[2]}" if directory else "")
-
-
-def environment(fit: Fit) -> dict[str, Any]:
+def environment(session: SparkSession) -> dict[str, Any]:
     """Versions, and where the driver and Spark are."""
-    session = fit.data.sparkSession
     return {
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in _PACKAGES},

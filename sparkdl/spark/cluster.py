@@ -138,7 +138,8 @@ class SparkCluster:
             # mapInArrow looks columns up by name, and a dot in a name means a field to it.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
             watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
-            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members"):
+            doing = f", {work.title()}" if hasattr(work, "title") else ""
+            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members{doing}"):
                 return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     def map_reduce(

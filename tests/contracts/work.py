@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -67,6 +68,12 @@ def noted(world: World, part: Part | None) -> None:
     """Record three events."""
     for value in range(3):
         record("noted", clock=world.clock, value=value, name=f"rank {world.rank}")
+
+
+def says(world: World, part: Part | None) -> None:
+    """Print a line, and log one."""
+    print(f"printed by {world.rank}")
+    logging.getLogger("app").info("logged by %d", world.rank)
 
 
 # ---- data -------------------------------------------------------------------------------------------------------

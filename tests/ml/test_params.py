@@ -65,6 +65,8 @@ VALUES = {
     "elasticWait": 9.5,
     "maxRounds": 40,
     "timeBudget": 60.0,
+    "events": False,
+    "logLevel": "info",
 }
 DEFAULTS = {
     "scheduler": None,
@@ -103,6 +105,8 @@ DEFAULTS = {
     "elasticWait": 300.0,
     "maxRounds": None,
     "timeBudget": None,
+    "events": True,
+    "logLevel": "warning",
 }
 
 each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
@@ -202,6 +206,7 @@ def test_estimators_are_told_apart():
         ("elasticWait", -1, "elasticWait is -1; expected at least 0"),
         ("maxRounds", 0, "maxRounds is 0; expected at least 1"),
         ("timeBudget", -1, "timeBudget is -1; expected at least 0"),
+        ("logLevel", "loud", "logLevel is 'loud'; expected one of debug, info, warning, error, off"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
         ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),
