@@ -27,7 +27,7 @@ def loss(runs: Sequence[RunData]) -> Chart | None:
     for run in runs:
         for name in filter(_is_loss, measures(run)):
             _line(figure, runs, run, name)
-    if len(runs) == 1:
+    if len(runs) == 1 and runs[0].noun == "rank":
         _running(figure, runs[0])
     if not figure.data:
         return None

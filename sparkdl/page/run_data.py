@@ -12,9 +12,9 @@ from typing import Any
 from sparkdl import files
 from sparkdl.errors import InvalidInput
 from sparkdl.events import Event, read_events
-from sparkdl.timeline import Clocks
+from sparkdl.page.hearing import DRIVER, UNITS, heard, merged
+from sparkdl.page.masking import masked
 
-_DRIVER = -1
 # A member's stages, as the phases that they are most like.
 _STAGES = {
     "feed": "feed",
@@ -23,8 +23,6 @@ _STAGES = {
 }
 _REST = "other"
 _MOST_HOST = 24  # characters of a host's name beside a chart
-# What a row of the history is of; of an ensemble's member it has the last epoch's figures as well.
-_UNITS = ("member", "candidate", "round", "epoch")
 _NOUNS = {"member": "member", "candidate": "member", "round": "part"}
 
 
@@ -87,25 +85,13 @@ class RunData:
         events = read_events(files.join(directory, "events"))
         if not events and history is None and report is None and configuration is None:
             raise InvalidInput(
-                f"{directory} holds no run; expected the runDir of a fit, with config.json, history.json or events/."
+                f"{masked(directory)} holds no run; expected the runDir of a fit, with config.json, history.json or "
+                "events/."
             )
-        clocks = Clocks.of(events)
-        told = [
-            replace(event, time=clocks.corrected(event.host, event.time))
-            for event in events
-            if "truncated" not in event.payload  # of one that was too large, which is left of no use
-        ]
-        told.sort(key=lambda event: event.time)
-        data = cls(
-            name or _path(directory)[-1],
-            history or (),
-            report or {},
-            configuration or {},
-            _without_pauses(told),
-            told[-1].time if told else None,
-        )
+        told, last = heard(events)
+        data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, told, last)
         # Of a run that was begun again, what files tell is of the time before.
-        return data if data.state == "finished" else replace(data, report={}, history=_merged(data))
+        return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, told))
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of these kinds, in the order of time."""
@@ -125,7 +111,7 @@ class RunData:
                 ends[key] = event.time
                 continue
             phase = _STAGES.get(event.payload["name"])
-            if phase is None or event.rank == _DRIVER:
+            if phase is None or event.rank == DRIVER:
                 continue
             lap = Lap(event.rank, event.time, {phase: event.payload["seconds"]})
             before = ends.get(key, lap.start)
@@ -150,7 +136,7 @@ class RunData:
         """The host on which each rank of a gang was last; parts and an ensemble's members have none of their own."""
         if self.noun != "rank":
             return {}
-        return {event.rank: event.host for event in self.events if event.rank != _DRIVER and event.host}
+        return {event.rank: event.host for event in self.events if event.rank != DRIVER and event.host}
 
     def called(self, rank: int) -> str:
         """What a rank is called; with its host where there are several, without the domain."""
@@ -162,14 +148,16 @@ class RunData:
     @property
     def unit(self) -> str:
         """What a row of the history is of: an epoch, a round, a member; ``"row"`` where it does not say."""
-        return next((name for name in _UNITS for row in self.history[:1] if name in row), "row")
+        return next((name for name in UNITS for row in self.history[:1] if name in row), "row")
 
     @cached_property
     def noun(self) -> str:
         """What events of one rank are of: a rank of a gang, a part of the rows, a member of an ensemble."""
-        if self.unit == "row" and any("round" in event.payload for event in self.of_kind("span")):
-            return "part"
-        return _NOUNS.get(self.unit, "rank")
+        if self.unit != "row":
+            return _NOUNS.get(self.unit, "rank")
+        if self.of_kind("members"):
+            return "member"
+        return "part" if any("round" in event.payload for event in self.of_kind("span")) else "rank"
 
     @property
     def start(self) -> float:
@@ -215,34 +203,14 @@ def read_runs(directories: Sequence[str]) -> list[RunData]:
         names = ["/".join(path[-depth:]) for path in paths]
         if len({*names}) == len(names):
             return [RunData.read(directory, name) for directory, name in zip(directories, names, strict=True)]
-    raise InvalidInput(f"of the runs {', '.join(directories)} two are the same; expected each once, and at least one.")
+    raise InvalidInput(
+        f"of the runs {', '.join(map(masked, directories))} two are the same; expected each once, and at least one."
+    )
 
 
 def _path(directory: str) -> list[str]:
     """The parts of a directory's path, which has no credentials."""
     return files.Folder.of(directory).path.strip("/").split("/")
-
-
-def _without_pauses(events: Sequence[Event]) -> list[Event]:
-    told: list[Event] = []
-    pause, last = 0.0, None
-    for event in events:
-        if event.kind == "begin" and last is not None:
-            pause += event.time - last
-        last = event.time
-        told.append(replace(event, time=event.time - pause) if pause else event)
-    return told
-
-
-def _merged(run: RunData) -> list[dict[str, Any]]:
-    """The history of a run that is not over: what its files tell, and what events tell beyond that."""
-    found: dict[Any, dict[str, Any]] = {}
-    for row in [*run.history, *(event.payload for event in run.of_kind("epoch", "round", "member"))]:
-        unit = next((name for name in _UNITS if name in row), None)
-        # The last of what was done again; and without what the progress bar alone has to know.
-        key = unit, row.get(unit) if unit else len(found)
-        found[key] = {name: value for name, value in row.items() if name != "rounds"}
-    return list(found.values())
 
 
 def _json(directory: str, name: str, kind: type) -> Any:
@@ -252,7 +220,11 @@ def _json(directory: str, name: str, kind: type) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise InvalidInput(f"{name}.json in {directory} is damaged: {error}. Delete it, to go without.") from error
+        raise InvalidInput(
+            f"{name}.json in {masked(directory)} is damaged: {error}. Delete it, to go without."
+        ) from error
     if not isinstance(found, kind):
-        raise InvalidInput(f"{name}.json in {directory} is no {kind.__name__}; expected what a fit has written there.")
+        raise InvalidInput(
+            f"{name}.json in {masked(directory)} is no {kind.__name__}; expected what a fit has written there."
+        )
     return found

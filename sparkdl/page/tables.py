@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from html import escape
@@ -11,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from sparkdl.events import Event
+from sparkdl.page.masking import masked
 from sparkdl.page.run_data import RunData
 from sparkdl.report import verdict
 
@@ -19,8 +19,6 @@ MOST_ROWS = 200
 _LONG = 40  # characters from which on a cell is a wide one
 _MOST_TEXT = 2_000  # characters of a setting or a message
 
-_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s@?\"']*@")
-_OPTIONS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
 _SIZES = {"part": "parts", "member": "members at a time"}
 _LAST = ("valid_loss", "loss", "objective", "primal")
 
@@ -99,11 +97,6 @@ def messages(run: RunData) -> str:
     return _folded("Warnings and logs", _table(["after, s", "who", "what", "message"], rows), rows)
 
 
-def without_secrets(text: str) -> str:
-    """A text without the credentials and options that URIs in it have."""
-    return _OPTIONS.sub(r"\1", _CREDENTIALS.sub(r"\1", text))
-
-
 def _told(run: RunData, *, named: bool) -> str:
     name = f"<b>{escape(run.name)}</b>: " if named else ""
     began = next((event.received for event in run.of_kind("begin") if event.received), None)
@@ -112,8 +105,7 @@ def _told(run: RunData, *, named: bool) -> str:
         last = f", of which the last sign is of {_date(run.last)}" if run.last else ""
         facts.append(f"goes on, or was ended from outside{last}")
     about = " · ".join(filter(None, facts))
-    phases = run.phases()
-    said = run.report.get("verdict") or verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
+    said = run.report.get("verdict") or _verdict(run)
     return "".join(
         [
             f'<p class="about">{name}{escape(about)}</p>' if about or name else "",
@@ -123,9 +115,18 @@ def _told(run: RunData, *, named: bool) -> str:
     )
 
 
+def _verdict(run: RunData) -> str:
+    """What a run is bound by: a gang, of which one may be slow, or tasks that do not wait for one another."""
+    phases = run.phases()
+    if run.noun == "rank":
+        return verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
+    names = dict.fromkeys(name for each in phases.values() for name in each)
+    return verdict([{name: sum(each.get(name, 0.0) for each in phases.values()) for name in names}])
+
+
 def _failure(error: str) -> str:
     """Why a run failed, with the rest of what the error says folded away."""
-    rest = without_secrets(error).partition("\n")[2].strip("\n")
+    rest = masked(error).partition("\n")[2].strip("\n")
     more = f"<details><summary>What else it says</summary><pre>{escape(rest)}</pre></details>" if rest else ""
     return f'<div class="verdict failed">Failed: {escape(_first_line(error))}{more}</div>'
 
@@ -153,18 +154,18 @@ def _figures(run: RunData) -> dict[str, str | None]:
 
 
 def _first_line(text: str) -> str:
-    return without_secrets(text).partition("\n")[0][:_MOST_TEXT]
+    return masked(text).partition("\n")[0][:_MOST_TEXT]
 
 
 def _message(event: Event) -> tuple[str, str]:
     """What an event is, and what it says."""
     told = event.payload
     said = told.get("message") or f"{told.get('size')} of {told.get('of')} members begin"
-    return str(told.get("level", event.kind)), without_secrets(str(said))[:_MOST_TEXT]
+    return str(told.get("level", event.kind)), masked(str(said))[:_MOST_TEXT]
 
 
 def _setting(value: Any) -> str:
-    text = without_secrets(value if isinstance(value, str) else json.dumps(value))
+    text = masked(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
 
 

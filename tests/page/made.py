@@ -10,9 +10,9 @@ from typing import Any
 from sparkdl.channel import Event
 from sparkdl.journal import Journal
 from sparkdl.page import RunData
+from sparkdl.page.hearing import DRIVER
 
 START = 1_800_000_000.0
-DRIVER = -1
 
 
 def event(kind: str, at: float, rank: int = DRIVER, *, attempt: int = 0, host: str = "one", **payload: Any) -> Event:
@@ -45,7 +45,7 @@ def written(folder: Path, events: Iterable[Event] = (), **files: Any) -> str:
         (folder / f"{name}.json").write_text(json.dumps(values))
     lines = [each.to_json().encode() for each in events]
     if lines:
-        journal = Journal(folder / "events", "driver")
+        journal = Journal(folder / "events", "driver-made")
         assert journal.append(lines) == len(lines)
         journal.close()
     return str(folder)

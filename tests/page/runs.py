@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from sparkdl.checkpoint import Checkpoints
 from sparkdl.cluster import Cluster, LocalCluster, Slots
 from sparkdl.errors import SparkdlError
+from sparkdl.events import Event
 from sparkdl.feed.columns import Column, Columns
 from sparkdl.keeper import CheckpointKeeper, Every
 from sparkdl.logbook import Logbook
@@ -102,13 +104,13 @@ def gang(directory: Path, cluster: Cluster, wanted: Training, **supervision: Any
     supervisor = Supervisor(cluster, back_off=0.1, **supervision)
     run.save("config", configuration)
     with Logbook(run.events) as logbook:
-        logbook.note("begin", environment=ENVIRONMENT)
+        _note(logbook, "begin", environment=ENVIRONMENT)
         try:
             members = supervisor.gang(replace(wanted, keeper=keeper), data(), COLUMNS, listener=logbook)
         except SparkdlError as error:
-            logbook.note("end", error=f"{type(error).__name__}: {error}")
+            _note(logbook, "end", error=f"{type(error).__name__}: {error}")
             return run
-        logbook.note("end", error=None)
+        _note(logbook, "end", error=None)
     run.save("history", members[0].history)
     run.save("report", make_report(members, members[0].report["train_seconds"], supervisor))
     return run
@@ -120,13 +122,18 @@ def rounds(directory: Path, cluster: Cluster, algorithm: Algorithm, *, max_round
     objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=0.1))
     run.save("config", {"class": "TorchClassifier", "strategy": str(algorithm)})
     with Logbook(run.events) as logbook:
-        logbook.note("begin", environment=ENVIRONMENT)
+        _note(logbook, "begin", environment=ENVIRONMENT)
         plan = Rounds(algorithm, objective, memories=str(directory / "memories"), max_rounds=max_rounds)
-        plan.listener = lambda row: logbook.note("round", **row, rounds=None)
+        plan.listener = lambda row: _note(logbook, "round", **row, rounds=None)
         with cluster.map_reduce(data(), COLUMNS, parts=PARTS, listener=logbook) as jobs:
             _, history = plan.run(jobs)
-        logbook.note("end", error=None)
+        _note(logbook, "end", error=None)
     run.save("history", history)
     seconds = sum(row["seconds"] for row in history)
     run.save("report", {"seconds": seconds, "rows": ROWS, "restarts": 0, "workers": [PARTS], "rounds": len(history)})
     return run
+
+
+def _note(logbook: Logbook, kind: str, **payload: Any) -> None:
+    now = time.time()
+    logbook(Event(kind, -1, 0, now, None, payload, os.uname().nodename, now))

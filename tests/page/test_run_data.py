@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.page import RunData, read_runs
+from sparkdl.page import RunData, make_page, read_runs
 from tests.page.made import START, event, gang, progress, run, step, written
 
 HISTORY = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
@@ -81,7 +81,7 @@ def test_a_run_may_have_nothing_but_a_history(tmp_path):
 
 def test_what_a_killed_process_had_half_written_is_skipped(tmp_path):
     directory = written(tmp_path, [BEGIN, step(1, forward=1.0)])
-    with open(os.path.join(directory, "events", "driver.jsonl"), "a") as file:
+    with open(os.path.join(directory, "events", "driver-made.jsonl"), "a") as file:
         file.write('{"kind":"step","rank":0,"att')
     with pytest.warns(RuntimeWarning, match=r"line 3 is skipped"):
         assert len(RunData.read(directory).events) == 2
@@ -127,6 +127,29 @@ def test_the_history_of_a_run_that_goes_on_is_what_it_has_told_of(tmp_path):
         (2, 0.25),  # as the attempt has it that began it again
         (3, 0.2),
     ]
+
+
+def test_the_history_of_an_ensemble_is_of_its_members(tmp_path):
+    told = [
+        BEGIN,
+        event("members", 0, count=3),
+        event("member", 0, member=0, restored=True),
+        epoch(1, 1, 0.5),  # of a member, in its task
+        event("member", 2, 1, member=1, seconds=2.0),
+    ]
+    found = RunData.read(written(tmp_path, told))
+    assert found.history == [{"member": 0, "restored": True}, {"member": 1, "seconds": 2.0}]
+    assert RunData.read(written(tmp_path / "early", told[:2])).noun == "member"
+
+
+def test_a_users_own_events_of_the_same_kinds_do_no_harm(tmp_path):
+    kinds = ("step", "span", "progress", "attempt", "begin", "end", "restart", "epoch", "member", "log", "warning")
+    own = [
+        event(kind, 5, rank, error="mine") for kind in kinds for rank in (-1, 0) if rank == 0 or kind in ("attempt",)
+    ]
+    found = RunData.read(written(tmp_path, [BEGIN, *own, END], history=HISTORY))
+    assert found.state == "finished"
+    assert make_page([found])
 
 
 def test_rounds_are_told_without_what_the_progress_bar_needs(tmp_path):

@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 
 from sparkdl.page import tables
+from sparkdl.page.masking import masked
 from tests.page.made import event, gang, run, step
 
 HTML = "<script>alert('\"&')</script>"
@@ -240,5 +241,5 @@ def test_no_text_becomes_a_tag(data):
     ],
 )
 def test_credentials_are_left_out(text, told):
-    assert tables.without_secrets(text) == told
+    assert masked(text) == told
     assert cells(tables.configuration([run(configuration={"runDir": text})])) == ["runDir", told]
