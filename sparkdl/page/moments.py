@@ -128,9 +128,9 @@ def timeline(run: RunData) -> Chart | None:
 
 
 def workers(run: RunData) -> Chart | None:
-    """Members over time; None where there was one attempt alone."""
+    """Members over time; None where there were always as many."""
     starts = run.of_kind("attempt")
-    if len(starts) < 2:
+    if len({event.payload["size"] for event in starts}) < 2:
         return None
     figure, unit = go.Figure(), Unit.of(run.seconds)
     figure.add_scatter(

@@ -139,7 +139,8 @@ def _figures(run: RunData) -> dict[str, str | None]:
     told = {each: _number(last[each]) if each == name else None for each in _LAST}
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
     restarts = report.get("restarts", len(run.of_kind("restart")) if run.events else None)
-    rates = [event.payload.get("rows_per_second") for event in run.of_kind("progress")[-1:]]
+    latest = [] if apart else run.of_kind("progress")[-1:]
+    rates = [event.payload.get("rows_per_second") for event in latest]
     return {
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,
         **{f"last {each}": value for each, value in told.items()},

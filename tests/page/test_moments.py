@@ -145,8 +145,10 @@ def test_members_over_time():
     assert chart.figure.layout.yaxis.dtick == 1
 
 
-def test_one_attempt_alone_has_no_chart_of_members():
-    assert moments.workers(run(BEGIN, event("attempt", 1, size=2), END)) is None
+def test_where_there_were_always_as_many_members_there_is_no_chart_of_them():
+    for count in (0, 1, 3):
+        attempts = [event("attempt", at, attempt=at, size=2) for at in range(count)]
+        assert moments.workers(run(BEGIN, *attempts, END)) is None
 
 
 # ---- names and units ------------------------------------------------------------------------------------------
