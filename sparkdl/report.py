@@ -82,9 +82,8 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
     told = [_bound(shares, len(phases))]
     if len(phases) > 1 and busy[slowest] >= SKEWED * _median(busy):
         where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
-        told.append(
-            f"{unit} {slowest}{where} is the slowest, {_slow([each for each in phases if each], phases[slowest])}"
-        )
+        known = [each for each in phases if each]
+        told.append(f"{unit} {slowest}{where} is the slowest, {_slow(known, phases[slowest])}")
     told += [
         f"{shares[name]:.0%} goes into {what}."
         for name, what in _TOLD.items()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("command", "evaluate", "metrics", "predict", "train")
+MODULES = ("command", "evaluate", "metrics", "predict", "report", "train")
 NETS = """
 from torch import nn
 

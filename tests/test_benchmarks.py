@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.events.made import count, write_run
 from benchmarks.pairs import Pairs, Side, interleave, verdict
 from benchmarks.recovery.saving import Course, Lost
+from sparkdl.page import RunData
+from tests.page.looking import find_browser
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
@@ -26,8 +29,8 @@ each_theme = pytest.mark.parametrize("theme", THEMES)
 
 
 def test_all_themes_are_found():
-    assert THEMES[:8] == ["ensemble_parallel", "epoch", "federated", "fit", "images", "launch", "memory", "recovery"]
-    assert THEMES[8:] == ["rounds_overhead", "rounds_vs_mllib", "spool", "step", "transform", "wide"]
+    assert THEMES[:8] == ["ensemble_parallel", "epoch", "events", "federated", "fit", "images", "launch", "memory"]
+    assert THEMES[8:] == ["recovery", "rounds_overhead", "rounds_vs_mllib", "spool", "step", "transform", "wide"]
 
 
 # ---- programs and pages -----------------------------------------------------------------------------------------
@@ -181,6 +184,28 @@ def test_recovery_refuses_an_unknown_part(capsys):
         importlib.import_module("benchmarks.recovery.main").main(["stale"])
     assert ended.value.code == 2
     assert "there is no part stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("parts", [("rows", "first"), ("page",)])
+def test_events_runs(tmp_path, parts):
+    if "page" in parts:
+        find_browser()
+    *_, shares, last = run("events", *parts, "--rounds", "1", "--rows", "1024", "--events", "2000", folder=tmp_path)
+    assert re.findall(r"(\w+) \d[\d.e+-]*", shares) == [*parts]
+    assert LAST_LINE.fullmatch(last)
+
+
+def test_a_made_run_has_as_many_events_as_were_wanted(tmp_path):
+    write_run(str(tmp_path), members=3, events=3_000)
+    assert count(str(tmp_path)) == pytest.approx(3_000, abs=10)
+    data = RunData.read(str(tmp_path))
+    assert {"begin", "started", "span", "step", "progress", "heartbeat", "epoch", "end"} <= {
+        e.kind for e in data.events
+    }
+    assert [*data.phases()] == [0, 1, 2]
+    assert data.report["slowest_rank"] == 2
 
 
 @pytest.mark.slow

@@ -1,26 +1,32 @@
 """One self-contained page for a run, or for several beside one another: what happened, and where the time went.
 
-    write_page([RunData.read("/runs/one"), RunData.read("/runs/two")], "report.html")
+    write_page(read_runs(["/runs/one", "/runs/two"]), "report.html")
 
-It needs nothing but a browser: plotly and all data are inside. However many events there were, what is drawn of them
-is a few thousand points (``curves``, ``moments``): the page stays small, and opens at once.
+It needs nothing but a browser: plotly and all data are inside, and the page forbids the browser to load anything else.
+However many events there were, what is drawn of them is a few thousand points (``curves``, ``moments``): the page stays
+small, and opens at once. A run that goes on, or was ended from outside, is shown as far as its events tell of it.
+
+Credentials and options in URIs are left out; what else a configuration, an error or a log line says, the page says.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import metadata, resources
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import files
 from sparkdl.errors import InvalidInput
-from sparkdl.page.run_data import RunData
+from sparkdl.page.run_data import RunData, read_runs
 
-__all__ = ["RunData", "make_page", "write_page"]
+if TYPE_CHECKING:
+    from sparkdl.page.drawing import Chart
+
+__all__ = ["RunData", "make_page", "read_runs", "write_page"]
 
 _DISTRIBUTION = "sparkdl-torch"
 
@@ -48,12 +54,11 @@ def make_page(runs: Sequence[RunData]) -> str:
         raise InvalidInput(f"the report page needs plotly: pip install '{_DISTRIBUTION}[report]'.") from error
     from sparkdl.page import tables
 
-    figures = _figures(runs)
-    several = len(runs) > 1
+    charts, several = _charts(runs), len(runs) > 1
     body = [
         tables.heading(runs),
         tables.figures(runs),
-        _charts(figures),
+        _places(charts),
         *([] if several else [tables.attempts(runs[0])]),
         tables.configuration(runs),
         tables.environment(runs),
@@ -63,34 +68,51 @@ def make_page(runs: Sequence[RunData]) -> str:
         title=escape("sparkdl: " + ", ".join(run.name for run in runs)),
         body="\n".join(part for part in body if part),
         version=metadata.version(_DISTRIBUTION),
-        written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         plotly=get_plotlyjs(),
-        # In a script element nothing is escaped, and only this ends it.
-        figures=json.dumps(figures, separators=(",", ":")).replace("</", "<\\/"),
+        figures=_script({name: _plain(chart) for name, chart in charts.items()}),
     )
 
 
-def _figures(runs: Sequence[RunData]) -> dict[str, Any]:
+def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     """The charts that there is something to draw in, by name."""
     from sparkdl.page import curves, moments
 
-    made = {
-        "losses": curves.losses(runs),
-        "metrics": curves.metrics(runs),
+    made: dict[str, Chart | None] = {
+        "loss": curves.loss(runs),
         "residuals": curves.residuals(runs),
+        **{f"metric-{index}": chart for index, chart in enumerate(curves.metrics(runs))},
         "throughput": moments.throughput(runs),
-        "phases": moments.phase_shares(runs),
     }
     if len(runs) == 1:
-        run = runs[0]
-        made |= {"timeline": moments.timeline(run), "workers": moments.workers(run), "members": curves.members(run)}
-    shown = {name: json.loads(figure.to_json()) for name, figure in made.items() if figure is not None}
-    for figure in shown.values():
-        figure["layout"].pop("template", None)  # plotly's own look, 7 kB a chart
-    return shown
+        made |= {"members": curves.members(runs[0]), "workers": moments.workers(runs[0])}
+    made["phases"] = moments.phase_shares(runs)
+    if len(runs) == 1:
+        made["timeline"] = moments.timeline(runs[0])
+    return {name: chart for name, chart in made.items() if chart is not None}
 
 
-def _charts(figures: dict[str, Any]) -> str:
-    wide = {"timeline", "phases"}
-    cells = [f'<div id="{name}"{" class=wide" if name in wide else ""}></div>' for name in figures]
-    return f'<div class="charts">{"".join(cells)}</div>'
+def _places(charts: Mapping[str, Chart]) -> str:
+    """Where the charts are drawn; the first one is wide where the others would leave a gap."""
+    narrow = [name for name, chart in charts.items() if not chart.wide]
+    wide = {name for name, chart in charts.items() if chart.wide} | set(narrow[: len(narrow) % 2])
+    cells = [_place(name, chart, wide=name in wide) for name, chart in charts.items()]
+    return f'<div class="charts">{"".join(cells)}</div>' if cells else ""
+
+
+def _place(name: str, chart: Chart, *, wide: bool) -> str:
+    title = escape(chart.title)
+    caption = f"<figcaption><b>{title}</b> {escape(chart.note)}</figcaption>"
+    drawn = f'<div id="{name}" role="img" aria-label="{title}"></div>'
+    return f"<figure{' class=wide' if wide else ''}>{caption}{drawn}</figure>"
+
+
+def _plain(chart: Chart) -> Any:
+    found = json.loads(chart.figure.to_json())
+    found["layout"].pop("template", None)  # plotly's own look, 7 kB a chart
+    return found
+
+
+def _script(value: Any) -> str:
+    """JSON that may stand in a script element, of which ``</script`` would be the end, and ``<!--`` the beginning."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,11 +1,19 @@
-"""What the charts of the report page have in common: colours, how many points, titles."""
+"""What the charts of the report page have in common: colours, how many points, units of time."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
+Point = TypeVar("Point")
+
+MOST_NAME = 28
+"""Characters of a run's name beside a chart."""
 MOST_POINTS = 1_000
 """Points of a line; of more, as many are left out, evenly."""
 
@@ -18,13 +26,56 @@ PHASE_COLOURS = {
     "update": "#009E73",
     "validate": "#CC79A7",
     "checkpoint": "#F0E442",
-    "hooks": "#8C8C8C",
-    "other": "#B9B9B9",
+    "hooks": "#7D7D7D",
+    "other": "#BDBDBD",
 }
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
+FAINT = "#8C8C8C"
 
 
-def thinned(points: list[Any]) -> list[Any]:
+@dataclass(frozen=True)
+class Chart:
+    """A chart of the page.
+
+    Attributes:
+        title: in a few words, plain text.
+        figure: what is drawn.
+        note: what else is to be said of it, plain text.
+        wide: whether it takes the whole width.
+    """
+
+    title: str
+    figure: go.Figure
+    note: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Unit:
+    """In what time is told, so that the numbers at the axis are short.
+
+    Attributes:
+        name: of the unit.
+        seconds: that it has.
+    """
+
+    name: str
+    seconds: float
+
+    @classmethod
+    def of(cls, seconds: float) -> Unit:
+        """The unit for a time of about so many seconds."""
+        for name, each in (("hours", 3600.0), ("minutes", 60.0)):
+            if seconds >= 3 * each:
+                return cls(name, each)
+        return cls("seconds", 1.0)
+
+    def __call__(self, seconds: float) -> float:
+        """Seconds in this unit."""
+        return short(seconds / self.seconds)
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
     """The points, or some of them and the last one."""
     every = -(-len(points) // MOST_POINTS) or 1
     return [*points[:-1:every], *points[-1:]]
@@ -35,8 +86,43 @@ def short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def finished(figure: go.Figure, title: str, x: str, y: str) -> go.Figure | None:
-    """The figure with its titles; None where there is nothing in it."""
-    if not figure.data:
-        return None
-    return figure.update_layout(title=title, xaxis_title=x, yaxis_title=y)
+def is_number(value: Any) -> bool:
+    """Whether a value of a history can be drawn."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def text(plain: object) -> str:
+    """Text for plotly, which takes tags in it for tags."""
+    return escape(str(plain), quote=False)
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names of runs, cut where they are long, for plotly; no two are the same."""
+    found: list[str] = []
+    for name in names:
+        cut = (
+            name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 3]}…{name[-(MOST_NAME - MOST_NAME // 3 - 1) :]}"
+        )
+        found.append(text(cut if text(cut) not in found else f"{cut} ({len(found) + 1})"))
+    return found
+
+
+def colour(index: int) -> str:
+    """The colour of a line."""
+    return LINES[index % len(LINES)]
+
+
+def titled(figure: go.Figure, x: str, y: str) -> go.Figure:
+    """The figure with titles at its axes."""
+    return figure.update_layout(xaxis_title=text(x), yaxis_title=text(y))
+
+
+def over_time(figure: go.Figure, seconds: float, unit: Unit, y: str) -> go.Figure:
+    """The figure with the time from the start, so many seconds, along its axis."""
+    return titled(figure, f"{unit.name} from the start", y).update_xaxes(range=[0, unit(max(seconds, 1e-3))])
+
+
+def in_order(figure: go.Figure, rows: int) -> go.Figure:
+    """The figure with so many rows from the top down, and as high as they need."""
+    figure.update_layout(height=max(200, 130 + (26 if rows <= 24 else 16) * rows))
+    return figure.update_yaxes(autorange="reversed", type="category", ticklabelstep=1 if rows <= 40 else 2)

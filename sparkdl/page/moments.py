@@ -2,84 +2,115 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from sparkdl.page.drawing import LINES, PHASE_COLOURS, finished
-from sparkdl.page.run_data import Lap, RunData
+from sparkdl.page.curves import counted
+from sparkdl.page.drawing import (
+    PHASE_COLOURS,
+    Chart,
+    Unit,
+    colour,
+    in_order,
+    is_number,
+    labels,
+    over_time,
+    short,
+    text,
+    thinned,
+    titled,
+)
+from sparkdl.page.pieces import dominant, rates, width
+from sparkdl.page.run_data import RunData
 from sparkdl.phases import PHASES
 
-BINS = 400
-"""Pieces that the time of a run is cut into."""
 MOST_RANKS = 64
 """Ranks in a chart of ranks."""
+MOST_LAYERS = 16
+"""Ranks whose throughput is told apart."""
+
+_RESTART, _AGAIN = "#D55E00", "#7D7D7D"
 
 
-def throughput(runs: Sequence[RunData]) -> go.Figure | None:
-    """Rows a second over the time of the run, of each rank on top of the others; of several runs the sums."""
-    figure = go.Figure()
+def throughput(runs: Sequence[RunData]) -> Chart | None:
+    """Rows a second over the time of the run, of each rank on top of the others; of several runs the sums.
+
+    Where no event tells of steps it is what the history has of it; None where there is nothing.
+    """
+    figure, unit = go.Figure(), Unit.of(max(run.seconds for run in runs))
+    names = labels([run.name for run in runs])
     for index, run in enumerate(runs):
-        rates, width = _rates(run)
-        if not rates:
-            continue
-        apart = len(runs) == 1 and len(rates) <= 16
-        shown = rates if apart else {0: [sum(each) for each in zip(*rates.values(), strict=True)]}
+        found, size = rates(run)
+        apart = len(runs) == 1 and 1 < len(found) <= MOST_LAYERS
+        shown = found if apart else {0: [sum(each) for each in zip(*found.values(), strict=True)]} if found else {}
         for rank, each in shown.items():
             figure.add_scatter(
-                x=[round((place + 0.5) * width, 3) for place in range(len(each))],
+                x=[unit((place + 0.5) * size) for place in range(len(each))],
                 y=[round(rate) for rate in each],
-                name=f"rank {rank}" if apart else run.name,
+                name=f"{run.noun} {rank}" if apart else names[index],
                 mode="lines",
-                line={"width": 1.5, "color": LINES[(rank if apart else index) % len(LINES)]},
-                **({"stackgroup": "rows"} if apart else {}),
+                line={"width": 1.5, "color": colour(len(figure.data) if apart else index)},
+                showlegend=apart or len(runs) > 1,
+                **({"stackgroup": "rows"} if apart else {"fill": "tozeroy"} if len(runs) == 1 else {}),
             )
-    return finished(figure, "Throughput", "seconds from the start", "rows/s")
+    if not figure.data:
+        return _by_row(runs)
+    if len(runs) == 1:
+        _marks(figure, runs[0], unit)
+    return Chart("Throughput", over_time(figure, max(run.seconds for run in runs), unit, "rows/s"))
 
 
-def phase_shares(runs: Sequence[RunData]) -> go.Figure | None:
-    """Which share of its time each rank has spent in each phase."""
-    figure, bars = go.Figure(), []
-    for run in runs:
-        hosts = run.hosts()
-        for rank, seconds in sorted(run.phases().items())[:MOST_RANKS]:
-            host = f" ({hosts[rank]})" if hosts.get(rank) else ""
-            bars.append((f"rank {rank}{host}" if len(runs) == 1 else f"{run.name}, rank {rank}", seconds))
+def phase_shares(runs: Sequence[RunData]) -> Chart | None:
+    """Which share of its time each rank, or of several runs each run, has spent in each phase; None without any."""
+    names = labels([run.name for run in runs])
+    bars, note = (
+        [(names[index], _mean(run.phases())) for index, run in enumerate(runs)],
+        f"Mean of the {runs[0].noun}s of each run.",
+    )
+    if len(runs) == 1:
+        [run], spent = runs, runs[0].phases()
+        bars = [(text(run.called(rank)), spent[rank]) for rank in _busiest(run, spent)]
+        note = _left_out(len(spent), run)
+    bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
+    figure = go.Figure()
     for phase in PHASES:
         values = [seconds.get(phase, 0.0) for _, seconds in bars]
         if any(values):
-            totals = [sum(seconds.values()) or 1.0 for _, seconds in bars]
             figure.add_bar(
                 y=[name for name, _ in bars],
-                x=[round(100 * value / total, 2) for value, total in zip(values, totals, strict=True)],
-                customdata=[round(value, 3) for value in values],
+                x=[round(100 * value / sum(bar[1].values()), 2) for value, bar in zip(values, bars, strict=True)],
+                customdata=[short(value) for value in values],
                 hovertemplate="%{y}: %{x:.1f} %, %{customdata} s",
                 name=phase,
                 orientation="h",
-                marker={"color": PHASE_COLOURS[phase]},
+                marker={"color": PHASE_COLOURS[phase], "line": {"width": 0}},
             )
-    figure.update_layout(barmode="stack", height=max(240, 130 + 26 * len(bars)))
-    made = finished(figure, "Phases by rank", "% of the time", "")
-    return None if made is None else made.update_yaxes(autorange="reversed").update_xaxes(range=[0, 100])
+    if not figure.data:
+        return None
+    in_order(titled(figure, "% of the time in steps", ""), len(bars))
+    figure.update_layout(barmode="stack", bargap=0.15).update_xaxes(range=[0, 100])
+    title = "Phases by run" if len(runs) > 1 else f"Phases by {runs[0].noun}"
+    return Chart(title, figure, note, wide=True)
 
 
-def timeline(run: RunData) -> go.Figure | None:
-    """The phase that each rank spends most of each moment in; restarts as lines across."""
+def timeline(run: RunData) -> Chart | None:
+    """The phase that each rank spends most of each moment in; attempts as lines across. None without any phase."""
     found = dominant(run)
     if not found:
         return None
-    hosts, width, count = run.hosts(), _width(run), len(PHASES)
-    ranks = sorted(found)[:MOST_RANKS]
+    unit, size, count = Unit.of(run.seconds), width(run), len(PHASES)
+    ranks = _busiest(run, found)
     scale = [[(index + side) / count, PHASE_COLOURS[phase]] for index, phase in enumerate(PHASES) for side in (0, 1)]
     figure = go.Figure(
         go.Heatmap(
             z=[found[rank] for rank in ranks],
-            x0=width / 2,
-            dx=width,
-            y=[f"rank {rank}" + (f" ({hosts[rank]})" if hosts.get(rank) else "") for rank in ranks],
+            x0=unit(size / 2),
+            dx=size / unit.seconds,
+            y=[text(run.called(rank)) for rank in ranks],
             text=[[PHASES[each] if each is not None else "" for each in found[rank]] for rank in ranks],
-            hovertemplate="%{y} at %{x:.1f} s: %{text}<extra></extra>",
+            hovertemplate=f"%{{y}} at %{{x:.1f}} {unit.name}: %{{text}}<extra></extra>",
+            hoverongaps=False,
             colorscale=scale,
             zmin=-0.5,
             zmax=count - 0.5,
@@ -87,72 +118,79 @@ def timeline(run: RunData) -> go.Figure | None:
             showscale=False,
         )
     )
-    used = {each for row in found.values() for each in row if each is not None}
-    for index in sorted(used):
-        marker = {"color": PHASE_COLOURS[PHASES[index]], "symbol": "square", "size": 10}
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=PHASES[index], marker=marker)
-    for event in run.of_kind("restart"):
-        figure.add_vline(x=event.time - run.start, line_dash="dash", line_color="#D55E00")
-    figure.update_layout(height=max(240, 140 + 26 * len(ranks)))
-    made = finished(figure, "Timeline", "seconds from the start", "")
-    return None if made is None else made.update_yaxes(autorange="reversed")
+    for index in sorted({each for row in found.values() for each in row if each is not None}):
+        _legend(figure, PHASES[index], marker={"color": PHASE_COLOURS[PHASES[index]], "symbol": "square", "size": 10})
+    _marks(figure, run, unit)
+    in_order(over_time(figure, run.seconds, unit, ""), len(ranks))
+    whole = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
+    notes = f"What each {run.noun} did most, at each moment.", whole, _left_out(len(found), run)
+    return Chart("Timeline", figure, " ".join(filter(None, notes)), wide=True)
 
 
-def workers(run: RunData) -> go.Figure | None:
-    """Members over time, where there were restarts or another size."""
+def workers(run: RunData) -> Chart | None:
+    """Members over time; None where there were always as many."""
     starts = run.of_kind("attempt")
-    if len(starts) < 2:
+    if len({event.payload["size"] for event in starts}) < 2:
         return None
-    figure = go.Figure()
+    figure, unit = go.Figure(), Unit.of(run.seconds)
     figure.add_scatter(
-        x=[round(event.time - run.start, 3) for event in starts] + [round(run.end - run.start, 3)],
+        x=[unit(run.since(event)) for event in starts] + [unit(run.seconds)],
         y=[event.payload["size"] for event in starts] + [starts[-1].payload["size"]],
         mode="lines+markers",
-        line={"shape": "hv", "color": LINES[0]},
+        line={"shape": "hv", "color": colour(0)},
         name="members",
         showlegend=False,
     )
-    made = finished(figure, "Members of each attempt", "seconds from the start", "members")
-    return None if made is None else made.update_yaxes(rangemode="tozero")
+    _marks(figure, run, unit)
+    over_time(figure, run.seconds, unit, "members").update_yaxes(rangemode="tozero")
+    if max(event.payload["size"] for event in starts) <= 10:
+        figure.update_yaxes(dtick=1)
+    return Chart("Members of each attempt", figure)
 
 
-def dominant(run: RunData) -> dict[int, list[int | None]]:
-    """For each rank and each piece of the time the index of the phase it was in longest; None where it was in none."""
-    width = _width(run)
-    spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
-    for lap in (*run.stages(), *run.laps()):
-        for place, share in _shares(run, lap, width, BINS):
-            for phase, seconds in lap.seconds.items():
-                if phase in PHASE_COLOURS:
-                    spent[lap.rank][place][phase] += seconds * share
-    found: dict[int, list[int | None]] = {}
-    for rank, places in spent.items():
-        row: list[int | None] = [None] * BINS
-        for place, phases in places.items():
-            if any(phases.values()):
-                row[place] = PHASES.index(max(phases.items(), key=lambda each: each[1])[0])
-        found[rank] = row
-    return found
+def _by_row(runs: Sequence[RunData]) -> Chart | None:
+    """The throughput that the history tells of."""
+    figure = go.Figure()
+    for index, run in enumerate(runs):
+        rows = thinned([row for row in run.history if is_number(row.get("rows_per_second")) and run.unit in row])
+        if rows and run.noun != "member":
+            figure.add_scatter(
+                x=[row[run.unit] for row in rows],
+                y=[round(row["rows_per_second"]) for row in rows],
+                name=labels([each.name for each in runs])[index],
+                mode="lines+markers",
+                line={"color": colour(index)},
+                showlegend=len(runs) > 1,
+            )
+    if not figure.data:
+        return None
+    return Chart("Throughput", counted(figure, runs, "rows/s").update_yaxes(rangemode="tozero"))
 
 
-def _rates(run: RunData) -> tuple[dict[int, list[float]], float]:
-    width, count = _width(run) * 4, BINS // 4
-    rates: dict[int, list[float]] = defaultdict(lambda: [0.0] * count)
-    for lap in run.laps():
-        for place, share in _shares(run, lap, width, count):
-            rates[lap.rank][place] += lap.rows * share / width
-    return {rank: rates[rank] for rank in sorted(rates)}, width
+def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(each.get(name, 0.0) for each in phases.values()) / (len(phases) or 1) for name in PHASES}
 
 
-def _width(run: RunData) -> float:
-    """Seconds of a piece of the time."""
-    return max(run.end - run.start, 1e-3) / BINS
+def _busiest(run: RunData, ranks: Iterable[int]) -> list[int]:
+    """The ranks, or of more than can be drawn those that were busiest: that the others have waited for."""
+    busy = {rank: sum(seconds.values()) - seconds.get("exchange", 0.0) for rank, seconds in run.phases().items()}
+    return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS])
 
 
-def _shares(run: RunData, lap: Lap, width: float, count: int) -> Iterator[tuple[int, float]]:
-    """The pieces of the time that some steps lie in, and how much of the steps lies in each."""
-    first, last = (min(max(int((time - run.start) / width), 0), count - 1) for time in (lap.start, lap.end))
-    whole = max(lap.end - lap.start, 1e-9)
-    for place in range(first, last + 1):
-        begin, end = run.start + place * width, run.start + (place + 1) * width
-        yield place, max(0.0, min(end, lap.end) - max(begin, lap.start)) / whole
+def _left_out(count: int, run: RunData) -> str:
+    return f"The busiest {MOST_RANKS} of {count} {run.noun}s." if count > MOST_RANKS else ""
+
+
+def _legend(figure: go.Figure, name: str, **look: object) -> None:
+    """An entry in the legend for what is drawn otherwise."""
+    figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in look else "markers", **look)
+
+
+def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
+    """Lines across where an attempt ended and another followed, and where the run was begun again."""
+    again = [event for event in run.of_kind("begin") if event.time > run.start]
+    for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("begun again", _AGAIN, again)):
+        for event in events:
+            figure.add_vline(x=unit(run.since(event)), line_dash="dash", line_width=1.5, line_color=hue)
+        if events:
+            _legend(figure, name, line={"color": hue, "dash": "dash", "width": 1.5})

@@ -1,0 +1,128 @@
+"""Gangs of two processes with events and without: how fast they train, and when the driver first hears of a step."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+import numpy as np
+from torch import nn
+
+from benchmarks.mlp import adam, mlp
+from sparkdl import Column, Columns, LocalCluster, Objective, Training
+from sparkdl.events import Event
+from sparkdl.logbook import Logbook
+from sparkdl.logs import MemberLogs
+from sparkdl.progress import Progress
+
+MEMBERS = 2
+BATCH = 256  # rows of the global batch
+
+COLUMNS = Columns((Column("x"),), Column("label", "int64"))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A perceptron, and how much of it is trained in a measurement.
+
+    Attributes:
+        widths: of its layers, from inputs to outputs.
+        epochs: passes over the rows, the first of which does not count.
+    """
+
+    widths: tuple[int, ...]
+    epochs: int
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self.widths))
+
+    def data(self, rows: int) -> dict[str, np.ndarray]:
+        """Random rows."""
+        draw = np.random.default_rng(0)
+        x = draw.normal(size=(rows, self.widths[0])).astype(np.float32)
+        return {"x": x, "label": draw.integers(0, self.widths[-1], rows)}
+
+    def training(self, epochs: int, *, measured: bool) -> Training:
+        """What the members do."""
+        objective = Objective(partial(mlp, *self.widths), nn.CrossEntropyLoss(), adam)
+        return Training(objective, BATCH, epochs, measured=measured)
+
+
+# A step of the first is what many networks on tables take; of the second it is as short as it gets.
+NETWORKS = (Network((784, 256, 10), 12), Network((28, 64, 64, 2), 24))
+
+
+class Gangs:
+    """Trainings of one network on one data set.
+
+    Args:
+        cluster: where they run.
+        network: what is trained.
+        rows: of the data.
+    """
+
+    def __init__(self, cluster: LocalCluster, network: Network, rows: int) -> None:
+        self.events: list[int] = []
+        self._cluster, self._network, self._data = cluster, network, network.data(rows)
+
+    def on(self) -> float:
+        """Rows a second, the median over epochs, with all events, kept and shown as a fit does it."""
+        with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, open(os.devnull, "w") as nowhere:
+            views = [Progress(stream=nowhere), MemberLogs(nowhere)]
+            with Logbook(f"{folder}/events", views) as logbook:
+                found = self._rate(logbook, measured=True)
+            self.events.append(logbook.received)
+        return found
+
+    def off(self) -> float:
+        """Rows a second without any."""
+        return self._rate(None, measured=False)
+
+    def _rate(self, listener: Callable[[Event], None] | None, *, measured: bool) -> float:
+        training = self._network.training(self._network.epochs, measured=measured)
+        trained = self._cluster.gang(training, self._data, COLUMNS, listener=listener)
+        return float(median(row["rows_per_second"] for row in trained[0].history[1:]))
+
+
+@dataclass
+class Noting(io.StringIO):
+    """A stream that notes when it is first written to.
+
+    Attributes:
+        first: when that was, in unix seconds; None before.
+    """
+
+    first: float | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def write(self, text: str) -> int:
+        """Write."""
+        if self.first is None:
+            self.first = time.time()
+        return super().write(text)
+
+
+def first_lines(rows: int, rounds: int) -> list[float]:
+    """Seconds from the end of the first step of any member to the first line of the progress bar; of new gangs."""
+    return [_first_line(NETWORKS[0], rows) for _ in range(rounds)]
+
+
+def _first_line(network: Network, rows: int) -> float:
+    stream, seen = Noting(), list[Event]()
+    with LocalCluster(MEMBERS, threads=1) as cluster, Logbook(None, [Progress(stream=stream), seen.append]) as logbook:
+        cluster.gang(network.training(1, measured=True), network.data(rows), COLUMNS, listener=logbook)
+    assert stream.first is not None
+    return stream.first - min(event.time for event in seen if event.kind == "step" and event.payload["steps"])
+
+
+def spread(figures: Sequence[float], digits: int = 3) -> str:
+    """The median, and what lies between the extremes."""
+    return f"{median(figures):.{digits}g} ({min(figures):.{digits}g} to {max(figures):.{digits}g})"

@@ -1,0 +1,106 @@
+"""What events and the report page cost: rows/s with events against without, the page's size and time, the first line.
+
+Each part has a bar of its own. The result is how much of its bar the worst part takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.events.browser import PROGRAMS, Browser
+from benchmarks.events.gangs import MEMBERS, NETWORKS, Gangs, first_lines, spread
+from benchmarks.events.made import count, write_run
+from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from sparkdl import LocalCluster
+from sparkdl.page import RunData, make_page
+
+BAR = "at most 1"
+
+ROWS = 0.99  # of the rows/s without events
+OPENED, SIZE = 3.0, 6.0  # seconds, and MB
+FIRST = 2.0  # seconds
+
+PAGE_MEMBERS = 8
+
+
+def measure_rows(given: argparse.Namespace) -> float:
+    """Rows a second of a gang with all its events, against one without any; of two networks."""
+    ratios = []
+    with LocalCluster(MEMBERS, threads=1) as cluster:
+        for network in NETWORKS:
+            gangs = Gangs(cluster, network, given.rows)
+            pairs = interleave(Side("on", gangs.on), Side("off", gangs.off), rounds=given.rounds)
+            ratios.append(pairs.ratio)
+            print(pairs.table("rows/s"))
+            told = f"{pairs.ratio:.4f} of that without (bar: at least {ROWS})"
+            print(f"{network} with {median(gangs.events):.0f} events: {told}\n", flush=True)
+    return ROWS / min(ratios)
+
+
+def measure_page(given: argparse.Namespace) -> float:
+    """Size of the page of a run of eight members with very many events, and the time in which a browser draws it."""
+    browser = Browser.find()
+    if browser is None:
+        sys.exit(f"there is no {' and no '.join(PROGRAMS)}: see conf/chromium.sh, or leave the part page out")
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
+        directory, page, empty = f"{folder}/run", Path(folder, "page.html"), Path(folder, "empty.html")
+        write_run(directory, members=PAGE_MEMBERS, events=given.events)
+        start = time.perf_counter()
+        data = RunData.read(directory)
+        read = time.perf_counter() - start
+        written = seconds(lambda: page.write_text(make_page([data]), encoding="utf-8"))
+        empty.write_text("<!doctype html><body><script>document.body.dataset.at = Date.now() / 1000</script></body>")
+        drawn = browser.data(page).get("drawn", "").split()
+        opened = [browser.seconds(page) for _ in range(2 * given.rounds + 1)]
+        alone = [browser.seconds(empty) for _ in range(given.rounds)]
+        size = page.stat().st_size / 1e6
+        print(f"{count(directory):,} events of {PAGE_MEMBERS} members: {read:.3g} s to read, {written:.3g} s to write")
+    print(f"{len(drawn)} charts drawn: {', '.join(drawn)}")
+    print(f"size: {size:.3g} MB (bar: at most {SIZE:g})")
+    print(f"opened and drawn: {spread(opened)} s, an empty page {spread(alone)} s (bar: at most {OPENED:g})")
+    return max(size / SIZE, median(opened) / OPENED)
+
+
+def measure_first(given: argparse.Namespace) -> float:
+    """Seconds from the end of the first step to the first line of the progress bar."""
+    found = first_lines(given.rows, given.rounds)
+    print(f"first progress line: {spread(found)} s after the first step (bar: at most {FIRST:g})")
+    return median(found) / FIRST
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
+    "rows": measure_rows,
+    "page": measure_page,
+    "first": measure_first,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the parts that are asked for."""
+    parser = options(__doc__, rounds=7, rows=20_000)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
+    )
+    parser.add_argument("--events", type=int, default=100_000, help="of the page's run (default %(default)s)")
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.parts if part not in MEASURES]
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
+    print(environment())
+    figures = {}
+    for part in given.parts or MEASURES:
+        print(flush=True)
+        figures[part] = MEASURES[part](given)
+    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
+    print("\nof each bar:", shares, "- the largest counts")
+    print(verdict(max(figures.values()), BAR))
+
+
+if __name__ == "__main__":
+    main()
