@@ -29,7 +29,7 @@ from sparkdl.hooks import MOMENTS, check_hooks
 
 __all__ = ["DriverHooks", "DriverRun", "apart"]
 
-_ROWS = ("epoch", "round", "member")
+_ROWS = ("member", "round", "epoch")  # what a row is of; a member's has the figures of its last epoch as well
 
 
 @dataclass

@@ -65,7 +65,7 @@ class Watch:
         # A tracker may be slow: what it is called for waits in a queue of its own, and nobody waits for that.
         self._beside: Aside[Callable[[], None]] | None = Aside(_call, "sparkdl-hooks") if hooks else None
         self._spent, self._unit = Spent(), unit
-        views = [self._progress, MemberLogs(), self._spent, self._hear]
+        views: list[Callable[[Event], None]] = [self._progress, MemberLogs(), self._spent, self._hear]
         self.logbook = Logbook(run.events if events else None, views)
         self._worked = False  # whether anything was heard of a member's or a round's work
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl.events import Event
+from sparkdl.thinning import sound
 from sparkdl.timeline import Clocks
 
 DRIVER = -1
@@ -16,10 +17,7 @@ UNITS = ("member", "candidate", "round", "epoch")
 """What a row of the history is of; of an ensemble's member it has the last epoch's figures as well."""
 
 # What is read of events. A user's own may be of the same kind and hold something else, as may one that was cut off.
-_NUMBER = (int, float)
 _NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "step": {"seconds": dict, "rows": int},
-    "span": {"name": str, "seconds": _NUMBER},
     "progress": {"steps": int},
     "attempt": {"size": int},
 }
@@ -64,7 +62,8 @@ def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> lis
 def _sound(event: Event) -> bool:
     if event.kind in _OF_DRIVER and event.rank != DRIVER:
         return False
-    return all(isinstance(event.payload.get(name), kind) for name, kind in _NEEDED.get(event.kind, {}).items())
+    needed = _NEEDED.get(event.kind, {}).items()
+    return sound(event) and all(isinstance(event.payload.get(name), kind) for name, kind in needed)
 
 
 def _without_pauses(events: Sequence[Event]) -> list[Event]:

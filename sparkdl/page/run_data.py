@@ -14,6 +14,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.events import Event, read_events
 from sparkdl.page.hearing import DRIVER, UNITS, heard, merged
 from sparkdl.page.masking import masked
+from sparkdl.timeline import MOST
 
 # A member's stages, as the phases that they are most like.
 _STAGES = {
@@ -82,7 +83,7 @@ class RunData:
         """
         history, report = _json(directory, "history", list), _json(directory, "report", dict)
         configuration = _json(directory, "config", dict)
-        events = read_events(files.join(directory, "events"))
+        events = read_events(files.join(directory, "events"), most=MOST)
         if not events and history is None and report is None and configuration is None:
             raise InvalidInput(
                 f"{masked(directory)} holds no run; expected the runDir of a fit, with config.json, history.json or "
@@ -176,7 +177,7 @@ class RunData:
     @property
     def state(self) -> str:
         """``"finished"``, ``"failed"``, or ``"open"``: it goes on, or was ended from outside."""
-        ends = self.of_kind("begin", "end")
+        ends = self._ends()
         if not ends:
             return "finished" if self.report or (self.history and not self.events) else "open"
         if ends[-1].kind == "begin":
@@ -186,7 +187,17 @@ class RunData:
     @property
     def error(self) -> str | None:
         """Why it failed; None where it has not."""
-        return str(self.of_kind("end")[-1].payload["error"]) if self.state == "failed" else None
+        return str(self._ends()[-1].payload["error"]) if self.state == "failed" else None
+
+    def _ends(self) -> list[Event]:
+        """Beginnings and ends, without those of fits that this directory was refused to."""
+        found: list[Event] = []
+        for event in self.of_kind("begin", "end"):
+            if event.payload.get("refused") and len(found) > 1 and found[-1].kind == "begin":
+                found.pop()
+            else:
+                found.append(event)
+        return found
 
 
 def read_runs(directories: Sequence[str]) -> list[RunData]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.feed.part import Part
 from sparkdl.objective import Objective, forward, trained
+from sparkdl.phases import end_step, enter
 from sparkdl.rounds.evaluation import batches, mass_of
 from sparkdl.rounds.flat import trainable
 from sparkdl.rounds.hyperparameters import whole
@@ -94,17 +95,25 @@ class Problem:
         self.module.eval()
         criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
         gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
+        enter("feed")
         for batch in batches(self.part):
+            enter("forward")
             loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
+            enter("backward")
             found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
             total += float(loss.detach())
             gradient += torch.cat([each.detach().flatten() for each in found])
             graphs.append(found)
+            enter("feed")
+        end_step(rows=self.part.rows)
         apart = x - self.v
         value = total / self.mass + self.rho / 2 * float(apart.double().square().sum())
 
         def product(d: Tensor) -> Tensor:
-            return self._curved(graphs, d) / self.mass + self.rho * d
+            enter("backward")
+            found = self._curved(graphs, d) / self.mass + self.rho * d
+            enter("update")
+            return found
 
         return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
 
