@@ -25,6 +25,8 @@ ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
 LOTS = ("not ensemble", "ensemble")
 """What the names of tests with two chances have in them, their folders' among them: halves by the time they take."""
+LIMIT = ("-o", "timeout=360")
+"""Seconds for each test that does not say how many: three lots share the cores, and alone it has a third of that."""
 
 
 def run(*arguments: str) -> int:
@@ -58,6 +60,7 @@ def second_chance(code: int, cache: Path, arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """All lots at a time, then the second chances; the exit code of the first lot that failed."""
+    arguments = (*arguments, *LIMIT)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         lots = [
             _Lot(Path(folder) / str(number), (*arguments, "-m", TWO_CHANCES, "-k", names), stack)
