@@ -1,4 +1,4 @@
-"""Run every test that needs no GPU: ``python tests/retry.py [pytest arguments]``.
+"""Run every test that needs no GPU: ``python tests/retry.py [pytest arguments]``, but for -m and -k, which are taken.
 
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine, so those
 marked ``cluster`` or ``chaos`` get a second chance when they fail. Each one that takes it is printed. All other tests
@@ -25,8 +25,6 @@ ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
 LOTS = ("not ensemble", "ensemble")
 """What the names of tests with two chances have in them, their folders' among them: halves by the time they take."""
-LIMIT = ("-o", "timeout=360")
-"""Seconds for each test that does not say how many: three lots share the cores, and alone it has a third of that."""
 
 
 def run(*arguments: str) -> int:
@@ -60,7 +58,6 @@ def second_chance(code: int, cache: Path, arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """All lots at a time, then the second chances; the exit code of the first lot that failed."""
-    arguments = (*arguments, *LIMIT)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         lots = [
             _Lot(Path(folder) / str(number), (*arguments, "-m", TWO_CHANCES, "-k", names), stack)
