@@ -28,6 +28,8 @@ MAX_PENDING = 256
 """Connections that may be waiting to prove themselves; a gang of so many can connect in the same instant."""
 BACKLOG = 1024
 """Connections that may be waiting to be accepted."""
+MAX_RECEIPTS = 64
+"""Events after which a member that goes on sending has its receipts."""
 HANDSHAKE_SECONDS = 5.0
 """What a connection has, in all, to prove itself."""
 
@@ -272,14 +274,7 @@ class Channel:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                wire = self._admit(connection)
-                while True:
-                    payload, seal = wire.receive(MAX_FRAME)
-                    event = replace(Event.from_json(payload), received=time.time())
-                    with self._lock:
-                        self.received += 1
-                    self._listener(event)
-                    wire.confirm(seal)
+                self._hear(self._admit(connection))
             except (ProtocolError, InvalidInput) as error:
                 self._refuse(error)
             except (OSError, EOFError) as error:
@@ -288,6 +283,23 @@ class Channel:
                 with self._lock:
                     self._connections.discard(connection)
                     self._pending.pop(connection, None)
+
+    def _hear(self, wire: Wire) -> None:
+        heard: list[bytes] = []
+        try:
+            while True:
+                payload, seal = wire.receive(MAX_FRAME)
+                event = replace(Event.from_json(payload), received=time.time())
+                with self._lock:
+                    self.received += 1
+                self._listener(event)
+                heard.append(seal)
+                if not wire.more or len(heard) >= MAX_RECEIPTS:  # one answer for all that came at once
+                    wire.confirm(heard)
+                    heard.clear()
+        except (ProtocolError, InvalidInput):
+            wire.confirm(heard)
+            raise
 
     def _admit(self, connection: socket.socket) -> Wire:
         deadline = time.monotonic() + HANDSHAKE_SECONDS
@@ -303,7 +315,7 @@ class Channel:
             if self._pending.pop(connection, None) is None:
                 raise ProtocolError("a connection that had waited longest of too many")
         connection.settimeout(None)
-        wire.confirm(seal)
+        wire.confirm([seal])
         return wire
 
     def _refuse(self, error: Exception) -> None:

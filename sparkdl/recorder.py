@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,9 @@ RETRY_SECONDS = (1.0, 30.0)
 BURST_EVENTS = 64
 BURST_BYTES = 1 << 18
 """A burst, after which receipts are awaited, is cut at so many events or bytes."""
+LINGER_SECONDS = 0.5
+"""What an event that nobody waits for may wait for others, so that training is interrupted once for all of them."""
+_PATIENT = frozenset(("step", "span"))
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +76,8 @@ class Recorder:
             raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
         self.rank, self.attempt, self.id = rank, attempt, uuid.uuid4().hex[:12]
         self._capacity = capacity
-        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._waiting: deque[Event] = deque()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings when somebody waits, with True at the end
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
         self._dropped = 0
@@ -113,18 +118,21 @@ class Recorder:
         """Record an event as ``record`` does, from a clock read earlier and a payload that may have any names."""
         event = Event(kind, self.rank, self.attempt, time.time(), clock, plain(payload), self._host)
         with self._lock:
-            if self._closed or self._queue.qsize() >= self._capacity:
+            if self._closed or len(self._waiting) >= self._capacity:
                 self._dropped += 1
                 return
             if self._listener is None:
                 self._taken += 1
-                self._queue.put(event)
+                self._waiting.append(event)
+                if kind not in _PATIENT or len(self._waiting) == BURST_EVENTS:
+                    self._bell.put(False)
         if self._listener is not None:
             self._listener(event)
 
     def settle(self, timeout: float) -> bool:
         """Wait until what was recorded so far is delivered, kept or dropped; whether it is, within so many seconds."""
         taken = self._taken
+        self._bell.put(False)
         with self._progress:
             return self._progress.wait_for(lambda: self._handled >= taken, timeout)
 
@@ -142,7 +150,7 @@ class Recorder:
         if self._listener is not None:
             return
         self._route.deadline = time.monotonic() + timeout
-        self._queue.put(None)
+        self._bell.put(True)
         self._thread.join(timeout)
         if self._thread.is_alive():
             self._route.abort()
@@ -152,10 +160,10 @@ class Recorder:
 
     def _abandon(self) -> None:
         lost = 0
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(IndexError):  # the thread may take some of them after all
             while True:
-                lost += self._queue.get_nowait() is not None
-        self._queue.put(None)
+                self._waiting.popleft()
+                lost += 1
         self._drop(lost)
         logger.warning("%s does not end; %d events that still waited for it are dropped", self._thread.name, lost)
 
@@ -164,46 +172,43 @@ class Recorder:
             self._dropped += count
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            burst, ended = self._take()
-            if not burst and not ended:
+        closed, linger, idle_at = False, LINGER_SECONDS, time.monotonic() + SECONDS
+        while not closed or self._waiting:
+            closed = self._rung(linger) or closed
+            burst = self._take()
+            linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # one burst was too short for all of them
+            if burst:
+                idle_at = time.monotonic() + SECONDS
+            elif time.monotonic() >= idle_at:
                 self._route.idle()
             self._drop(len(burst) - self._route.deliver(burst))
             with self._progress:
                 self._handled += len(burst)
                 self._progress.notify_all()
         if self._dropped:
-            last = Event(
-                "recorder",
-                self.rank,
-                self.attempt,
-                time.time(),
-                None,
-                {"dropped": self._dropped, "recorder": self.id},
-                self._host,
-            )
+            said = {"dropped": self._dropped, "recorder": self.id}
+            last = Event("recorder", self.rank, self.attempt, time.time(), None, said, self._host)
             self._route.deliver([last.to_json().encode()])
         self._drop(self._route.close())
 
-    def _take(self) -> tuple[list[bytes], bool]:
-        """What is queued, up to a burst, waiting for the first; and whether that is all there will ever be."""
+    def _rung(self, linger: float) -> bool:
+        """Wait until somebody waits for events, or for so many seconds; whether the recorder was closed."""
+        closed = False
+        with contextlib.suppress(queue.Empty):
+            closed = self._bell.get(timeout=linger)
+            while True:
+                closed = self._bell.get_nowait() or closed
+        return closed
+
+    def _take(self) -> list[bytes]:
+        """What waits, up to a burst."""
         burst: list[bytes] = []
         size = 0
-        try:
-            event = self._queue.get(timeout=SECONDS)
-        except queue.Empty:
-            return [], False
-        while event is not None:
-            burst.append(event.to_json().encode())
-            size += len(burst[-1])
-            if len(burst) >= BURST_EVENTS or size >= BURST_BYTES:
-                break
-            try:
-                event = self._queue.get_nowait()
-            except queue.Empty:
-                break
-        return burst, event is None
+        with contextlib.suppress(IndexError):
+            while len(burst) < BURST_EVENTS and size < BURST_BYTES:
+                burst.append(self._waiting.popleft().to_json().encode())
+                size += len(burst[-1])
+        return burst
 
 
 class _Route:

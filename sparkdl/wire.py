@@ -14,12 +14,12 @@ The wire, over TCP, integers big-endian, ``||`` is concatenation::
 
 Frame 0 is the hello: ``{"hello": "<32 random hex digits>"}``, at most 256 bytes, within 5 seconds. Every later payload
 is one event as UTF-8 JSON. The driver closes a connection at the first frame that is too long, out of sequence,
-wrongly sealed or no event. A receipt is sent once the listener has returned.
+wrongly sealed or no event. A receipt is sent once the listener has returned, those of frames that came together together.
 
 What this protects. Only a holder of the key is heard. A frame that was altered, repeated, left out, moved or recorded
 from another connection is refused. A member believes only a driver that proves, by its receipts, that it holds the
 key, so an address where something else answers is passed over. A stranger learns a nonce and nothing more, and holds
-one thread and a few hundred bytes for at most 5 seconds; when too many strangers wait, the one that has waited
+one thread and a few kilobytes for at most 5 seconds; when too many strangers wait, the one that has waited
 longest goes.
 
 What it does not. Contents are authenticated, NOT encrypted: whoever can read the network can read the events. The key
@@ -50,6 +50,7 @@ MAX_HELLO = 256
 NONCE_BYTES = SEAL_BYTES = KEY_BYTES = 32
 
 _DIGEST = "sha256"
+_PIECE = 1 << 14  # bytes that are read at a time
 _LENGTH = struct.Struct(">I")
 _SEQUENCE = struct.Struct(">Q")
 
@@ -89,6 +90,12 @@ class Wire:
     key: bytes
     nonce: bytes
     sequence: int = 0
+    _ahead: bytearray = field(default_factory=bytearray)  # what was read of the next frames
+
+    @property
+    def more(self) -> bool:
+        """Whether something of the next frame is here already."""
+        return bool(self._ahead)
 
     def _seal(self, payload: bytes) -> bytes:
         seal = hmac.digest(self.key, self.nonce + _SEQUENCE.pack(self.sequence) + payload, _DIGEST)
@@ -113,39 +120,51 @@ class Wire:
             EOFError: the other side has closed the connection.
             TimeoutError: it was not there in full at ``deadline`` (of the monotonic clock).
         """
-        (size,) = _LENGTH.unpack(_read(self.connection, _LENGTH.size, deadline))
+        (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if not 0 < size <= limit:
             raise ProtocolError(f"a frame of {size} bytes where 1 to {limit} are allowed")
-        seal = _read(self.connection, SEAL_BYTES, deadline)
-        payload = _read(self.connection, size, deadline)
+        seal = self._read(SEAL_BYTES, deadline)
+        payload = self._read(size, deadline)
         if not hmac.compare_digest(seal, self._seal(payload)):
             raise ProtocolError("a frame with a wrong seal: forged, replayed, out of sequence or for another key")
         return payload, seal
 
-    def confirm(self, seal: bytes) -> None:
-        """Send the receipt for the frame with this seal."""
-        self.connection.sendall(self._receipt(seal))
+    def confirm(self, seals: Sequence[bytes]) -> None:
+        """Send the receipts for the frames with these seals."""
+        self.connection.sendall(b"".join(map(self._receipt, seals)))
 
     def confirmed(self, seal: bytes, deadline: float) -> None:
         """Wait for the receipt for the frame with this seal; raises what ``receive`` raises."""
-        if not hmac.compare_digest(_read(self.connection, SEAL_BYTES, deadline), self._receipt(seal)):
+        if not hmac.compare_digest(self._read(SEAL_BYTES, deadline), self._receipt(seal)):
             raise ProtocolError("a wrong receipt: whoever answers does not hold the key")
 
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        """Exactly ``size`` bytes; the deadline is for all of them, so that a trickle does not prolong it."""
+        while len(self._ahead) < size:
+            self._ahead += _piece(self.connection, _PIECE, deadline)
+        data = bytes(self._ahead[:size])
+        del self._ahead[:size]
+        return data
 
-def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
-    """Exactly ``size`` bytes; the deadline is for all of them, so that a trickle does not prolong it."""
-    data = bytearray()
-    while len(data) < size:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the other side took too long")
-            connection.settimeout(left)
-        piece = connection.recv(min(size - len(data), 1 << 16))  # never room for bytes that were only announced
-        if not piece:
-            raise EOFError("the other side closed the connection")
-        data += piece
-    return bytes(data)
+
+def _piece(connection: socket.socket, most: int, deadline: float | None) -> bytes:
+    """What has come, at least a byte and at most so many: never room for bytes that were only announced."""
+    if deadline is not None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the other side took too long")
+        connection.settimeout(left)
+    piece = connection.recv(most)
+    if not piece:
+        raise EOFError("the other side closed the connection")
+    return piece
+
+
+def _nonce(connection: socket.socket, deadline: float) -> bytes:
+    nonce = b""
+    while len(nonce) < NONCE_BYTES:
+        nonce += _piece(connection, NONCE_BYTES - len(nonce), deadline)
+    return nonce
 
 
 def tune(connection: socket.socket) -> None:
@@ -179,7 +198,7 @@ class Connection:
         connection = socket.create_connection((address, endpoint.port), timeout)
         try:
             tune(connection)
-            wire = Wire(connection, endpoint.key, _read(connection, NONCE_BYTES, deadline))
+            wire = Wire(connection, endpoint.key, _nonce(connection, deadline))
             # The digits make the receipt unforeseeable: a recording of the driver cannot answer.
             (seal,) = wire.send([b'{"hello":"%s"}' % secrets.token_hex(16).encode()])
             wire.confirmed(seal, deadline)
