@@ -15,6 +15,7 @@ and a thread of its own sends them; code anywhere below records through the modu
 but contents are authenticated, NOT encrypted.
 
 What recording promises. It never raises into training and never waits: a full queue drops the event and counts it.
+Events of steps and spans are sent with the next one of another kind, or within half a second; others at once.
 (``Recorder.settle`` waits, for so many seconds at most; a member does so once, before it reads its rows.)
 An event counts as delivered once the driver's listener has had it; until then it is the member's, and when the
 connection cannot be made or breaks it goes to the fallback file, else it is dropped and counted. So every event is

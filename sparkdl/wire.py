@@ -14,7 +14,8 @@ The wire, over TCP, integers big-endian, ``||`` is concatenation::
 
 Frame 0 is the hello: ``{"hello": "<32 random hex digits>"}``, at most 256 bytes, within 5 seconds. Every later payload
 is one event as UTF-8 JSON. The driver closes a connection at the first frame that is too long, out of sequence,
-wrongly sealed or no event. A receipt is sent once the listener has returned, those of frames that came together together.
+wrongly sealed or no event. A receipt is sent once the listener has returned; frames that come together are answered
+together.
 
 What this protects. Only a holder of the key is heard. A frame that was altered, repeated, left out, moved or recorded
 from another connection is refused. A member believes only a driver that proves, by its receipts, that it holds the

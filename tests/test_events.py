@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import sparkdl.recorder as recorder_module
 from sparkdl.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.events import Channel, Endpoint, Event, Recorder, read_events, record, recording, span
@@ -289,6 +290,34 @@ def test_what_was_recorded_is_settled_once_the_driver_has_had_it() -> None:
         stuck.released.set()
         assert recorder.settle(LONG)
         assert values(stuck.events) == [1]
+
+
+@pytest.mark.parametrize("last", ["progress", "the last of a burst", "settle", "close"])
+def test_steps_wait_until_somebody_does(
+    channel: Channel, seen: Seen, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    monkeypatch.setattr(recorder_module, "LINGER_SECONDS", 10 * LONG)
+    steps = recorder_module.BURST_EVENTS if last == "the last of a burst" else 5
+    with Recorder(channel.endpoint, rank=0) as recorder:
+        recorder.record("started")
+        seen.wait(1)
+        for number in range(steps - 1):
+            recorder.record("step" if number % 2 else "span", value=number)
+        assert len(seen.events) == 1
+        if last == "settle":
+            assert recorder.settle(LONG)
+        elif last != "close":
+            recorder.record("progress" if last == "progress" else "step", value=steps - 1)
+            seen.wait(1 + steps)
+    told = [event.payload["value"] for event in seen.events[1:]]
+    assert told == list(range(steps if last in ("progress", "the last of a burst") else steps - 1))
+    assert recorder.dropped == 0
+
+
+def test_a_step_that_nothing_follows_is_told_as_well(channel: Channel, seen: Seen) -> None:
+    with Recorder(channel.endpoint, rank=0) as recorder:
+        recorder.record("step", value=1)
+        assert seen.wait(1)[0].payload == {"value": 1}
 
 
 def test_what_goes_nowhere_is_settled_as_well() -> None:
