@@ -28,6 +28,8 @@ __all__ = ["Aside", "Logbook"]
 
 CAPACITY = 100_000
 """Events that may wait to be written, or for a slow view."""
+LINGER = 0.25
+"""Seconds that an event may wait for others before they are written: the file's thread then wakes once for all."""
 CLOSING = 60.0
 """Seconds at most that the end of a run waits for a file system or a tracker that does not answer."""
 
@@ -110,6 +112,7 @@ class Aside(Generic[T]):
         call: must not raise.
         name: the thread's.
         capacity: how many may wait.
+        linger: seconds that the first of several waits for the others.
         end: called in the thread in the end; must not raise.
 
     Attributes:
@@ -122,12 +125,14 @@ class Aside(Generic[T]):
         name: str,
         capacity: int = CAPACITY,
         *,
+        linger: float = 0.0,
         end: Callable[[], None] | None = None,
     ) -> None:
         self.lost = 0
-        self._call, self._capacity, self._end = call, capacity, end
+        self._call, self._capacity, self._linger, self._end = call, capacity, linger, end
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._closed = self._given_up = self._busy = False
+        self._closed = threading.Event()
+        self._given_up = self._busy = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -138,16 +143,16 @@ class Aside(Generic[T]):
 
     def put(self, item: T) -> None:
         """Call it with this, some time."""
-        if self._closed or self._queue.qsize() >= self._capacity:
+        if self._closed.is_set() or self._queue.qsize() >= self._capacity:
             self.lost += 1
             return
         self._queue.put(item)
 
     def close(self) -> None:
         """Return when it was called with all that waits, or after ``CLOSING`` seconds; then nothing follows."""
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         self._queue.put(None)
         self._thread.join(CLOSING)
         if self._thread.is_alive():
@@ -159,6 +164,8 @@ class Aside(Generic[T]):
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             self._busy = True
+            if self._linger and self._queue.empty():
+                self._closed.wait(self._linger)
             if not self._given_up:
                 self._call(item)
             self._busy = False
@@ -173,7 +180,9 @@ class _File:
         # The time first, so that names are in the order of the fits; and nobody else has the same.
         self._journal = Journal(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
         self._refused = 0
-        self._aside: Aside[Event] = Aside(self._write, "sparkdl-logbook", capacity, end=self._journal.close)
+        self._aside: Aside[Event] = Aside(
+            self._write, "sparkdl-logbook", capacity, linger=LINGER, end=self._journal.close
+        )
 
     @property
     def lost(self) -> int:

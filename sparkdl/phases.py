@@ -46,9 +46,9 @@ __all__ = ["EVERY", "PHASES", "Laps", "end_step", "enter", "flush", "measuring"]
 
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "hooks", "other")
 """All phases, in the order in which tables and charts show them."""
-EVERY = 0.05
+EVERY = 0.1
 """Seconds between two events of steps, at least."""
-_MOST = 20_000  # events of steps until the time between them grows with the run: 20 times an hour has twice as many
+_MOST = 20_000  # events of steps until the time between them grows with the run, which is after half an hour
 
 _RARE = frozenset(("validate", "checkpoint"))
 _REST = "other"
