@@ -89,7 +89,8 @@ def test_report(model, digits):
 
 def test_the_runs_directory(run, model):
     folder = run[1]
-    assert {path.name for path in folder.iterdir()} == {"checkpoints", "config.json", "history.json", "report.json"}
+    files = {"config.json", "history.json", "report.json", "timeline.json"}
+    assert {path.name for path in folder.iterdir()} == {"checkpoints", "events", *files}
     assert json.loads((folder / "history.json").read_text()) == model.history
     assert json.loads((folder / "report.json").read_text()) == model.report
     config = json.loads((folder / "config.json").read_text())
