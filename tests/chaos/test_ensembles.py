@@ -78,11 +78,11 @@ class Data:
 class Here:
     """Stands for Spark's cluster: tasks run one after the other in this process."""
 
-    def __init__(self, session: None, size: int, *, allow_plaintext: bool) -> None:
+    def __init__(self, session: None, size: int, **_: Any) -> None:
         pass
 
-    def map_reduce(self, data: Data, columns: Any, *, shuffle: bool) -> Any:
-        return InlineCluster().map_reduce(data.arrays, columns, parts=2, shuffle=shuffle)
+    def map_reduce(self, data: Data, columns: Any, *, shuffle: bool, listener: Any = None) -> Any:
+        return InlineCluster().map_reduce(data.arrays, columns, parts=2, shuffle=shuffle, listener=listener)
 
 
 @pytest.fixture(autouse=True)
