@@ -53,6 +53,7 @@ def test_members_in_tasks_tell_of_their_epochs_and_of_their_end(data, tmp_path):
     assert Path(fitted.report.html()).exists()
 
 
+@pytest.mark.slow
 def test_members_that_are_restored_say_so(data, tmp_path):
     bagging(tmp_path).fit(data)
     bagging(tmp_path, numModels=4).fit(data)
@@ -61,6 +62,7 @@ def test_members_that_are_restored_say_so(data, tmp_path):
     assert sorted(each["member"] for each in told if not each.get("restored")) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_members_that_the_driver_fits_tell_of_their_end(data, tmp_path):
     vectors = data.withColumn("features", array_to_vector("x"))
     fitted = bagging(tmp_path, base=LinearRegression(), numModels=2).fit(vectors)
@@ -68,6 +70,7 @@ def test_members_that_the_driver_fits_tell_of_their_end(data, tmp_path):
     assert told == {row["member"]: row["seconds"] for row in fitted.history}
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_is_refused_leaves_no_trace(data, tmp_path):
     bagging(tmp_path).fit(data)
     before = sorted((tmp_path / "events").iterdir())
@@ -76,6 +79,7 @@ def test_an_ensemble_that_is_refused_leaves_no_trace(data, tmp_path):
     assert sorted((tmp_path / "events").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_without_a_directory_there_is_a_report_all_the_same(data, tmp_path, capsys):
     fitted = bagging(tmp_path, runDir=None).fit(data)
     assert fitted.report["events_dropped"] == 0

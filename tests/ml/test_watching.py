@@ -137,6 +137,7 @@ def unreachable(self: SparkCluster, ear: Any):
     yield Endpoint(("127.0.0.1",), port, bytes(32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, ParallelSGD(rounds=3, batch_size=8)], ids=["gang", "rounds"])
 def test_a_driver_that_cannot_be_reached_costs_no_event(data, tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
@@ -153,6 +154,7 @@ def test_a_driver_that_cannot_be_reached_costs_no_event(data, tmp_path, monkeypa
     valid(json.loads((tmp_path / "timeline.json").read_text()))
 
 
+@pytest.mark.slow
 def test_without_events_nothing_is_kept_and_nothing_measured(data, tmp_path, capsys):
     fitted = classifier(events=False, runDir=str(tmp_path)).fit(data)
     assert not (tmp_path / "events").exists()
@@ -169,6 +171,7 @@ def test_members_lines_are_shown_with_their_rank(data, capsys):
         assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in told
 
 
+@pytest.mark.slow
 def test_by_default_warnings_alone_are_shown(data, capsys):
     classifier(epochs=1, hooks=[Talks()]).fit(data)
     told = capsys.readouterr().err
@@ -176,6 +179,7 @@ def test_by_default_warnings_alone_are_shown(data, capsys):
     assert "] printed by" not in told
 
 
+@pytest.mark.slow
 def test_hooks_on_the_driver_see_rows_and_the_model(data, tmp_path):
     diary = Diary()
     fitted = classifier(hooks=[diary], runDir=str(tmp_path)).fit(data)
@@ -186,6 +190,7 @@ def test_hooks_on_the_driver_see_rows_and_the_model(data, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_fit_that_fails_says_why_to_hooks_and_in_its_events(data, tmp_path):
     diary = Diary()
     with pytest.raises(SparkdlError, match="no more"):
@@ -197,6 +202,7 @@ def test_a_fit_that_fails_says_why_to_hooks_and_in_its_events(data, tmp_path):
     assert [event.payload["error"] for event in ends] == [error]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_refused_leaves_the_other_one_s_events_alone(data, tmp_path):
     classifier(runDir=str(tmp_path)).fit(data)
     before = sorted((tmp_path / "events").iterdir())
@@ -205,6 +211,7 @@ def test_a_run_that_is_refused_leaves_the_other_one_s_events_alone(data, tmp_pat
     assert sorted((tmp_path / "events").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_events_of_both(data, tmp_path):
     classifier(runDir=str(tmp_path), epochs=1).fit(data)
     fitted = classifier(runDir=str(tmp_path), epochs=2).fit(data)
@@ -216,6 +223,7 @@ def test_a_run_that_goes_on_has_the_events_of_both(data, tmp_path):
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tasks_of_rounds_tell_of_their_steps(data, tmp_path):
     diary = Diary()
     strategy = ParallelSGD(rounds=2, epochs=2, batch_size=8)
@@ -235,6 +243,7 @@ def test_tasks_of_rounds_tell_of_their_steps(data, tmp_path):
 # ---- Spark's UI ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_jobs_are_called_by_run_attempt_and_round(spark, data, tmp_path):
     def descriptions() -> list[str]:
         jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)

@@ -43,7 +43,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("a gang", "three") else [pytest.mark.slow]) for name in RUNS]
+)
 def test_every_chart_is_drawn(browser, tmp_path, name):
     runs, charts = RUNS[name]
     found = look(browser, make_page(runs), tmp_path)
@@ -57,6 +59,7 @@ def test_every_chart_is_drawn(browser, tmp_path, name):
         assert chart["height"] >= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a gang", "three", "many ranks", "a failed run"])
 def test_a_page_fits_a_phone(browser, tmp_path, name):
     runs, charts = RUNS[name]
@@ -69,6 +72,7 @@ def test_a_page_fits_a_phone(browser, tmp_path, name):
         assert 250 < chart["width"] <= found.probe["width"]
 
 
+@pytest.mark.slow
 def test_charts_say_what_is_in_them(browser, tmp_path):
     charts = look(browser, make_page([gang()]), tmp_path).charts
     assert charts["loss"]["legend"] == ["loss", "valid_loss"]
@@ -79,6 +83,7 @@ def test_charts_say_what_is_in_them(browser, tmp_path):
     assert charts["timeline"]["legend"] == ["feed", "forward", "restart"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_light_and_dark(browser, tmp_path, dark):
     found = look(browser, make_page([gang()]), tmp_path, dark=dark)
@@ -90,6 +95,7 @@ def test_light_and_dark(browser, tmp_path, dark):
     assert min(contrast(shade, found.probe["ground"]) for shade in shades) > 2
 
 
+@pytest.mark.slow
 def test_text_stays_text(browser, tmp_path):
     data = run(
         event("begin", 0, environment={HTML: HTML}),
@@ -111,6 +117,7 @@ def test_text_stays_text(browser, tmp_path):
         assert any(HTML in entry for entry in found.charts["metric-0"]["legend"])
 
 
+@pytest.mark.slow
 def test_a_page_lets_nobody_load_anything(browser, tmp_path):
     """Not even what somebody has managed to write into it."""
     asked: list[str] = []
@@ -147,6 +154,7 @@ def test_a_page_lets_nobody_load_anything(browser, tmp_path):
     assert found.data["drawn"].startswith("loss ")
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_noted(browser, tmp_path):
     broken = "<script>throw new Error('a mistake')</script><script>Promise.reject('a promise')</script>"
     found = look(browser, make_page([gang()]).replace("</h1>", f"</h1>{broken}"), tmp_path)
@@ -154,6 +162,7 @@ def test_what_goes_wrong_is_noted(browser, tmp_path):
     assert "a promise" in (found.trouble or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 390)])
 def test_a_screenshot_shows_the_charts(browser, tmp_path, dark, width):
     page, image = tmp_path / "page.html", tmp_path / "page.png"

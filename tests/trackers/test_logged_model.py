@@ -96,6 +96,7 @@ def test_the_model_of_a_run_predicts_in_another_process(store, tmp_path):
         same(load(store, uri, {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 def test_its_own_code_goes_with_it(store, tmp_path, monkeypatch):
     code = tmp_path / "code"
     code.mkdir()
@@ -106,6 +107,7 @@ def test_its_own_code_goes_with_it(store, tmp_path, monkeypatch):
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_class_of_a_notebook_needs_no_code(store, tmp_path):
     class Inner(nn.Module):
@@ -121,6 +123,7 @@ def test_a_class_of_a_notebook_needs_no_code(store, tmp_path):
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(store, tmp_path):
     class Branching(nn.Module):
@@ -139,6 +142,7 @@ def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(stor
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_several_inputs_and_no_signature(store, tmp_path):
     bag = made(typed_nets.Bag, "regressor", None, columns=[Column("x", ragged="offsets")])
@@ -210,6 +214,7 @@ def test_requirements_name_the_versions(loaded):
     assert "+" not in text
 
 
+@pytest.mark.slow
 def test_a_model_is_the_next_version_of_a_registered_one(store, tmp_path):
     import mlflow
 
