@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 
@@ -52,6 +52,12 @@ class Pairs:
     def ratio(self) -> float:
         """The median over the rounds of ``over / under``."""
         return median(over / under for over, under in self.rounds)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean of ``over / under``; of one round there is none: NaN."""
+        ratios = [over / under for over, under in self.rounds]
+        return stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
 
     def table(self, unit: str) -> str:
         """Every round, the medians and what lies between the extremes, for a terminal."""

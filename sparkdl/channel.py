@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -298,7 +299,8 @@ class Channel:
                     wire.confirm(heard)
                     heard.clear()
         except (ProtocolError, InvalidInput):
-            wire.confirm(heard)
+            with suppress(OSError):  # that whoever is refused has gone already does not matter
+                wire.confirm(heard)
             raise
 
     def _admit(self, connection: socket.socket) -> Wire:

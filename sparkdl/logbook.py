@@ -4,8 +4,8 @@
         supervisor.gang(..., listener=logbook)
 
 Views are called in the thread that hears, so they must be quick: members wait for it, and their signs of life with
-them. The file is written in a thread of its own, from a queue that drops what it cannot hold; what is slow, such as
-trackers, has an ``Aside`` as well.
+them. The file is written in a thread of its own, from a queue that drops what it cannot hold; in bursts, so that a
+driver that is killed loses up to a quarter of a second. What is slow, such as trackers, has an ``Aside`` as well.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import cloudpickle
@@ -24,7 +24,7 @@ from sparkdl import errors
 from sparkdl.channel import Event, Listener
 from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
 from sparkdl.feed.part import Part
-from sparkdl.reporting import Reporting
+from sparkdl.reporting import Reporting, Told
 from sparkdl.shipping import unship
 from sparkdl.state import pack_state, unpack_state
 
@@ -198,6 +198,7 @@ def mapped(
         OSError: a disk or a network failed, and may not the next time.
     """
     index = part.index if index is None else index
+    told = Told()
     try:
         does = unship(work)
         with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
@@ -206,7 +207,7 @@ def mapped(
     except OSError:
         raise
     except Exception as error:
-        return Mapped.of_error(index, error)
+        return replace(Mapped.of_error(index, error), dropped=(told.dropped, told.recorder))
 
 
 def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sparkdl.events import Channel, Event, Recorder
+from sparkdl.events import Channel, Endpoint, Event, Recorder
 
 LONG = 20.0
 """Seconds after which something that should have happened has not."""
@@ -74,3 +76,11 @@ def still_works(channel: Channel, seen: Seen) -> None:
         recorder.record("proof", value=before)
     assert values(seen.wait(before + 1))[-1] == before
     assert recorder.dropped == 0
+
+
+@contextmanager
+def unreachable(cluster: Any, ear: Any) -> Iterator[Endpoint]:
+    """In place of the ``_channel`` of a ``SparkCluster``: one that executors cannot reach."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    yield Endpoint(("127.0.0.1",), port, bytes(32))

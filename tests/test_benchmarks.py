@@ -98,7 +98,9 @@ def test_warmups_do_not_count():
 
 def test_the_ratio_is_the_median_within_rounds():
     # A slow minute of the machine falls on both sides of the last round; the ratio of the medians would be 2.5.
-    assert Pairs("a", "b", [(4.0, 2.0), (5.0, 1.0), (30.0, 10.0)]).ratio == 3.0
+    pairs = Pairs("a", "b", [(4.0, 2.0), (5.0, 1.0), (30.0, 10.0)])
+    assert pairs.ratio == 3.0
+    assert pairs.error == pytest.approx((7 / 9) ** 0.5)  # of 2, 5 and 3: the variance 7/3, over 3
 
 
 def test_the_table_shows_every_round():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -27,9 +28,10 @@ from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.weights import pack
 from sparkdl.world import Meeting, meet
 from tests.contracts import own_loops, work
-from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Whole
+from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
 from tests.contracts.strategy_contract import Case, numbers
 from tests.faults.held import StopsOnArrival
+from tests.listening import unreachable
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -66,6 +68,20 @@ def test_rows_that_the_driver_holds_were_all_in_part_0(spark) -> None:
         assert jobs.parts == (50, 51)
         [found] = jobs.each(Whole(), [0], whole=True)
     assert found.note["ids"] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("does", [Sums(), Raises()], ids=["sums", "raises"])
+def test_events_that_tasks_of_rounds_lost_were_not_counted(spark, monkeypatch, does) -> None:
+    # The jobs were not given the listener, so that nobody heard how many events their tasks could not send; and a task
+    # that failed did not say. The report called a run complete of which not one event had come.
+    monkeypatch.setattr(SparkCluster, "_channel", unreachable)
+    heard: list[Event] = []
+    jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=heard.append)
+    with suppress(MemberFailed), jobs as opened:
+        opened.run(does, torch.tensor(1.0))
+    lost = {event.rank: event.payload["dropped"] for event in heard if event.kind == "outcome"}
+    assert sorted(lost) == [0, 1]
+    assert min(lost.values()) > 0
 
 
 def test_the_parts_followed_the_partitions_of_the_data(spark) -> None:

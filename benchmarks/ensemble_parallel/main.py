@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from torch import nn
 
 from benchmarks.mlp import adam, mlp
-from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from benchmarks.pairs import Side, interleave, options, seconds
+from benchmarks.parts import run_parts
 from benchmarks.session import FEATURES, materialised, samples, session, written
 from sparkdl import Bagging, EnsembleModel, TorchModel, TorchRegressor
 from sparkdl.weights import pack
@@ -112,27 +113,13 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
     parser = options(__doc__, rounds=3, rows=400_000)
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or both of them (default both)"
-    )
     parser.add_argument("--scored", type=int, default=1_000_000, help="rows that are scored (default %(default)s)")
     parser.add_argument("--members", type=int, default=MEMBERS, help="members that are trained (default %(default)s)")
     parser.add_argument("--width", type=int, default=256, help="of hidden layers in training (default %(default)s)")
     parser.add_argument("--scored-width", type=int, default=64, help="of those that score (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2, help="for which a member is trained (default %(default)s)")
     parser.add_argument("--fits", action="store_true", help="in place of tasks on one slot, fits of the base there")
-    given = parser.parse_args(arguments)
-    unknown = [part for part in given.parts if part not in MEASURES]
-    if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
-    print(environment())
-    figures = {}
-    for part in given.parts or MEASURES:
-        print(flush=True)
-        figures[part] = MEASURES[part](given)
-    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
-    print("\nof each bar:", shares, "- the largest counts")
-    print(verdict(max(figures.values()), BAR))
+    run_parts(parser, MEASURES, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from statistics import median
 from benchmarks.events.browser import PROGRAMS, Browser
 from benchmarks.events.gangs import MEMBERS, NETWORKS, Gangs, first_lines, spread
 from benchmarks.events.made import count, write_run
-from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from benchmarks.pairs import Side, interleave, options, seconds
+from benchmarks.parts import run_parts
 from sparkdl import LocalCluster
 from sparkdl.page import RunData, make_page
 
@@ -38,7 +39,7 @@ def measure_rows(given: argparse.Namespace) -> float:
             pairs = interleave(Side("on", gangs.on), Side("off", gangs.off), rounds=given.rounds)
             ratios.append(pairs.ratio)
             print(pairs.table("rows/s"))
-            told = f"{pairs.ratio:.4f} of that without (bar: at least {ROWS})"
+            told = f"{pairs.ratio:.3f} of that without, standard error {pairs.error:.3f} (bar: at least {ROWS})"
             print(f"{network} with {median(gangs.events):.0f} events: {told}\n", flush=True)
     return ROWS / min(ratios)
 
@@ -84,22 +85,8 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
     parser = options(__doc__, rounds=7, rows=20_000)
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
-    )
     parser.add_argument("--events", type=int, default=100_000, help="of the page's run (default %(default)s)")
-    given = parser.parse_args(arguments)
-    unknown = [part for part in given.parts if part not in MEASURES]
-    if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
-    print(environment())
-    figures = {}
-    for part in given.parts or MEASURES:
-        print(flush=True)
-        figures[part] = MEASURES[part](given)
-    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
-    print("\nof each bar:", shares, "- the largest counts")
-    print(verdict(max(figures.values()), BAR))
+    run_parts(parser, MEASURES, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

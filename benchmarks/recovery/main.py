@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from benchmarks.pairs import environment, options, verdict
+from benchmarks.pairs import options
+from benchmarks.parts import run_parts
 from benchmarks.recovery.detection import detect
 from benchmarks.recovery.executor import PARTS, Recovery, recover
 from benchmarks.recovery.saving import Lost, stall, throughput
@@ -108,24 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
     parser = options(__doc__, rounds=3)
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
-    )
-    parser.add_argument(
         "--limit", type=float, default=5.0, help="the supervisor's heartbeat_timeout, in seconds (default %(default)s)"
     )
-    given = parser.parse_args(arguments)
-    unknown = [part for part in given.parts if part not in MEASURES]
-    if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
-    print(environment())
-    figures = {}
-    for part in given.parts or MEASURES:
-        print()
-        figures[part] = MEASURES[part](given)
-    print(
-        "\nof each bar:", ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items()), "- the largest counts"
-    )
-    print(verdict(max(figures.values()), BAR))
+    run_parts(parser, MEASURES, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

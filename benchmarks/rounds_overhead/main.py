@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from benchmarks.mlp import mlp
-from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
+from benchmarks.pairs import Side, interleave, options, seconds
+from benchmarks.parts import run_parts
 from benchmarks.rounds_overhead.large import average, sgd
 from benchmarks.rounds_overhead.works import Nothing, Read, counted, drained
 from benchmarks.session import samples, session
@@ -129,23 +130,9 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the parts that are asked for."""
     parser = options(__doc__, rounds=3, rows=800_000)
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(MEASURES)}, or several of them (default all)"
-    )
     parser.add_argument("--width", type=int, default=9_985, help="of the large model (default %(default)s)")
     parser.add_argument("--mebibytes", type=int, default=3072, help="executors' JVMs with it (default %(default)s)")
-    given = parser.parse_args(arguments)
-    unknown = [part for part in given.parts if part not in MEASURES]
-    if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; expected {', '.join(MEASURES)}")
-    print(environment())
-    figures = {}
-    for part in given.parts or MEASURES:
-        print(flush=True)
-        figures[part] = MEASURES[part](given)
-    shares = ", ".join(f"{part} {figure:.3g}" for part, figure in figures.items())
-    print("\nof each bar:", shares, "- the largest counts")
-    print(verdict(max(figures.values()), BAR))
+    run_parts(parser, MEASURES, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

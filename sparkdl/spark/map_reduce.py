@@ -95,7 +95,8 @@ def spark_jobs(
         # Rows that the driver holds, as those of a pandas table, are computed there by Spark's optimizer, and have the
         # number of partition 0, all of them. A sample of all rows is none, but that the optimizer does not know.
         frame = frame.sample(fraction=1.0, seed=0)
-    jobs = SparkJobs(spark, frame, wanted, size, copies=2 if parts is None else 1, reporting=reporting, title=title)
+    copies = 2 if parts is None else 1
+    jobs = SparkJobs(spark, frame, wanted, size, copies=copies, reporting=reporting, title=title, listener=listener)
     try:
         with described(spark, f"{title}: pack the rows"):
             jobs.look()

@@ -246,12 +246,13 @@ def _kill(namespace: str) -> None:
 
 
 def _processes(namespace: str) -> list[int]:
-    return [int(pid) for pid in _run("ip", "netns", "pids", namespace).split() if not _zombie(pid)]
+    return [int(pid) for pid in _run("ip", "netns", "pids", namespace).split() if not ended(int(pid))]
 
 
-def _zombie(pid: str) -> bool:
+def ended(pid: int) -> bool:
+    """Whether a process has ended, be it that nobody has asked yet how."""
     try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 

@@ -52,6 +52,7 @@ def make_a_mess(world: World, part: Part | None) -> dict[str, Any]:
     if world.rank == 0:
         os.environ.update(MASTER_ADDR="nowhere.invalid", MASTER_PORT="1")
     dist.new_group(list(range(world.size)))
+    world.agree("mess", {})  # whoever goes while another still connects fails it
     dist.destroy_process_group()
     return before
 

@@ -26,6 +26,20 @@ def scores() -> nn.Module:
     return mlp(3, outputs=3)
 
 
+def inner() -> type[nn.Module]:
+    """A class that no module has, as one of a notebook: twice the ``scores``."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = scores()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.inner(x)
+
+    return Inner
+
+
 def two_scores() -> nn.Module:
     """Two scores for three numbers, all of them alike at the start."""
     module = nn.Linear(3, 2)

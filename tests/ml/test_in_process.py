@@ -200,15 +200,7 @@ def test_a_folder_is_what_spark_reads(spark, tmp_path):
 
 
 def test_a_factory_that_cannot_be_imported_is_saved_as_a_program(tmp_path):
-    class Inner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nets.scores()
-
-        def forward(self, x):
-            return 2 * self.inner(x)
-
-    write_folder(made(Inner), str(tmp_path / "model"))
+    write_folder(made(nets.inner()), str(tmp_path / "model"))
     assert {each.name for each in (tmp_path / "model").iterdir()} == {"metadata", "program.pt2"}
     loaded = read_folder(str(tmp_path / "model"))
     np.testing.assert_allclose(columns(loaded, X)["rawPrediction"], 2 * expected(), rtol=1e-5)

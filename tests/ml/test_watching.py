@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from torch import nn
 
 from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, SparkdlError
-from sparkdl.events import Endpoint, read_events
+from sparkdl.events import read_events
 from sparkdl.spark.cluster import SparkCluster
 from tests.faults import Fault
+from tests.listening import unreachable
 from tests.ml import nets
 from tests.sessions import frame
 from tests.test_timeline import valid
@@ -127,14 +127,6 @@ def test_a_member_that_was_slowed_on_purpose_is_named(data):
     assert "Rank 1 on" in report["verdict"]
     assert "most of it in forward" in report["verdict"]
     assert "Exchange-bound" not in report["verdict"]
-
-
-@contextmanager
-def unreachable(self: SparkCluster, ear: Any):
-    """A channel that executors cannot reach."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    yield Endpoint(("127.0.0.1",), port, bytes(32))
 
 
 @pytest.mark.slow

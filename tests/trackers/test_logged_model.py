@@ -108,22 +108,12 @@ def test_its_own_code_goes_with_it(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_class_of_a_notebook_needs_no_code(store, tmp_path):
-    class Inner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nets.scores()
-
-        def forward(self, x):
-            return 2 * self.inner(x)
-
-    model = made(Inner)
+    model = made(nets.inner())
     _, logged = log(store, model)
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(store, tmp_path):
     class Branching(nn.Module):
@@ -142,7 +132,6 @@ def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(stor
     same(load(store, f"models:/{logged.model_id}", {"x": X.tolist()}, folder=tmp_path), here(model))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_several_inputs_and_no_signature(store, tmp_path):
     bag = made(typed_nets.Bag, "regressor", None, columns=[Column("x", ragged="offsets")])
