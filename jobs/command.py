@@ -3,7 +3,7 @@
 A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it that overrides the file. An unknown
 key, in the file or on the command line, is refused and the nearest known one named.
 
-Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM.
+Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM, and those of ``ending.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pkgutil import resolve_name
 from types import FunctionType, UnionType
 from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
+from ending import Ended
 from jsonargparse import ArgumentParser, Namespace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -138,8 +139,14 @@ def main(job: Callable[..., None], arguments: Sequence[str] | None = None, *, st
     parser.add_job(job)
     parser.parse_args(arguments)  # with the defaults, for --print_config
     given = parser.parse_args(arguments, defaults=False)
+    told = {"configuration": parser.dump(given, skip_validation=True)} if _told(job) else {}
     with stoppable() if stops else nullcontext():
-        return _run(lambda: job(**parser.objects(given)))
+        return _run(lambda: job(**parser.objects(given), **told))
+
+
+def _told(job: Callable[..., None]) -> bool:
+    """Whether a job is told its own configuration, as YAML: it is then no argument of the command line."""
+    return "configuration" in inspect.signature(job).parameters
 
 
 def _run(call: Callable[[], None]) -> int:
@@ -153,6 +160,8 @@ def _run(call: Callable[[], None]) -> int:
         return TERMINATED
     except InvalidInput as error:
         return _complain(error, BAD_CONFIGURATION)
+    except Ended as error:
+        return _complain(error, error.code)
     except (SparkdlError, PySparkException) as error:
         return _complain(error, _failed())
     except Py4JJavaError as error:
@@ -182,7 +191,7 @@ class Parser(ArgumentParser):
         """Add a job's arguments; a dataclass with a protocol among its fields as the class that it is."""
         hints = get_type_hints(job).items()
         kinds = {name: kind for name, kind in hints if is_dataclass(kind) and _protocols(kind)}
-        self.add_function_arguments(job, skip=set(kinds))
+        self.add_function_arguments(job, skip={*kinds, *({"configuration"} if _told(job) else ())})
         for name, kind in kinds.items():
             self.add_class_arguments(kind, name)
 

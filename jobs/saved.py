@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.ml import Model
+from pyspark.ml import Model, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.util import DefaultParamsReader
 from pyspark.sql import SparkSession
 
 from sparkdl import BestOfModel, EnsembleModel, StackingModel, TorchModel
 from sparkdl.ensembles.bases import column, leaf
+from sparkdl.spark.resources import qualified
+from sparkdl.versions import Versions
 
-_KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel)
+_KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 
 
 def load(spark: SparkSession, path: str) -> Model:
-    """A saved model: a TorchModel, or that of an ensemble.
+    """A saved model: a TorchModel, that of an ensemble or of a pipeline; of published versions the one in use.
 
     Raises:
         InvalidInput: the path holds none of these.
     """
+    versions = Versions(qualified(spark, path))
+    current = versions.current()
+    if current is not None:
+        path = versions.model(current)
     try:
         saved = DefaultParamsReader.loadMetadata(path, spark)["class"]
     except Exception:  # Spark's own, for a path that is not there, and what damaged JSON gives

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sparkdl.trackers.mlflow import MLflow as MLflow
     from sparkdl.trackers.tensorboard import TensorBoard as TensorBoard
     from sparkdl.train import Training as Training
+    from sparkdl.warm_start import WarmStart as WarmStart
 
 __version__ = "0.1.0"
 
@@ -75,6 +76,7 @@ _HOMES = {
     "TorchModel": "sparkdl.ml.model",
     "TorchRegressor": "sparkdl.ml.estimator",
     "Training": "sparkdl.train",
+    "WarmStart": "sparkdl.warm_start",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those of the table

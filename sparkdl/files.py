@@ -18,6 +18,7 @@ Buffer = bytes | memoryview
 
 _ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow calls it
 _OBJECT_STORES = ("s3", "gcs", "abfs")
+_WHOLE = "_SUCCESS"  # what Spark writes last
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
@@ -146,16 +147,16 @@ def replace(staged: str, uri: str) -> None:
     """Put a directory in the place of another file or directory, or of none.
 
     What is there is moved aside, and back again if the new one cannot come. An object store has no moves: there the
-    old one is deleted and the new one copied, and readers in between see part of it.
+    old one is deleted and the new one copied, and readers in between see part of it, without the ``_SUCCESS`` that
+    Spark puts beside what is whole.
     """
     system, source = locate(staged)
     path = locate(uri)[1]
     if system.type_name in _OBJECT_STORES:
-        delete(uri)
-        fs.copy_files(source, path, source_filesystem=system, destination_filesystem=system)
-        system.delete_dir(source)
+        _copy(Folder(system, source), Folder(system, path))
         return
-    aside = f"{path}.{uuid.uuid4().hex}.old" if exists(uri) else None
+    folder, _, name = path.rpartition("/")
+    aside = f"{folder}/.{name}.{uuid.uuid4().hex}.old" if exists(uri) else None  # hidden from Spark's readers
     if aside is not None:
         system.move(path, aside)
     try:
@@ -166,6 +167,17 @@ def replace(staged: str, uri: str) -> None:
         raise
     if aside is not None:
         _delete(system, aside)
+
+
+def _copy(source: Folder, place: Folder) -> None:
+    whole = source.exists(_WHOLE)
+    place.delete(_WHOLE)
+    place.delete("")
+    source.delete(_WHOLE)
+    fs.copy_files(source.path, place.path, source_filesystem=source.system, destination_filesystem=place.system)
+    if whole:
+        place.write(_WHOLE)
+    source.delete("")
 
 
 def exists(uri: str) -> bool:

@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("command", "evaluate", "metrics", "predict", "report", "train")
+MODULES = (
+    *("command", "day", "ending", "etl", "etl_train", "evaluate", "ledger", "metrics", "predict", "report"),
+    *("saved", "train"),
+)
 NETS = """
 from torch import nn
 

@@ -38,11 +38,12 @@ def test_digits(digits):
     assert np.bincount(test["label"]).min() >= 34  # each class in proportion
 
 
-def submit(job, *arguments, local, modules=("examples/digits_net.py",)):
+def submit(job, *arguments, local, modules=("examples/digits_net.py",), options=()):
     """Start a job, in a process group of its own; spark-submit itself puts stdout and stderr together."""
     command = [
         Path(sys.executable).parent / "spark-submit",
         *("--properties-file", "conf/spark/local.conf", "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"),
+        *options,
         *("--py-files", ",".join(map(str, modules)), f"jobs/{job}.py", *map(str, arguments)),
     ]
     return subprocess.Popen(

@@ -43,7 +43,7 @@ LAYERS = tuple(
         """
         sparkdl.errors sparkdl.uris sparkdl.files sparkdl.clock sparkdl.tensors sparkdl.weights sparkdl.state
         sparkdl.archive sparkdl.program sparkdl.factory sparkdl.guard sparkdl.stopping sparkdl.stop_watch
-        sparkdl.hooks sparkdl.network sparkdl.shipping sparkdl.background
+        sparkdl.hooks sparkdl.network sparkdl.shipping sparkdl.background sparkdl.versions sparkdl.warm_start
         """,
     )
 )

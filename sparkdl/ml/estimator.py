@@ -32,6 +32,7 @@ from sparkdl.rounds import Algorithm, is_algorithm
 from sparkdl.run import Run
 from sparkdl.strategies import Strategy
 from sparkdl.train import Training
+from sparkdl.warm_start import WarmStart
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -40,7 +41,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
     """What all three estimators do; they differ in what a label and an output mean.
 
     Args:
-        model: zero-argument factory, or an ``nn.Module`` whose weights are the start.
+        model: zero-argument factory, such as a ``sparkdl.WarmStart``; or an ``nn.Module`` whose weights are the start.
         loss: an ``nn`` loss module, whose class weights and ``ignore_index`` count as in torch alone on the whole
             batch; or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar, taken for a mean of rows.
         optimizer: called with the parameters; default Adam with a rate of 1e-3.
@@ -202,7 +203,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
             factory: what makes the module that was trained.
         """
         model = TorchModel(
-            factory=factory,
+            factory=factory.factory if isinstance(factory, WarmStart) else factory,
             weights=fitted.weights,
             kind=self._kind,
             precision=self.getPrecision(),

@@ -1,0 +1,227 @@
+"""The stages of a day of the pipeline, each of which can be done again without harm."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any
+
+import saved
+from command import Data
+from ending import BadInput
+from etl import Clean, Split
+from ledger import Ledger
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.param import Params
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl import TorchModel, WarmStart, files
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import GangEstimator
+from sparkdl.versions import Versions
+
+_HELD = "sparkdl_held_out"
+_UNREADABLE = ("FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE")  # Spark's names of errors
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a new model has to keep to, on the rows held out.
+
+    Args:
+        margin: by how much its metric may be worse than that of the model in use, on the same rows.
+        least: the worst that its metric may be, whatever is in use; of a metric that is better smaller, the largest.
+        compare: false where the model in use cannot be asked, as it needs columns that there are no longer.
+    """
+
+    margin: float = 0.0
+    least: float | None = None
+    compare: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.margin >= 0:
+            raise InvalidInput(f"gate.margin is {self.margin}; expected a number of at least 0.")
+
+    def passes(self, value: float, in_use: float | None, *, larger: bool) -> bool:
+        """Whether a model may be published.
+
+        Args:
+            value: its metric.
+            in_use: that of the model in use; None where there is none.
+            larger: whether a larger metric is a better one.
+        """
+        sign = 1.0 if larger else -1.0
+        if math.isnan(value) or (self.least is not None and sign * value < sign * self.least):
+            return False
+        return in_use is None or math.isnan(in_use) or sign * value >= sign * in_use - self.margin
+
+
+@dataclass(frozen=True)
+class Score:
+    """Rows that the model in use scores, once it was decided which one that is.
+
+    Args:
+        data: the rows, which need no label; {date} in a path, table or query is the run's date.
+        columns: what is kept of them and of what the model writes; if empty, their own and the predictions.
+    """
+
+    data: Data
+    columns: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Day:
+    """A date's rows, model and scores.
+
+    Attributes:
+        spark: the session.
+        day: the date.
+        root: of all that the pipeline leaves behind, a path or URI that Spark and this process both know.
+        ledger: what has been done.
+    """
+
+    spark: SparkSession
+    day: date
+    root: str
+    ledger: Ledger
+
+    @property
+    def versions(self) -> Versions:
+        """The published models."""
+        return Versions(self.root)
+
+    def _own(self, name: str) -> str:
+        return files.join(self.root, f"runs/{self.day}/{self.ledger.configuration}/{name}")
+
+    def extract(self, data: Data, clean: Clean, split: Split, label: str) -> dict[str, Any]:
+        """Clean the rows, split them, and write both sides."""
+        place = self._own(f"data-{self.ledger.number:04d}")
+        with _bad_input():
+            rows = clean(dated(data, self.day).read(self.spark), labelled=True)
+            if label not in rows.columns:
+                raise BadInput(f"there is no column {label!r} to learn; the rows have {', '.join(rows.columns)}.")
+            # Both sides in one pass: what SQL draws at random is drawn once.
+            sides = rows.withColumn(_HELD, split(rows, self.day)).where(f"{_HELD} is not null")
+            sides.write.mode("overwrite").partitionBy(_HELD).parquet(place)
+        return {
+            "train": self._side(place, "false", "to train on", label),
+            "held out": self._side(place, "true", "held out", label),
+        }
+
+    def _side(self, place: str, held: str, called: str, label: str) -> dict[str, Any]:
+        path = files.join(place, f"{_HELD}={held}")
+        if not files.exists(path):
+            raise BadInput(f"no rows are {called}; look at data, clean.where and split.")
+        rows = self.spark.read.parquet(path)
+        unlabelled = rows.where(rows[label].isNull()).count()
+        if unlabelled:
+            raise BadInput(f"{unlabelled} rows {called} have no {label}; leave them out with clean.where.")
+        return {"path": path, "rows": rows.count()}
+
+    def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
+        """Fit the stages, from the weights of a version where one is named, and save what comes of it as a version."""
+        rows = self.spark.read.parquet(path)
+        placed = [self._placed(stage, number) for number, stage in enumerate(stages)]
+        if start is not None:
+            earlier = PipelineModel.load(self.versions.model(start))
+            placed = [_warm(stage, model) for stage, model in zip(placed, earlier.stages, strict=False)]
+        fitted = Pipeline(stages=placed).fit(rows)
+        name = f"{self.day}-{self.ledger.own}"
+        fitted.write().overwrite().save(self.versions.model(name))
+        self.versions.complete(name, {"date": str(self.day), "rows": path, "start": start})
+        return {"version": name}
+
+    def _placed(self, stage: Params, number: int) -> Params:
+        """A stage with a place of its own for checkpoints, from which it goes on when this run is killed."""
+        if not stage.hasParam("runDir"):
+            return stage
+        if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
+            warnings.warn(f"runDir of stage {number} is ignored: a pipeline has one for each date.", stacklevel=2)
+        return _with(stage, "runDir", self._own(f"train-{number}"))
+
+    def judge(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
+        """Compare a version with the one in use."""
+        rows = self.spark.read.parquet(path).cache()
+        try:
+            current = self.versions.current()
+            value = self._metric(name, rows, evaluator)
+            compared = gate.compare and current not in (None, name)
+            in_use = self._metric(str(current), rows, evaluator) if compared else None
+        finally:
+            rows.unpersist()
+        passed = gate.passes(value, in_use, larger=evaluator.isLargerBetter())
+        return {"version": name, "value": value, "current": current, "in_use": in_use, "passed": passed}
+
+    def _metric(self, name: str, rows: DataFrame, evaluator: Evaluator) -> float:
+        return float(evaluator.evaluate(PipelineModel.load(self.versions.model(name)).transform(rows)))
+
+    def score(self, score: Score, clean: Clean) -> dict[str, Any]:
+        """Write what the model in use says of rows; they appear all at once."""
+        current = self.versions.current()
+        if current is None:
+            return {"version": None}
+        model = PipelineModel.load(self.versions.model(current))
+        with _bad_input():
+            rows = clean(dated(score.data, self.day).read(self.spark), labelled=False)
+            predictions = model.transform(rows)
+            outputs = [saved.output(model, name) for name in ("predictionCol", "probabilityCol")]
+            own = [*rows.columns, *(name for name in outputs if name in predictions.columns)]
+            staged = files.join(self.root, f"scores/_{self.day}-{self.ledger.own}")
+            predictions.select(*(score.columns or own)).write.mode("overwrite").parquet(staged)
+        self.ledger.check()
+        place = files.join(self.root, f"scores/date={self.day}")
+        files.replace(staged, place)
+        return {"version": current, "path": place, "rows": self.spark.read.parquet(place).count()}
+
+    def tidy(self, keep: int) -> None:
+        """Delete what is of no more use: the rows, the checkpoints, what killed runs left, and old versions."""
+        own = files.Folder.of(self._own(""))
+        for name in own.folders():
+            own.delete(name if name.startswith("data-") else f"{name}/checkpoints")
+        for number in range(self.ledger.number):
+            self.versions.discard(f"{self.day}-{self.ledger.configuration}-{number:04d}")
+        self.versions.prune(keep)
+
+
+def dated(data: Data, day: date) -> Data:
+    """The rows with {date} in their place replaced."""
+    places = {name: getattr(data, name) for name in ("path", "table", "query")}
+    return replace(data, **{n: text and text.replace("{date}", str(day)) for n, text in places.items()})
+
+
+def _with(stage: Params, name: str, value: object) -> Params:
+    # Set, and not given to copy(): a copy by a map is a fit of a search, in a directory of its own.
+    stage = stage.copy()
+    stage.set(stage.getParam(name), value)
+    return stage
+
+
+def _warm(stage: Params, earlier: object) -> Params:
+    """A PyTorch stage that begins with the weights that it had in an earlier model, if they fit."""
+    if not isinstance(stage, GangEstimator):
+        return stage
+    try:
+        if not isinstance(earlier, TorchModel):
+            raise InvalidInput(f"the model in use has a {type(earlier).__name__} in its place.")
+        return _with(stage, "model", WarmStart.of(earlier, stage.getModel()))
+    except InvalidInput as error:
+        warnings.warn(f"the training starts anew, without the weights of the model in use: {error}", stacklevel=2)
+        return stage
+
+
+@contextmanager
+def _bad_input() -> Iterator[None]:
+    """Of what Spark says of rows: that they are not there, lack a column or cannot be read is the input's fault."""
+    try:
+        yield
+    except PySparkException as error:
+        name, told = error.getCondition() or "", str(error).partition("\n")[0]
+        if isinstance(error, AnalysisException) or name.startswith(_UNREADABLE):
+            raise BadInput(f"the rows cannot be read: {told}") from error
+        raise

@@ -1,0 +1,102 @@
+"""From raw rows to rows to train on and rows held out: ``Clean`` and ``Split``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+
+from ending import BadInput
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+
+from sparkdl.errors import InvalidInput
+
+_BUCKETS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What is done to raw rows; everything is Spark's SQL.
+
+    Args:
+        columns: new columns, or new values of old ones, by name, each from those before it: {age: "cast(age as int)"}.
+        label: the column to learn, from the same; only rows to learn from need to have what it is made of.
+        name: of that column.
+        where: rows of which this is not true are left out, {"age is not null"} for example.
+        drop: columns that are left out in the end.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    label: str | None = None
+    name: str = "label"
+    where: str | None = None
+    drop: list[str] = field(default_factory=list)
+
+    def __call__(self, rows: DataFrame, *, labelled: bool) -> DataFrame:
+        """The rows, cleaned.
+
+        Args:
+            rows: as they were read.
+            labelled: whether they are to learn from, or to be scored.
+
+        Raises:
+            BadInput: a column is missing that is asked for.
+        """
+        wanted = dict(self.columns)
+        if labelled and self.label is not None:
+            wanted[self.name] = self.label
+        try:
+            for name, expression in wanted.items():
+                rows = rows.withColumn(name, sql.expr(expression))
+            kept = rows if self.where is None else rows.where(self.where)
+            return kept.drop(*self.drop)
+        except AnalysisException as error:
+            told = str(error).partition("\n")[0]
+            raise BadInput(f"the raw rows have {', '.join(rows.columns)}, and cannot be cleaned: {told}") from error
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows are held out: those of the last days by a date column, or a share by a hash of their values.
+
+    Args:
+        date: the column of dates. Rows of the last `days` days up to the run's date are held out, rows before them are
+            trained on, and later ones are left out.
+        days: with date.
+        hash: columns whose values decide; all of them if empty. Equal rows are on the same side, today and tomorrow.
+        share: of the rows, to be held out by hash.
+
+    Raises:
+        InvalidInput: share or days cannot be, or both ways are given.
+    """
+
+    date: str | None = None
+    days: int = 7
+    hash: list[str] = field(default_factory=list)
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.date is not None and self.hash:
+            raise InvalidInput("split has date and hash; expected one of them.")
+        if not 0 < self.share < 1:
+            raise InvalidInput(f"split.share is {self.share}; expected a number between 0 and 1.")
+        if self.days < 1:
+            raise InvalidInput(f"split.days is {self.days}; expected a number of days, at least 1.")
+
+    def __call__(self, rows: DataFrame, day: date) -> Column:
+        """Whether a row is held out; null for one that is left out.
+
+        Raises:
+            BadInput: a column is missing.
+        """
+        named = [self.date] if self.date is not None else self.hash or rows.columns
+        missing = [name for name in named if name not in rows.columns]
+        if missing:
+            raise BadInput(f"split needs the columns {', '.join(missing)}; the rows have {', '.join(rows.columns)}.")
+        columns = [sql.col(f"`{name}`") for name in named]
+        if self.date is None:
+            return sql.pmod(sql.xxhash64(*columns), sql.lit(_BUCKETS)) < sql.lit(round(self.share * _BUCKETS))
+        when = sql.to_date(columns[0])
+        before = sql.when(when < sql.lit(day - timedelta(days=self.days - 1)), False)
+        return before.when(when <= sql.lit(day), True)

@@ -1,0 +1,200 @@
+"""The scheduled pipeline: raw rows in, a model that is better or as good published, and scores.
+
+    spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
+
+Raw rows are cleaned and split, the stages fitted, the new model compared with the one in use on the rows held out. Only
+where it passes the gate it is put in use. Then the model in use scores. conf/train/adult.yaml is an example,
+docs/pipeline.md shows it under cron and Airflow.
+
+A date that is finished is not done again. One that is not goes on at the stage that it was killed in, and in the
+training from the last checkpoint. A later run of the same date takes over from an earlier one.
+
+    root/CURRENT                   the name of the version in use
+    root/versions/<name>/model     a pyspark.ml.PipelineModel
+    root/scores/date=<date>        Parquet, there in full or not at all
+    root/runs/<date>               what has been done for a date, see ledger.py
+
+Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate refused the model, 4 bad input, 5 a later run has taken
+over, 130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill the same command goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import yaml
+from command import Data, main
+from day import Day, Gate, Score
+from ending import Ended, Refused
+from etl import Clean, Split
+from ledger import Ledger
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.param import Params
+from pyspark.sql import SparkSession
+
+from sparkdl import files
+from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.spark.resources import forwarding_sigterm, qualified
+
+# What may be another when a run goes on: where it is tried and how long, not what is computed.
+_FREE = frozenset(
+    {
+        *("numWorkers", "minWorkers", "elasticWait", "slotWait", "maxRestarts", "checkpointEvery", "allowPlaintext"),
+        *("events", "logLevel", "hooks"),
+    }
+)
+_OWN = frozenset(("config", "date", "root", "keep"))  # the same of the job itself
+
+
+def etl_train(
+    *,
+    date: str,
+    root: str,
+    data: Data,
+    stages: list[Params],
+    evaluator: Evaluator,
+    clean: Clean | None = None,
+    split: Split | None = None,
+    gate: Gate | None = None,
+    score: Score | None = None,
+    warm_start: bool = False,
+    keep: int = 5,
+    configuration: str = "",
+) -> None:
+    """Train on a date's rows, publish the model if it is good enough, and score.
+
+    Args:
+        date: of the run, as 2026-11-22.
+        root: the folder of models, scores and what has been done.
+        data: the raw rows; {date} in a path, table or query is the date.
+        stages: of the pipeline, estimators and transformers of pyspark.ml and of sparkdl; they learn clean.name.
+        evaluator: gives the metric, for example pyspark.ml.evaluation.BinaryClassificationEvaluator.
+        clean: what is done to raw rows; nothing if not given.
+        split: which rows are held out; a fifth of them by a hash if not given.
+        gate: what a new model has to keep to; by default to be no worse than the one in use.
+        score: rows that the model in use scores; none if not given.
+        warm_start: whether PyTorch stages start from the weights of the model in use.
+        keep: versions that stay, beside the one in use.
+        configuration: what the command line and its file say.
+    """
+    day = parsed(date)
+    work = Work(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
+    if keep < 1:
+        raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
+    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+        base = qualified(spark, root)
+        place, known = files.join(base, f"runs/{day}"), fingerprint(configuration)
+        done = Ledger.done(place)
+        if done is None:
+            done = work.follow(Day(spark, day, base, Ledger.open(place, known)), keep)
+        else:
+            print(f"{day} is finished" + ("" if done["configuration"] == known else ", by another configuration"))
+    print(told(done))
+    if not done["passed"]:
+        raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done for a date; the attributes are those of ``etl_train``."""
+
+    data: Data
+    stages: list[Params]
+    evaluator: Evaluator
+    clean: Clean
+    split: Split
+    gate: Gate
+    score: Score | None
+    warm_start: bool
+
+    def follow(self, day: Day, keep: int) -> dict[str, Any]:
+        """Do what is left of it, stage by stage, and return how it ended.
+
+        Raises:
+            Superseded: a later run has taken over.
+        """
+        try:
+            return self._follow(day, keep)
+        except (SparkdlError, OSError) as error:
+            if not isinstance(error, Ended):
+                day.ledger.check()  # a later run may be why: it fences the checkpoints, and tidies up in the end
+            raise
+
+    def _follow(self, day: Day, keep: int) -> dict[str, Any]:
+        stage, label = day.ledger.stage, self.clean.name
+        rows = stage("etl", lambda: day.extract(self.data, self.clean, self.split, label))
+        train, held = rows["train"], rows["held out"]
+        print(f"{train['rows']} rows to train on, {held['rows']} held out", flush=True)
+        start = stage("start", lambda: {"version": day.versions.current() if self.warm_start else None})["version"]
+        name = stage("train", lambda: day.train(self.stages, train["path"], start))["version"]
+        print(f"trained version {name}", flush=True)
+        judged = stage("gate", lambda: day.judge(name, held["path"], self.evaluator, self.gate))
+        found = stage("publish", lambda: self._publish(day, judged, held["path"]))
+        score = self.score
+        scores = None if score is None else stage("score", lambda: day.score(score, self.clean))
+        done = {**found, "metric": metric(self.evaluator), "scores": scores, "configuration": day.ledger.configuration}
+        day.ledger.check()
+        day.tidy(keep)
+        day.ledger.close(done)
+        return done
+
+    def _publish(self, day: Day, found: dict[str, Any], held: str) -> dict[str, Any]:
+        name = found["version"]
+        while found["passed"] and day.versions.current() not in (found["current"], name):
+            # Another date has published since: its model is the one to be compared with.
+            found = day.judge(name, held, self.evaluator, self.gate)
+        if found["passed"]:
+            day.ledger.check()
+            day.versions.publish(name)
+        return found
+
+
+def parsed(text: str) -> date:
+    """The date in a text.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(f"date is {text!r}; expected one as 2026-11-22.") from error
+
+
+def fingerprint(configuration: str) -> str:
+    """What the rows and the model depend on, as twelve hexadecimal digits."""
+    values = yaml.safe_load(configuration) or {}
+    bound = _bound({name: value for name, value in values.items() if name not in _OWN})
+    return hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _bound(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _bound(value) for name, value in values.items() if name not in _FREE}
+    return [_bound(value) for value in values] if isinstance(values, list) else values
+
+
+def metric(evaluator: Evaluator) -> str:
+    """The name of what an evaluator gives."""
+    named = evaluator.hasParam("metricName") and evaluator.isDefined("metricName")
+    return str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
+
+
+def told(done: dict[str, Any]) -> str:
+    """How a date ended, in a line or two."""
+    against = "" if done["in_use"] is None else f", that of {done['current']} in use {done['in_use']:.4f}"
+    fate = "published" if done["passed"] else "refused"
+    lines = [f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"]
+    scores = done["scores"] or {"version": None}
+    if scores["version"] is not None:
+        lines.append(f"{scores['rows']} rows scored by {scores['version']}: {scores['path']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(etl_train, stops=True))

@@ -1,0 +1,116 @@
+"""The gate's arithmetic, and the ledger of a date, without Spark."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sparkdl.errors import InvalidInput
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "in_use", "larger", "passes"),
+    [
+        ({}, 0.9, None, True, True),
+        ({}, 0.9, 0.9, True, True),
+        ({}, 0.89, 0.9, True, False),
+        ({"margin": 0.01}, 0.895, 0.9, True, True),
+        ({"margin": 0.01}, 0.88, 0.9, True, False),
+        ({"least": 0.8}, 0.79, None, True, False),
+        ({"least": 0.8}, 0.8, None, True, True),
+        ({"least": 0.8, "margin": 1.0}, 0.79, 0.7, True, False),
+        ({}, 0.5, 0.4, False, False),
+        ({}, 0.4, 0.5, False, True),
+        ({"margin": 0.2}, 0.5, 0.4, False, True),
+        ({"least": 0.3}, 0.4, None, False, False),
+        ({"least": 0.3}, 0.2, None, False, True),
+        ({"margin": 100.0}, NAN, 0.5, True, False),
+        ({}, NAN, None, True, False),
+        ({}, 0.5, NAN, True, True),
+    ],
+)
+def test_what_passes_the_gate(jobs, gate, value, in_use, larger, passes):
+    assert jobs.day.Gate(**gate).passes(value, in_use, larger=larger) is passes
+
+
+@pytest.mark.parametrize("margin", [-0.1, NAN])
+def test_a_margin_that_cannot_be_is_refused(jobs, margin):
+    with pytest.raises(InvalidInput, match=r"gate\.margin is .*; expected a number of at least 0"):
+        jobs.day.Gate(margin=margin)
+
+
+def test_a_stage_is_done_once(jobs, tmp_path):
+    done = []
+
+    def work() -> dict[str, int]:
+        done.append(1)
+        return {"rows": len(done)}
+
+    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    assert first.stage("etl", work) == first.stage("etl", work) == {"rows": 1}
+    again = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    assert again.stage("etl", work) == {"rows": 1}
+    assert (first.own, again.own) == ("c-0000", "c-0001")
+    assert jobs.ledger.Ledger.open(str(tmp_path), "d").stage("etl", work) == {"rows": 2}
+
+
+def test_a_stage_that_fails_is_done_again(jobs, tmp_path):
+    def fails() -> dict[str, int]:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        jobs.ledger.Ledger.open(str(tmp_path), "c").stage("etl", fails)
+    assert jobs.ledger.Ledger.open(str(tmp_path), "c").stage("etl", dict) == {}
+
+
+def test_a_later_run_takes_over(jobs, tmp_path):
+    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    second = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    for late in (first.check, lambda: first.stage("etl", dict), lambda: first.note("etl", {}), lambda: first.close({})):
+        with pytest.raises(jobs.ending.Superseded, match=r"another run of this date has taken over: .*attempt 1"):
+            late()
+    assert jobs.ledger.Ledger.done(str(tmp_path)) is None
+    assert second.stage("etl", lambda: {"rows": 3}) == {"rows": 3}
+    assert first.stage("etl", dict) == {"rows": 3}  # what is done needs nobody's leave to be read
+
+
+def test_a_run_that_is_taken_over_in_a_stage_does_not_note_it(jobs, tmp_path):
+    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
+
+    def work() -> dict[str, int]:
+        jobs.ledger.Ledger.open(str(tmp_path), "c")
+        return {"rows": 1}
+
+    with pytest.raises(jobs.ending.Superseded):
+        first.stage("etl", work)
+    assert not (tmp_path / "c" / "etl.json").exists()
+
+
+def test_a_date_that_is_finished_says_how(jobs, tmp_path):
+    assert jobs.ledger.Ledger.done(str(tmp_path / "2026-11-22")) is None
+    jobs.ledger.Ledger.open(str(tmp_path), "c").close({"passed": True})
+    assert jobs.ledger.Ledger.done(str(tmp_path)) == {"passed": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("{data: {path: a}, keep: 3, root: x, date: 2026-11-23}", True),
+        ("{data: {path: a}, stages: [{init_args: {numWorkers: 8, slotWait: 9}}]}", False),
+        ("{data: {path: b}}", False),
+    ],
+)
+def test_a_configuration_is_known_by_what_rows_and_model_depend_on(jobs, text, same):
+    known = jobs.etl_train.fingerprint("{data: {path: a}, keep: 5, root: /tmp, date: 2026-11-22}")
+    assert (jobs.etl_train.fingerprint(text) == known) is same
+    assert len(known) == 12
+
+
+def test_where_and_how_long_a_run_is_tried_makes_no_other_run(jobs):
+    stages = "{{stages: [{{class_path: a, init_args: {{epochs: {}, numWorkers: {}, maxRestarts: {}}}}}]}}"
+    known = jobs.etl_train.fingerprint(stages.format(3, 2, 1))
+    assert jobs.etl_train.fingerprint(stages.format(3, 8, 5)) == known
+    assert jobs.etl_train.fingerprint(stages.format(4, 2, 1)) != known
