@@ -16,9 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 _SKEWED = ["fnlwgt", "capital-gain", "capital-loss"]
 
 
+def data_folder() -> Path:
+    """Where data sets are, if they are anywhere."""
+    return Path(os.environ.get("SPARKDL_DATA") or ROOT.parent / "shared" / "data")
+
+
 def real(name: str) -> Path:
     """The path of a data set's file; without it the test is skipped, or fails where SPARKDL_REQUIRE_DATA is set."""
-    folder = Path(os.environ.get("SPARKDL_DATA") or ROOT.parent / "shared" / "data")
+    folder = data_folder()
     if not (folder / name).is_file():
         say = pytest.fail if os.environ.get("SPARKDL_REQUIRE_DATA") else pytest.skip
         say(f"{folder / name} is not there; set SPARKDL_DATA to the folder that has it")

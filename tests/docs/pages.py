@@ -1,0 +1,112 @@
+"""The pages of the repository as tests read them: their blocks of code, their headings and their links."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parents[2]
+
+INDENTED = "indented"
+"""The language of a block without a fence, which cannot say one."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code.
+
+    Attributes:
+        page: the page, as a path below the root.
+        line: of its first line of code, from 1.
+        language: the first word behind the fence; empty where there is none.
+        code: what is in it.
+    """
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def newcomers() -> list[str]:
+    """The pages whose blocks are run: the front page and all in docs/."""
+    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+
+
+def everything() -> list[str]:
+    """All Markdown of the repository."""
+    tops = ("benchmarks", "conf", "docs", "examples", "jobs", "sparkdl", "tests")
+    below = (path for top in tops for path in (ROOT / top).rglob("*.md"))
+    return sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *below))
+
+
+@cache
+def tokens(text: str) -> list[Token]:
+    """What Markdown makes of a text, tables included."""
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def read(page: str) -> str:
+    """A page's text."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, text: str | None = None) -> list[Block]:
+    """The blocks of code of a page, in its order."""
+    found = []
+    for token in tokens(read(page) if text is None else text):
+        if token.map is None or token.type not in ("fence", "code_block"):
+            continue
+        fenced = token.type == "fence"
+        language = (token.info.split() or [""])[0] if fenced else INDENTED
+        found.append(Block(page, token.map[0] + 1 + fenced, language, token.content))
+    return found
+
+
+def in_language(language: str, pages: list[str] | None = None) -> list[Block]:
+    """All blocks of a language, page by page."""
+    return [block for page in pages or newcomers() for block in blocks(page) if block.language == language]
+
+
+# ---- links and headings -------------------------------------------------------------------------------------------
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading: lower case, letters, digits, hyphens and underscores."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page; of headings that are alike the second one ends in -1."""
+    seen: Counter[str] = Counter()
+    found = set()
+    parsed = tokens(text)
+    for before, token in itertools.pairwise(parsed):
+        if before.type != "heading_open":
+            continue
+        said = "".join(child.content for child in token.children or () if child.type in ("text", "code_inline"))
+        name = slug(said)
+        found.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found
+
+
+def links(text: str) -> Iterator[tuple[int, str]]:
+    """The links and pictures of a page, with the line that their paragraph or row begins in."""
+    for token in tokens(text):
+        line = token.map[0] + 1 if token.map else 0
+        for child in token.children or ():
+            target = child.attrGet("href") if child.type == "link_open" else child.attrGet("src")
+            if target is not None:
+                yield line, str(target)

@@ -1,0 +1,13 @@
+"""docs/security.md: the imports of its code."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from sparkdl import TorchClassifier
+
+
+def page(execute, folder):
+    assert execute({"TorchClassifier": TorchClassifier, "partial": partial, "nn": nn})["clf"].getAllowPlaintext()

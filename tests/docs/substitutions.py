@@ -1,0 +1,47 @@
+"""What is changed in a block before it is run: addresses of clusters and folders, and numbers that only take time.
+
+Each entry is a regular expression, what takes its place, and why. Nothing else of a block is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PYTHON = (
+    (r"hdfs:///", "{folder}/", "there is no HDFS; a folder serves for the filesystem that all hosts see"),
+    (r'"/data/', '"{folder}/data/', "the same, of a path that all hosts have"),
+    (r"\bnumWorkers=\d+", "numWorkers=2", "two executors with a core each"),
+    (r"\bnum_processes=\d+", "num_processes=2", "the same, of TorchDistributor"),
+    (r"\bSparkCluster\(spark, \d+\)", "SparkCluster(spark, 2)", "the same, of a gang"),
+    (r"\bminWorkers=\d+", "minWorkers=1", "at most numWorkers"),
+    (r"\bepochs=\d+", "epochs=2", "what is learned is not what is tested"),
+    (r"\brounds=\d+", "rounds=2", "the same"),
+    (r"\bnumModels=\d+", "numModels=2", "the same, of members"),
+)
+
+SHELL = (
+    (r"--master \S+ ", "", "conf/spark/local.conf has a cluster on this machine"),
+    (r"--deploy-mode cluster ", "", "there is no cluster to hold the driver"),
+    (r"conf/spark/(?!local)\w+\.conf", "conf/spark/local.conf", "the same; keys of the others are checked elsewhere"),
+    (r"jobs/command\.py,net\.py", "examples/digits_net.py", "the jobs' modules lie beside the job here"),
+    (r"\bnet\.py", "examples/digits_net.py", "the user's own model"),
+    (r"--files train\.yaml ", "", "the file is there without being shipped"),
+    (r"--config (/\S*/)?train\.yaml", "--config conf/train/digits.yaml", "the user's own configuration"),
+    (r"local:///opt/jobs/", "jobs/", "there is no image"),
+    (r"(--config \S+)$", r"\1 --estimator.epochs 3", "what is learned is not what is tested"),
+)
+
+
+def python(code: str, folder: Path) -> str:
+    """A block of Python as it is run."""
+    for pattern, text, _ in PYTHON:
+        code = re.sub(pattern, text.format(folder=folder), code)
+    return code
+
+
+def shell(command: str) -> str:
+    """A command, its lines joined, as it is run."""
+    for pattern, text, _ in SHELL:
+        command = re.sub(pattern, text, command)
+    return command

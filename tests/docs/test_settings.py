@@ -1,0 +1,55 @@
+"""Blocks of settings: keys of Spark are known to Spark, images are made of what is here, the rest can be parsed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from tests.docs.pages import ROOT, in_language
+from tests.spark.test_conf import HOMES, OPEN, UNDECLARED
+
+PROPERTIES = in_language("properties")
+LINE = re.compile(r"(spark\.\S+)\s+(\S.*)")
+
+
+def test_spark_knows_every_key(spark):
+    java = spark.sparkContext._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    for home in HOMES:
+        java.java.lang.Class.forName(home, True, loader)
+    find = java.org.apache.spark.internal.config.ConfigEntry.findEntry
+    for block in PROPERTIES:
+        for line in block.code.splitlines():
+            key = LINE.fullmatch(line)[1]
+            assert OPEN.fullmatch(key) or key in UNDECLARED or find(key), f"{block}: Spark does not know {key}"
+
+
+@pytest.mark.parametrize("block", PROPERTIES, ids=str)
+def test_settings_are_keys_and_values_each_once(block):
+    found = [LINE.fullmatch(line) for line in block.code.splitlines()]
+    assert all(found), block.code
+    keys = [each[1] for each in found]
+    assert len(keys) == len(set(keys))
+    settings = {each[1]: each[2] for each in found}
+    if {"spark.executor.cores", "spark.task.cpus"} <= set(settings):
+        assert int(settings["spark.executor.cores"]) % int(settings["spark.task.cpus"]) == 0
+
+
+@pytest.mark.parametrize("block", in_language("dockerfile"), ids=str)
+def test_an_image_is_made_of_what_is_here(block):
+    said = [line.split() for line in block.code.splitlines()]
+    assert {words[0] for words in said} <= {"FROM", "USER", "COPY", "RUN", "ENV", "WORKDIR"}
+    assert f"FROM {said[0][1]}" in (ROOT / "conf/spark/kubernetes.conf").read_text(encoding="utf-8")
+    for words in said:
+        if words[0] == "COPY":
+            assert all((ROOT / source).exists() for source in words[1:-1]), words
+
+
+def test_other_settings_can_be_parsed():
+    for block in in_language("json"):
+        json.loads(block.code)
+    for block in in_language("yaml"):
+        list(yaml.safe_load_all(block.code))
