@@ -1,0 +1,118 @@
+"""Executes the notebooks of ``examples/``, as the tests do, and writes them in place with what comes out.
+
+    python -m tests.notebooks.executing [NOTEBOOK ...]        all by default; `make notebooks` calls it
+
+A notebook runs in a kernel of this very Python, in an empty folder, without a kernelspec or a profile of the user's.
+What its cells say is captured where Python says it: JVMs and executors write past that, into a log that is shown where
+a cell fails, and not into the notebook. Progress bars are text, also where ipywidgets are installed, and of each only
+its last state is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, DeadKernelError
+from nbformat import NotebookNode
+
+from tests.class_archive import share_classes
+from tests.notebooks.outputs import tidied
+from tests.sessions import ROOT, driver_environment
+
+EXAMPLES = ROOT / "examples"
+LONGEST = 200
+"""Seconds that a cell may take."""
+
+# Low-level output, that of child processes, stays out of the notebook; and a bar that asks for ipywidgets finds none.
+_KERNEL = (
+    *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+    "--IPKernelApp.capture_fd_output=False",
+    "--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets'] = None",
+)
+_LOG_LINES = 30
+
+
+def notebooks() -> list[Path]:
+    """All of them, by their names."""
+    return sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def executed(path: Path, folder: Path) -> NotebookNode:
+    """A notebook with what its cells have given, tidied; the file stays as it is.
+
+    Args:
+        path: of the notebook.
+        folder: an empty one, in which it runs and which gets whatever it leaves behind.
+
+    Raises:
+        CellExecutionError: a cell has failed; it has the cell and the traceback.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    for name in ("work", "local", "ipython"):
+        (folder / name).mkdir()
+    manager = AsyncKernelManager(
+        kernel_name="python3", kernel_spec_manager=_kernels(folder), connection_file=str(folder / "connection.json")
+    )
+    client = NotebookClient(
+        notebook,
+        km=manager,
+        timeout=LONGEST,
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder / "work")}},
+    )
+    log = folder / "log"
+    with log.open("wb") as written:
+        try:
+            client.execute(env=_environment(folder), stdout=written, stderr=written, cleanup_kc=True)
+        except (CellControlSignal, DeadKernelError) as error:
+            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+            error.add_note("\n".join([f"{path.name}; the last that its processes have said:", *tail]))
+            raise
+    return tidied(notebook)
+
+
+def _kernels(folder: Path) -> KernelSpecManager:
+    """The kernel of this Python as the only one there is."""
+    spec = {"argv": _KERNEL, "display_name": "Python 3", "language": "python"}
+    place = folder / "kernels" / "python3"
+    place.mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    return KernelSpecManager(kernel_dirs=[str(place.parent)])
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    own = {
+        "IPYTHONDIR": str(folder / "ipython"),
+        "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib"),  # its list of fonts takes seconds to make
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of ipywidgets
+    }
+    found = driver_environment(folder / "local", **own)
+    return {name: value for name, value in found.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
+
+
+def main(arguments: Sequence[str]) -> None:
+    share_classes()
+    for path in [Path(each) for each in arguments] or notebooks():
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = executed(path, Path(folder))
+        nbformat.write(notebook, path)
+        seconds, size = time.monotonic() - begin, path.stat().st_size
+        print(f"{os.path.relpath(path)}: {seconds:.0f} s, {size // 1000} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
