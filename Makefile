@@ -5,12 +5,13 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check clean
+.PHONY: help demo test test-all check docs notebooks compat clean
 
 PYTHON ?= python3
 VENV ?= .venv
 
 BIN := $(VENV)/bin
+OLDEST ?= .venv-oldest
 INSTALLED := $(VENV)/.installed
 CLASSES := build/classes.jsa
 
@@ -36,17 +37,29 @@ demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, pre
 	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data.path build/demo/data/test \
 		--output build/demo/predictions --label label
 
+notebooks: $(INSTALLED) $(CLASSES) ## execute examples/*.ipynb, and write them in place with what comes out
+	$(WITH_JAVA) $(BIN)/python -m tests.notebooks.executing
+
 test: $(INSTALLED) $(CLASSES) ## the fast tests, in less than 15 minutes and never retried
 	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook" --session-timeout=840
 
 test-all: $(INSTALLED) $(CLASSES) ## every test that needs no GPU; failed cluster and chaos tests get one retry
 	$(WITH_JAVA) $(BIN)/python tests/retry.py
 
-check: $(INSTALLED) ## style, types, layers and sizes, in less than a minute
+check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in about a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
+	$(MAKE) --no-print-directory docs
+
+docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs -d build/doctrees . build/docs
+
+compat: export PYSPARK_PYTHON := $(abspath $(OLDEST))/bin/python
+compat: $(OLDEST)/.installed ## the tests on Spark's executors with the oldest pyspark that is supported, in $(OLDEST)
+	$(WITH_JAVA) $(OLDEST)/bin/pytest -m "cluster and not chaos and not gpu and not notebook" \
+		tests/spark tests/ml tests/ensembles tests/rounds tests/pipeline
 
 clean: ## remove outputs and caches; the virtual environment stays
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* spark-warehouse
@@ -65,4 +78,13 @@ $(INSTALLED): setup.cfg conf/constraints.txt
 	@echo "installing the pinned versions into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[dev]'
+	touch $@
+
+# The same versions but for those of the oldest Spark.
+$(OLDEST)/.installed: setup.cfg conf/constraints.txt conf/oldest.txt
+	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a few minutes"
+	$(PYTHON) -m venv $(OLDEST)
+	mkdir -p build
+	grep -v -f <(sed 's/==.*/==/' conf/oldest.txt) conf/constraints.txt | cat - conf/oldest.txt > build/oldest.txt
+	$(OLDEST)/bin/pip install --quiet --constraint build/oldest.txt --editable '.[dev]'
 	touch $@
