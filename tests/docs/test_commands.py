@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from tests.docs.commands import BIN, Command, all_commands, call, checkout, commands
 from tests.docs.pages import ROOT, Block, in_language
 from tests.rounds.data import real
+from tests.sessions import driver_environment
 
 COMMANDS = all_commands()
 RUN = ("python", "spark-submit")  # programs that are run
@@ -67,9 +68,11 @@ def test_variables_are_sparks_own(command):
 
 
 @pytest.fixture(scope="module")
-def options():
+def options(tmp_path_factory):
     """The options that spark-submit says it has."""
-    said = subprocess.run([BIN / "spark-submit", "--help"], capture_output=True, text=True, check=True, timeout=60)
+    own = driver_environment(tmp_path_factory.mktemp("spark"))
+    command = [BIN / "spark-submit", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=own)
     return set(re.findall(r"^\s*(--[a-z-]+)", said.stdout + said.stderr, re.MULTILINE))
 
 
