@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -15,11 +14,11 @@ from command import Data
 from ending import BadInput
 from etl import Clean, Split
 from ledger import Ledger
-from pyspark.errors import AnalysisException, PySparkException
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import DataFrame, SparkSession
+from reading import reading_rows
 
 from sparkdl import TorchModel, WarmStart, files
 from sparkdl.errors import InvalidInput
@@ -27,7 +26,6 @@ from sparkdl.ml.estimator import GangEstimator
 from sparkdl.versions import Versions
 
 _HELD = "sparkdl_held_out"
-_UNREADABLE = ("FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE")  # Spark's names of errors
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,15 @@ class Day:
     def _own(self, name: str) -> str:
         return files.join(self.root, f"runs/{self.day}/{self.ledger.configuration}/{name}")
 
+    @property
+    def _name(self) -> str:
+        """What the names of this run's version and scores begin with, and no other run's do."""
+        return f"{self.day}-{self.ledger.configuration}-{self.ledger.own}"
+
     def extract(self, data: Data, clean: Clean, split: Split, label: str) -> dict[str, Any]:
         """Clean the rows, split them, and write both sides."""
-        place = self._own(f"data-{self.ledger.number:04d}")
-        with _bad_input():
+        place = self._own(f"data-{self.ledger.own}")
+        with reading_rows():
             rows = clean(dated(data, self.day).read(self.spark), labelled=True)
             if label not in rows.columns:
                 raise BadInput(f"there is no column {label!r} to learn; the rows have {', '.join(rows.columns)}.")
@@ -126,24 +129,26 @@ class Day:
 
     def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
         """Fit the stages, from the weights of a version where one is named, and save what comes of it as a version."""
-        rows = self.spark.read.parquet(path)
-        placed = [self._placed(stage, number) for number, stage in enumerate(stages)]
-        if start is not None:
-            earlier = PipelineModel.load(self.versions.model(start))
-            placed = [_warm(stage, model) for stage, model in zip(placed, earlier.stages, strict=False)]
-        fitted = Pipeline(stages=placed).fit(rows)
-        name = f"{self.day}-{self.ledger.own}"
-        fitted.write().overwrite().save(self.versions.model(name))
-        self.versions.complete(name, {"date": str(self.day), "rows": path, "start": start})
-        return {"version": name}
+        # Other rows and another start are another training, with other checkpoints.
+        training = hashlib.sha256(f"{path} {start}".encode()).hexdigest()[:8]
+        placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(stages)]
+        warm = placed if start is None else _warmed(placed, PipelineModel.load(self.versions.model(start)))
+        used = start if warm != placed else None
+        with reading_rows():
+            fitted = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
+        fitted.write().overwrite().save(self.versions.model(self._name))
+        self.ledger.check()  # a later run deletes what an earlier one leaves unfinished, such as half of this
+        self.versions.complete(self._name, {"date": str(self.day), "rows": path, "start": used})
+        return {"version": self._name}
 
-    def _placed(self, stage: Params, number: int) -> Params:
+    def _placed(self, stage: Params, name: str) -> Params:
         """A stage with a place of its own for checkpoints, from which it goes on when this run is killed."""
         if not stage.hasParam("runDir"):
             return stage
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
-            warnings.warn(f"runDir of stage {number} is ignored: a pipeline has one for each date.", stacklevel=2)
-        return _with(stage, "runDir", self._own(f"train-{number}"))
+            kind = type(stage).__name__
+            warnings.warn(f"runDir of the {kind} is ignored: a pipeline has one for each date.", stacklevel=2)
+        return _with(stage, "runDir", self._own(name))
 
     def judge(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
         """Compare a version with the one in use."""
@@ -167,12 +172,12 @@ class Day:
         if current is None:
             return {"version": None}
         model = PipelineModel.load(self.versions.model(current))
-        with _bad_input():
+        with reading_rows():
             rows = clean(dated(score.data, self.day).read(self.spark), labelled=False)
             predictions = model.transform(rows)
             outputs = [saved.output(model, name) for name in ("predictionCol", "probabilityCol")]
             own = [*rows.columns, *(name for name in outputs if name in predictions.columns)]
-            staged = files.join(self.root, f"scores/_{self.day}-{self.ledger.own}")
+            staged = files.join(self.root, f"scores/_{self._name}")
             predictions.select(*(score.columns or own)).write.mode("overwrite").parquet(staged)
         self.ledger.check()
         place = files.join(self.root, f"scores/date={self.day}")
@@ -181,11 +186,16 @@ class Day:
 
     def tidy(self, keep: int) -> None:
         """Delete what is of no more use: the rows, the checkpoints, what killed runs left, and old versions."""
-        own = files.Folder.of(self._own(""))
-        for name in own.folders():
-            own.delete(name if name.startswith("data-") else f"{name}/checkpoints")
-        for number in range(self.ledger.number):
-            self.versions.discard(f"{self.day}-{self.ledger.configuration}-{number:04d}")
+        for configuration in files.Folder.of(files.join(self.root, f"runs/{self.day}")).folders():
+            own = files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}"))
+            for name in own.folders():
+                for each in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
+                    own.delete(each)
+        scores = files.Folder.of(files.join(self.root, "scores"))
+        for name in scores.folders():
+            if name.startswith(f"_{self.day}-"):
+                scores.delete(name)
+        self.versions.discard(f"{self.day}-")
         self.versions.prune(keep)
 
 
@@ -202,26 +212,23 @@ def _with(stage: Params, name: str, value: object) -> Params:
     return stage
 
 
+def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
+    """The stages, PyTorch ones with the weights that they had in an earlier model, where these fit."""
+    places: list[object] = [*earlier.stages, *(None for _ in stages)]
+    warmed = [_warm(stage, place) for stage, place in zip(stages, places, strict=False)]
+    if not any(isinstance(stage, GangEstimator) for stage in stages):
+        warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)
+    return warmed
+
+
 def _warm(stage: Params, earlier: object) -> Params:
-    """A PyTorch stage that begins with the weights that it had in an earlier model, if they fit."""
     if not isinstance(stage, GangEstimator):
         return stage
     try:
         if not isinstance(earlier, TorchModel):
-            raise InvalidInput(f"the model in use has a {type(earlier).__name__} in its place.")
+            kind = "nothing" if earlier is None else f"a {type(earlier).__name__}"
+            raise InvalidInput(f"the model in use has {kind} in its place.")
         return _with(stage, "model", WarmStart.of(earlier, stage.getModel()))
     except InvalidInput as error:
         warnings.warn(f"the training starts anew, without the weights of the model in use: {error}", stacklevel=2)
         return stage
-
-
-@contextmanager
-def _bad_input() -> Iterator[None]:
-    """Of what Spark says of rows: that they are not there, lack a column or cannot be read is the input's fault."""
-    try:
-        yield
-    except PySparkException as error:
-        name, told = error.getCondition() or "", str(error).partition("\n")[0]
-        if isinstance(error, AnalysisException) or name.startswith(_UNREADABLE):
-            raise BadInput(f"the rows cannot be read: {told}") from error
-        raise

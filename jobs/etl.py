@@ -62,7 +62,7 @@ class Split:
 
     Args:
         date: the column of dates. Rows of the last `days` days up to the run's date are held out, rows before them are
-            trained on, and later ones are left out.
+            trained on; later ones, and those without a date, are left out.
         days: with date.
         hash: columns whose values decide; all of them if empty. Equal rows are on the same side, today and tomorrow.
         share: of the rows, to be held out by hash.

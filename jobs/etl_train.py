@@ -30,9 +30,11 @@ from typing import Any
 import yaml
 from command import Data, main
 from day import Day, Gate, Score
-from ending import Ended, Refused
+from ending import BadInput, Ended, Refused
 from etl import Clean, Split
 from ledger import Ledger
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
@@ -79,7 +81,7 @@ def etl_train(
         gate: what a new model has to keep to; by default to be no worse than the one in use.
         score: rows that the model in use scores; none if not given.
         warm_start: whether PyTorch stages start from the weights of the model in use.
-        keep: versions that stay, beside the one in use.
+        keep: published versions that stay, beside the one in use, and as many that were refused.
         configuration: what the command line and its file say.
     """
     day = parsed(date)
@@ -120,20 +122,38 @@ class Work:
         """
         try:
             return self._follow(day, keep)
-        except (SparkdlError, OSError) as error:
+        except (SparkdlError, OSError, PySparkException, Py4JError) as error:
             if not isinstance(error, Ended):
                 day.ledger.check()  # a later run may be why: it fences the checkpoints, and tidies up in the end
             raise
 
     def _follow(self, day: Day, keep: int) -> dict[str, Any]:
-        stage, label = day.ledger.stage, self.clean.name
-        rows = stage("etl", lambda: day.extract(self.data, self.clean, self.split, label))
+        stage, versions, label = day.ledger.stage, day.versions, self.clean.name
+        over = day.ledger.noted("publish")  # what came before it may be pruned then
+
+        rows = stage(
+            "etl",
+            lambda: day.extract(self.data, self.clean, self.split, label),
+            lambda found: over or all(files.exists(side["path"]) for side in found.values()),
+        )
         train, held = rows["train"], rows["held out"]
         print(f"{train['rows']} rows to train on, {held['rows']} held out", flush=True)
-        start = stage("start", lambda: {"version": day.versions.current() if self.warm_start else None})["version"]
-        name = stage("train", lambda: day.train(self.stages, train["path"], start))["version"]
+        start = stage(
+            "start",
+            lambda: {"version": versions.current() if self.warm_start else None},
+            lambda found: over or found["version"] is None or versions.whole(found["version"]),
+        )
+        name = stage(
+            "train",
+            lambda: self._train(day, train["path"], start["version"]),
+            lambda found: over or versions.whole(found["version"]),
+        )["version"]
         print(f"trained version {name}", flush=True)
-        judged = stage("gate", lambda: day.judge(name, held["path"], self.evaluator, self.gate))
+        judged = stage(
+            "gate",
+            lambda: day.judge(name, held["path"], self.evaluator, self.gate),
+            lambda found: over or found["version"] == name,
+        )
         found = stage("publish", lambda: self._publish(day, judged, held["path"]))
         score = self.score
         scores = None if score is None else stage("score", lambda: day.score(score, self.clean))
@@ -143,6 +163,13 @@ class Work:
         day.ledger.close(done)
         return done
 
+    def _train(self, day: Day, rows: str, start: str | None) -> dict[str, Any]:
+        try:
+            return day.train(self.stages, rows, start)
+        except (BadInput, InvalidInput):
+            day.ledger.forget("etl")  # whoever mends the raw rows expects that they are read again
+            raise
+
     def _publish(self, day: Day, found: dict[str, Any], held: str) -> dict[str, Any]:
         name = found["version"]
         while found["passed"] and day.versions.current() not in (found["current"], name):
@@ -151,6 +178,8 @@ class Work:
         if found["passed"]:
             day.ledger.check()
             day.versions.publish(name)
+        else:
+            day.versions.refuse(name)
         return found
 
 
@@ -169,14 +198,18 @@ def parsed(text: str) -> date:
 def fingerprint(configuration: str) -> str:
     """What the rows and the model depend on, as twelve hexadecimal digits."""
     values = yaml.safe_load(configuration) or {}
-    bound = _bound({name: value for name, value in values.items() if name not in _OWN})
+    bound = {name: value for name, value in values.items() if name not in _OWN}
+    if isinstance(bound.get("stages"), list):
+        bound["stages"] = [_bound(stage) for stage in bound["stages"]]
     return hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def _bound(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {name: _bound(value) for name, value in values.items() if name not in _FREE}
-    return [_bound(value) for value in values] if isinstance(values, list) else values
+def _bound(stage: Any) -> Any:
+    """What a stage's model depends on; of one that has estimators in it, what theirs do."""
+    if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
+        return [_bound(each) for each in stage] if isinstance(stage, list) else stage
+    args = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
+    return {**stage, "init_args": args}
 
 
 def metric(evaluator: Evaluator) -> str:

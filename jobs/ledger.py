@@ -53,11 +53,17 @@ class Ledger:
         Args:
             uri: the date's folder, a path or URI.
             configuration: the hash of what is to be done.
+
+        Raises:
+            Superseded: another run has taken it over in the same moment.
         """
         folder = Folder.of(uri)
         attempts = Attempts(folder, "pipeline", uuid.uuid4().hex)
         number = max(attempts.announced(), default=-1) + 1
-        attempts.announce(number)
+        try:
+            attempts.announce(number)
+        except Fenced as error:  # another run has come in between
+            raise Superseded(f"another run of this date has taken over: {error}") from error
         return Ledger(folder, configuration, attempts, number)
 
     @staticmethod
@@ -67,24 +73,37 @@ class Ledger:
 
     @property
     def own(self) -> str:
-        """A name that no other run of any date's has."""
-        return f"{self.configuration}-{self.number:04d}"
+        """A name that no other run has, not even one that has taken the same number in the same moment."""
+        return f"{self.number:04d}-{self.attempts.writer[:8]}"
 
-    def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def stage(
+        self, name: str, work: Callable[[], dict[str, Any]], stands: Callable[[dict[str, Any]], bool] | None = None
+    ) -> dict[str, Any]:
         """What a stage has found: when it was done before, or now.
 
         Args:
             name: of the stage.
             work: does it, and returns JSON values by name.
+            stands: whether what the stage found then still holds, as files that it has left may be gone; None if it
+                always does.
 
         Raises:
             Superseded: a later run has taken over.
         """
         found = _read(self.folder, f"{self.configuration}/{name}.json")
-        if found is not None:
+        if found is not None and (stands is None or stands(found)):
             return found
         self.check()
         return self.note(name, work())
+
+    def noted(self, name: str) -> bool:
+        """Whether a stage is over."""
+        return self.folder.exists(f"{self.configuration}/{name}.json")
+
+    def forget(self, name: str) -> None:
+        """Have a stage done again by the next run; raises what ``stage`` raises."""
+        self.check()
+        self.folder.delete(f"{self.configuration}/{name}.json")
 
     def note(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
         """Write down that a stage is over; raises what ``stage`` raises."""

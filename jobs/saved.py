@@ -24,7 +24,10 @@ def load(spark: SparkSession, path: str) -> Model:
         InvalidInput: the path holds none of these.
     """
     versions = Versions(qualified(spark, path))
-    current = versions.current()
+    try:
+        current = versions.current()
+    except NotADirectoryError:  # a file
+        current = None
     if current is not None:
         path = versions.model(current)
     try:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
     *("command", "day", "ending", "etl", "etl_train", "evaluate", "ledger", "metrics", "predict", "report"),
-    *("saved", "train"),
+    *("reading", "saved", "train"),
 )
 NETS = """
 from torch import nn

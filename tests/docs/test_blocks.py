@@ -24,11 +24,8 @@ RUNNERS = {
     "cron": "test_commands.py",
     "properties": "test_settings.py",
     "dockerfile": "test_settings.py",
-    "json": "test_settings.py",
-    "yaml": "test_settings.py",
     "{eval-rst}": "test_site.py",
     "text": "output, or a picture made of letters",
-    "": "output",
 }
 
 # Blocks of Python that are not run, by their page and a line of theirs: they are compiled, and what they import is

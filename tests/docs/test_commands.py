@@ -7,6 +7,7 @@ commands for different clusters are one, which is run once.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from configparser import ConfigParser
@@ -15,14 +16,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.docs.commands import BIN, Command, all_commands, call, checkout, commands
-from tests.docs.pages import ROOT, Block, in_language
+from tests.docs.pages import ROOT, Block, in_language, read
 from tests.rounds.data import real
 from tests.sessions import driver_environment
 
 COMMANDS = all_commands()
 RUN = ("python", "spark-submit")  # programs that are run
 CHECKED = {
-    "make": "its targets are what continuous integration runs",
+    "make": "its targets install, and run for minutes; .ci/run runs check and test-all",
+    "source": "it takes up the environment that the tests run in",
     "pip": "it would change the environment that the tests run in",
     "export": "it sets a variable for a cluster that is not there",
 }
@@ -55,16 +57,64 @@ def test_what_pip_installs_is_this_package_with_extras_that_it_has(command):
     setup.read(ROOT / "setup.cfg")
     verb, *wanted = command.words[1:]
     assert verb == "install"
-    for requirement in map(Requirement, wanted):
-        assert requirement.name == setup["metadata"]["name"]
+    if wanted[0] == "-c":
+        assert (ROOT / wanted[1]).is_file()
+        del wanted[:2]
+    for requirement in (Requirement(f"checkout{text.removeprefix('.')}") for text in wanted):
+        assert requirement.name == "checkout"  # the package is installed from one
         assert requirement.extras <= set(setup["options.extras_require"])
 
 
 @pytest.mark.parametrize("command", of("export"), ids=str)
 def test_variables_are_sparks_own(command):
+    assert len(command.words) == 2
     name, _, value = command.words[1].partition("=")
     assert name in {"HADOOP_CONF_DIR", "JAVA_HOME", "SPARK_LOCAL_IP"}
     assert value
+
+
+@pytest.mark.parametrize("command", of("source"), ids=str)
+def test_the_environment_is_the_one_that_make_installs(command):
+    assert command.words == ["source", ".venv/bin/activate"]
+
+
+def imported(job: str) -> set[str]:
+    """The modules of jobs/ that one of them imports, and those that these import."""
+    found: set[str] = set()
+    todo = [job]
+    while todo:
+        tree = ast.parse((ROOT / "jobs" / f"{todo.pop()}.py").read_text(encoding="utf-8"))
+        names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+        names |= {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+        new = {name for name in names - found if (ROOT / "jobs" / f"{name}.py").is_file()}
+        found |= new
+        todo += new
+    return found
+
+
+def shipped(job: str) -> set[str]:
+    """What docs/clusters/yarn.md and docs/pipeline.md say is to be shipped with a job."""
+    if job == "etl_train":
+        (told,) = re.findall(r"go with `--py-files`: (.*?)\.\n", read("docs/pipeline.md"), re.DOTALL)
+        return set(re.findall(r"`(\w+)\.py`", told))
+    rounds = {"admm", "federated", "lbfgs", "parallel_sgd"}
+    more = {"predict": {"metrics", "saved"}, "evaluate": {"metrics", "saved"}, "ensemble": {"saved"}}
+    return {"command", "ending"} | more.get(job, {"train"} if job in rounds else set())
+
+
+@pytest.mark.parametrize("job", ["train", "predict", "evaluate", "ensemble", "admm", "federated", "lbfgs", "etl_train"])
+def test_what_the_pages_say_a_job_imports_is_what_it_imports(job):
+    assert imported(job) == shipped(job)
+
+
+@pytest.mark.parametrize("command", of("spark-submit"), ids=str)
+def test_a_job_that_is_shipped_alone_has_the_modules_that_it_imports(command):
+    own = set(re.findall(r"jobs/(\w+)\.py,", command.text))
+    (job,) = re.findall(r" jobs/(\w+)\.py --", command.text) or [None]
+    if own and job:
+        assert own == imported(job)
+    else:
+        assert "--master yarn" not in command.text
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +141,7 @@ def test_options_of_spark_submit_are_known_and_files_are_there(command, options)
     assert values.get("--deploy-mode", "cluster") in ("cluster", "client")
     assert (ROOT / values["--properties-file"]).is_file()
     assert (ROOT / program.replace("local:///opt/", "")).is_file()
+    assert all((ROOT / "conf" / name).is_file() for name in re.findall(r"/opt/(train/\S+)", command.text))
     own = [name for name in values.get("--py-files", "").split(",") if name != "net.py"]  # which is the reader's
     assert all((ROOT / name).is_file() for name in own)
     if "--files" in values:  # shipped, and so read by its bare name

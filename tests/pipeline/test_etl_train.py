@@ -50,7 +50,8 @@ def test_a_date_is_done_once_and_the_next_one_starts_from_its_weights(tmp_path, 
     assert later != version
     assert adult.versions.about(later)["start"] == version
     assert adult.versions.names() == [later]
-    assert (adult.done(NEXT)["current"], adult.done(NEXT)["in_use"]) == (version, done["value"])
+    assert adult.done(NEXT)["current"] == version
+    assert adult.done(NEXT)["in_use"] == pytest.approx(done["value"], abs=1e-3)  # Spark bins scores by a sample
 
     loaded = jobs.saved.load(spark, str(adult.root))  # as jobs/predict.py and jobs/evaluate.py take it
     assert isinstance(loaded, PipelineModel)
@@ -67,7 +68,7 @@ def planted(place: str, mark: str) -> dict[str, Any]:
     """What kills the driver there."""
     if place == "in training":
         hook = {"class_path": "faulty.DiesInTraining", "init_args": {"mark": mark, "epoch": 2}}
-        return {"hooks": [hook], "checkpointEvery": "1 epoch"}
+        return {"hooks": [hook], "checkpointEvery": "1 epoch", "epochs": 12}
     scoring = place == "between publish and score"
     return {"stages": [{"class_path": "faulty.Dies", "init_args": {"mark": mark, "scoring": scoring}}]}
 
@@ -93,8 +94,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(adult, place):
     assert published in (None, adult.versions.current())
     assert len(list(adult.root.glob("versions/*"))) == 1
     if place == "in training":
-        assert "epoch 3/3" in said
-        assert "epoch 1/3" not in said, said  # the first epochs are not trained again
+        assert "epoch 12/12" in said
+        assert "epoch 1/12" not in said, said  # the first epochs are not trained again
 
 
 def test_a_bad_model_is_refused_and_the_one_in_use_scores(adult):
@@ -131,16 +132,19 @@ def test_two_at_once_leave_whole_models_and_scores(adult, dates):
         while not over.is_set():
             version = adult.versions.current()  # raises where CURRENT names one that is not whole
             assert version is None or adult.versions.about(version)["saved"]
-            assert [adult.scored(date) for date in dates]
+            for date in dates:
+                adult.scored(date)  # asserts that all are there, where there are any
             looks += 1
             over.wait(0.05)
         return looks
 
     with ThreadPoolExecutor(1) as pool:
         watched = pool.submit(watch)
-        processes = [adult.start(date=date) for date in dates]
-        ended = [finish(process, timeout=300) for process in processes]
-        over.set()
+        try:
+            processes = [adult.start(date=date) for date in dates]
+            ended = [finish(process, timeout=180) for process in processes]
+        finally:
+            over.set()
         assert watched.result() > 10
     codes = sorted(code for _, code in ended)
     assert codes == [0, 0] if dates[0] != dates[1] else codes in ([0, 0], [0, 5]), ended
@@ -158,6 +162,8 @@ def test_two_at_once_leave_whole_models_and_scores(adult, dates):
         (["--clean.where", "age > 1000"], 4, "no rows are to train on"),
         (["--clean.where", "wage > 1000"], 4, "cannot be cleaned"),
         (["--clean.label", "cast(null as int)"], 4, "have no label"),
+        (["--clean.drop", "[fnlwgt, Y, race]"], 4, "race"),
+        (["--clean.label", "cast(sex as int)"], 4, "CAST_INVALID_INPUT"),
         (["--date", "yesterday"], 2, "date is 'yesterday'; expected one as 2026-11-22"),
         (["--keep", "0"], 2, "keep is 0; expected a number of versions"),
         (["--gate.margin", "-1"], 2, "gate.margin is -1.0; expected"),

@@ -59,16 +59,50 @@ def test_a_pointer_that_somebody_has_broken_is_told_of(versions):
         versions.current()
 
 
+def test_a_pointer_that_moves_while_it_is_read_is_read_again(versions, monkeypatch):
+    for name in ("one", "two"):
+        save(versions, name)
+        versions.publish(name)
+    pointed = iter(["one", "two"])
+    files.delete(f"{versions.root}/versions/one")  # pruned after the pointer to it was read
+    monkeypatch.setattr(Versions, "_pointed", lambda _: next(pointed))
+    assert versions.current() == "two"
+
+
+def test_while_there_is_no_pointer_the_last_that_was_published_is_in_use(versions):
+    for name in ("one", "two", "three", "four"):
+        save(versions, name)
+    for name in ("two", "one"):
+        versions.publish(name)
+    versions.refuse("three")
+    Path(versions.root, "CURRENT").unlink()  # as between the two steps in which HDFS replaces it
+    assert versions.current() == "one"
+
+
 def test_the_oldest_go_and_the_one_in_use_stays(versions):
     for number in range(6):
         save(versions, f"v{number}")
-    versions.publish("v1")
-    assert versions.prune(2) == ["v0", "v2", "v3"]
-    assert versions.names() == ["v1", "v4", "v5"]
-    assert sorted(path.name for path in Path(versions.root, "versions").iterdir()) == ["v1", "v4", "v5"]
+    for number in (0, 2, 3, 4, 5, 1):
+        versions.publish(f"v{number}")
+    Path(versions.root, "CURRENT").write_text("v2")  # by hand
+    assert versions.prune(2) == ["v0", "v3", "v4"]
+    assert sorted(path.name for path in Path(versions.root, "versions").iterdir()) == ["v1", "v2", "v5"]
     assert versions.prune(3) == []
     with pytest.raises(InvalidInput, match="keep is 0; expected"):
         versions.prune(0)
+
+
+def test_refused_ones_push_out_none_that_was_published_and_those_that_wait_stay(versions):
+    for number in range(8):
+        save(versions, f"v{number}")
+    for number in (0, 1):
+        versions.publish(f"v{number}")
+    for number in (2, 3, 4, 5, 6):
+        versions.refuse(f"v{number}")
+    assert versions.prune(2) == ["v2", "v3", "v4"]
+    assert versions.names() == ["v0", "v1", "v5", "v6", "v7"]  # the last waits for its gate
+    versions.publish("v5")  # by hand, all the same
+    assert versions.prune(2) == ["v0"]
 
 
 def test_versions_are_in_the_order_in_which_they_were_completed(versions):
@@ -83,9 +117,11 @@ def test_versions_are_in_the_order_in_which_they_were_completed(versions):
 def test_what_a_killed_run_has_left_goes_and_what_is_whole_stays(versions):
     files.write(f"{versions.model('half')}/weights", b"")
     save(versions, "whole")
-    for name in ("half", "whole", "never there"):
-        versions.discard(name)
-    assert [path.name for path in Path(versions.root, "versions").iterdir()] == ["whole"]
+    files.write(f"{versions.model('half of another')}/weights", b"")
+    files.write(f"{versions.model('other')}/weights", b"")
+    for prefix in ("half", "whole", "never there"):
+        versions.discard(prefix)
+    assert sorted(path.name for path in Path(versions.root, "versions").iterdir()) == ["other", "whole"]
 
 
 def test_readers_find_a_whole_model_while_others_publish_and_prune(versions):

@@ -1,14 +1,8 @@
-"""docs/gpu.md: the imports of its code."""
+"""docs/gpu.md takes nothing for granted: it makes an estimator."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from torch import nn
-
-from sparkdl import TorchClassifier
-
 
 def page(execute, folder):
-    clf = execute({"TorchClassifier": TorchClassifier, "partial": partial, "nn": nn})["clf"]
+    clf = execute({})["clf"]
     assert (clf.getDevice(), clf.getPrecision()) == ("cuda", "bf16")

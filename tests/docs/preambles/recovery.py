@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from sparkdl import TorchClassifier
 from sparkdl.stopping import stop_requested
 from tests.docs.digits import Net, frames
 
 
 def page(execute, folder, spark):
-    found = execute({"TorchClassifier": TorchClassifier, "Net": Net, "spark": spark, **frames(spark)})
+    found = execute({"Net": Net, "spark": spark, **frames(spark)})
     assert (folder / "runs/digits/checkpoints").is_dir()
     # The second fit is of the same run, which was over: it took no step, and gave the model.
     assert found["model"].report["restarts"] == 0
