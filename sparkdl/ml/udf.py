@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment, Shipped
@@ -32,6 +32,9 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: 
         InvalidInput: an input column is missing, or of a type that cannot become a tensor.
     """
     inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
+    if not hasattr(F, "arrow_udf"):
+        kinds = [field.dataType for field in dataset.select(*inputs).schema]
+        inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
     scoring = make_udf(shipment.ship(scorer, dataset.sparkSession))
     scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), scorer.returned().names
     found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
@@ -41,9 +44,12 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: 
 
 
 def make_udf(shipped: Shipped) -> Any:
-    """A Spark function that returns a struct of the output columns, or the prediction where that is the only one."""
+    """A Spark function that returns a struct of the output columns, or the prediction where that is the only one.
+
+    Where there are no Arrow UDFs its arguments are the inputs and then, of each of them, whether it is ``_absent``.
+    """
     returned = shipped.scorer.returned()
-    if hasattr(F, "arrow_udf"):
+    if hasattr(F, "arrow_udf"):  # from pyspark 4.1 on
 
         def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
             for scored in shipped.scores(batches):
@@ -55,6 +61,13 @@ def make_udf(shipped: Shipped) -> Any:
     return _make_pandas_udf(shipped, returned)
 
 
+def _absent(column: Column, kind: DataType) -> Column:
+    """Whether a value is null, or has a null in it, which pandas does not tell from NaN."""
+    if isinstance(kind, ArrayType):
+        return column.isNull() | F.exists(column, lambda each: _absent(each, kind.elementType))
+    return column.isNull()
+
+
 def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
     """The same for pyspark 4.0, which has no Arrow UDFs."""
     import pandas as pd
@@ -62,10 +75,13 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
 
     kind: Any = pd.DataFrame if len(returned) > 1 else pd.Series
 
+    def arrays(batch: tuple[pd.Series, ...]) -> tuple[pa.Array, ...]:
+        values, absent = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        # To pandas both are NaN. Rows with a null are refused; where there is none no NaN is to become one.
+        return tuple(pa.array(one, from_pandas=bool(gone.any())) for one, gone in zip(values, absent, strict=True))
+
     def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
-        tuples = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
-        arrays = (tuple(pa.Array.from_pandas(series) for series in batch) for batch in tuples)
-        for scored in shipped.scores(arrays):
+        for scored in shipped.scores(map(arrays, batches)):
             table = pa.Table.from_struct_array(scored).to_pandas()
             yield table if len(returned) > 1 else table.iloc[:, 0]
 

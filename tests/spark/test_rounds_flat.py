@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from py4j.finalizer import ThreadSafeFinalizer
+from py4j.protocol import Py4JError
 from torch import nn
 
 from sparkdl.feed.columns import Column, Columns
@@ -48,6 +49,14 @@ class Measured:
     heap: int  # bytes of the driver's JVM
 
 
+def _cached(manager: Any) -> int:
+    """How many plans are cached; of pyspark 4.0 whether any is."""
+    try:
+        return int(manager.numCachedEntries())
+    except Py4JError:
+        return int(not manager.isEmpty())
+
+
 def measure(spark: Any, number: int, most: float) -> Measured:
     """What there is, once blocks come to ``most`` bytes: those that nobody needs any more go a little later."""
     context = spark.sparkContext
@@ -58,7 +67,7 @@ def measure(spark: Any, number: int, most: float) -> Measured:
         number,
         made=context._jsc.sc().newRddId(),
         persisted=context._jsc.sc().getPersistentRDDs().size(),
-        cached=spark._jsparkSession.sharedState().cacheManager().numCachedEntries(),
+        cached=_cached(spark._jsparkSession.sharedState().cacheManager()),
         stored=_stored(context),
         files=len(list(Path(context._temp_dir).iterdir())),
         proxies=len(ThreadSafeFinalizer.finalizers),
