@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from ending import BadInput
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import IllegalArgumentException, PySparkException
 
-# Classes of SQLSTATE: values that cannot be what they should, columns and files that are not there, and files that are
-# not of their format.
-_INPUT = ("22", "42", "KD")
+# Classes of SQLSTATE: values that cannot be what they should; values that a stage's function refuses, where what one of
+# Python raises is 38; columns and files that are not there; files that are not of their format.
+_INPUT = ("22", "39", "42", "KD")
 
 
 @contextmanager
@@ -19,12 +19,14 @@ def reading_rows() -> Iterator[None]:
     """A block that reads rows.
 
     Raises:
-        BadInput: rows are not there, lack a column, cannot be read, or have values that an expression does not take.
+        BadInput: rows are not there, lack a column, cannot be read, or have types or values that an expression or a
+            stage does not take.
     """
     try:
         yield
     except PySparkException as error:
-        if (error.getSqlState() or "").startswith(_INPUT):
+        # Stages of pyspark.ml refuse a column's type by an IllegalArgumentException without a state.
+        if isinstance(error, IllegalArgumentException) or (error.getSqlState() or "").startswith(_INPUT):
             raise BadInput(f"the rows cannot be used: {_first_line(str(error))}") from error
         raise
     except Py4JJavaError as error:  # Spark's general exception, which pyspark does not translate

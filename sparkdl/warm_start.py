@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,7 +32,7 @@ class WarmStart:
     A model that is trained from it is saved as one of ``factory``: it needs neither this nor the earlier model.
 
     Attributes:
-        factory: makes a module of the same architecture.
+        factory: makes a module of the same architecture, or is one.
         weights: safetensors bytes.
         digest: of the weights, and not to be given: what the start is known by in ``config.json``.
     """
@@ -60,7 +61,7 @@ class WarmStart:
         Raises:
             InvalidInput: they do not fit.
         """
-        module = self.factory()
+        module = copy.deepcopy(self.factory) if isinstance(self.factory, nn.Module) else self.factory()
         if not isinstance(module, nn.Module):
             raise InvalidInput(f"the factory returned {type(module).__name__}; expected a torch.nn.Module.")
         unpack(self.weights, module)

@@ -59,16 +59,16 @@ def jobs(tmp_path_factory):
 
 @pytest.fixture
 def read(jobs):
-    """What ``train`` is called with, given a configuration file and further arguments."""
+    """What ``train``, or another job, is called with, given a configuration file and further arguments."""
 
-    def read(*arguments):
+    def read(*arguments, job="train"):
         called = {}
 
-        @functools.wraps(jobs.train.train)
-        def job(**given):
+        @functools.wraps(getattr(getattr(jobs, job), job))
+        def called_with(**given):
             called.update(given)
 
-        assert jobs.command.main(job, ["--config", *arguments]) == 0
+        assert jobs.command.main(called_with, ["--config", *arguments]) == 0
         return SimpleNamespace(**called)
 
     return read

@@ -37,18 +37,22 @@ def needs_spark(page: str) -> bool:
 def run(page: str, chosen: Sequence[Block], folder: Path, spark: Any = None) -> None:
     """Run the blocks of a page."""
 
+    ran: list[Block] = []
+
     def execute(names: dict[str, Any]) -> dict[str, Any]:
         # What is defined here travels to members by value, as from a program's main module.
         namespace = {"__name__": "__main__", **names}
         for block in chosen:
             exec(compiled(block, folder), namespace)
+            ran.append(block)
         return namespace
 
-    if not (PREAMBLES / f"{preamble_name(page)}.py").is_file():
+    if (PREAMBLES / f"{preamble_name(page)}.py").is_file():
+        found = importlib.import_module(f"tests.docs.preambles.{preamble_name(page)}")
+        found.page(execute, folder, *([spark] if needs_spark(page) else []))
+    else:
         execute({})
-        return
-    found = importlib.import_module(f"tests.docs.preambles.{preamble_name(page)}")
-    found.page(execute, folder, *([spark] if needs_spark(page) else []))
+    assert ran == list(chosen), f"the preamble of {page} does not run its blocks once"
 
 
 def compiled(block: Block, folder: Path) -> Any:

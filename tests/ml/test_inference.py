@@ -355,24 +355,6 @@ def test_errors_of_the_data_reach_the_user(spark):
 
 
 @pytest.mark.slow
-def test_without_arrow_udfs_a_null_is_no_nan(spark, monkeypatch):
-    # pyspark 4.0 has pandas UDFs alone, and to pandas both are NaN. What they return as NaN Spark makes null.
-    x = X.copy()
-    x[7, 1] = np.nan
-    data = features(x=x)
-    expected = [row["prediction"] for row in made().transform(data).orderBy("row").collect()]
-    monkeypatch.delattr(functions, "arrow_udf", raising=False)
-    found = [row["prediction"] for row in made().transform(data).orderBy("row").collect()]
-    assert found[7] is None
-    assert np.isnan(expected[7])
-    assert found[:7] + found[8:] == expected[:7] + expected[8:]
-    for rows, kind in (([([1.0, None, 3.0],)], "array<double>"), ([(None,)], "array<double>"), ([(None,)], "double")):
-        nulls = spark.createDataFrame(rows, f"x {kind}").coalesce(1)
-        with pytest.raises(PythonException, match="InvalidInput: column 'x' has 1 null"):
-            made().transform(nulls).collect()
-
-
-@pytest.mark.slow
 def test_evaluators(spark):
     target = X @ [1.0, -2.0, 0.5]
     data = features(label=(target > 0).astype(float), target=target)

@@ -35,6 +35,9 @@ def test_modules_have_the_weights_each_its_own():
         first.weight.zero_()
     assert equal(second, earlier)
     assert equal(pickle.loads(pickle.dumps(start))(), earlier)  # noqa: S301 - our own
+    other = LINEAR()
+    assert equal(WarmStart(other, pack(earlier))(), earlier)
+    assert not equal(other, earlier)  # a module that is given stays as it is
 
 
 def test_it_is_known_by_its_weights():
