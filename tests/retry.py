@@ -23,7 +23,8 @@ import pytest
 
 ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
-LOTS = ("not ensemble", "ensemble")
+_SECOND = "ensemble or docs or notebooks or pipeline"
+LOTS = (f"not ({_SECOND})", _SECOND)
 """What the names of tests with two chances have in them, their folders' among them: halves by the time they take."""
 
 
