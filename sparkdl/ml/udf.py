@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from sparkdl.ml.scoring import Scorer
 from sparkdl.ml.shipping import Shipment, Shipped
@@ -35,9 +35,11 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: 
     if not hasattr(F, "arrow_udf"):
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
-    scoring = make_udf(shipment.ship(scorer, dataset.sparkSession))
-    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), scorer.returned().names
+    scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), scorer.returned()
+    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), returned.names
     found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
+    if not hasattr(F, "arrow_udf"):
+        found = {name: _numbers(column, returned[name].dataType) for name, column in found.items()}
     found |= {name: array_to_vector(found[name]) for name in _VECTORS if name in found}
     kept = [named(name) for name in dataset.columns]
     return scored.select(*kept, *(found[name].alias(names[name]) for name in fields if names[name]))
@@ -68,6 +70,17 @@ def _absent(column: Column, kind: DataType) -> Column:
     return column.isNull()
 
 
+def _numbers(column: Column, kind: DataType) -> Column:
+    """What pandas has returned, with NaN where it has made null of it; outputs have no nulls of their own."""
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _numbers(each, kind.elementType))
+    return F.coalesce(column, F.lit(float("nan")).cast(kind)) if isinstance(kind, (FloatType, DoubleType)) else column
+
+
+def _nullable(kind: DataType) -> DataType:
+    return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind
+
+
 def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
     """The same for pyspark 4.0, which has no Arrow UDFs."""
     import pandas as pd
@@ -88,7 +101,7 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
     score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}
     make: Any = spark_pandas.functions.pandas_udf
     # What comes from pandas may always be null, as far as Spark is concerned.
-    fields = [StructField(field.name, field.dataType, True) for field in returned]
+    fields = [StructField(field.name, _nullable(field.dataType), True) for field in returned]
     return make(score, _plain(StructType(fields)))
 
 
