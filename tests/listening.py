@@ -1,4 +1,4 @@
-"""What the tests of the channel and of the recorder share: listeners, and a look at what a test leaves behind."""
+"""What tests of events share: listeners, a channel that cannot be reached, and a look at what a test leaves behind."""
 
 from __future__ import annotations
 

@@ -178,9 +178,9 @@ def test_the_best_of_candidates_has_an_evaluator(spark, run):
         ("Baging", {}, "Baging"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(jobs, job, write, capsys, kind, arguments, said):
+def test_a_mistake_in_the_file_is_named(run, write, capsys, kind, arguments, said):
     with pytest.raises(SystemExit) as ended:
-        jobs.command.main(job.ensemble, ["--config", str(write(kind, **arguments))])
+        run("--config", write(kind, **arguments))
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import drivers, members
 from tests.cluster.driving import Driver
-from tests.cluster.hosts import Host, ended
+from tests.cluster.hosts import Host, ended, until
 from tests.cluster.standalone import Standalone
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -186,7 +186,7 @@ def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, 
     driver, member = start(cluster, folder)
     driver.kill()
     cluster.nothing_left()
-    assert ended(member.pid)
+    until(lambda: ended(member.pid), "the end of a member")  # which is of no host a moment before
     found = _fit(cluster, folder).result()
     assert found["failures"] == []
     assert_as_if_nothing_had_happened(found, expected, folder)
