@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,19 @@ print(json.dumps(result), flush=True)
 """
 
 
+def make_loggers() -> None:
+    """Make the loggers that pyspark makes when an error has a query context, such that they leave handlers as they are.
+
+    They are pyspark's own and have every handler that they are given write JSON. pytest gives its own ones to all
+    loggers that do not propagate, so that ``caplog.text`` were JSON in all tests that follow.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logger = PySparkLogger.getLogger(name)
+        logger.addHandler = partial(logging.Logger.addHandler, logger)  # type: ignore[method-assign]
+
+
 @contextlib.contextmanager
 def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -> Iterator[Any]:
     """A session whose files lie in ``folder``, stopped at the end of the block.
@@ -41,6 +56,7 @@ def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -
     """
     from pyspark.sql import SparkSession
 
+    make_loggers()
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

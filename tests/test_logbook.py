@@ -120,7 +120,7 @@ def test_events_that_members_have_lost_are_counted_once() -> None:
 
 def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.uuid, "uuid4", lambda: type("Known", (), {"hex": "k" * 32}))
-    monkeypatch.setattr(module.time, "strftime", lambda _: "now")
+    monkeypatch.setattr(module.time, "strftime", lambda *_: "now")
     (tmp_path / "driver-now-kkkkkkkk.jsonl").symlink_to("/dev/full")
     shown: list[Event] = []
     with Logbook(str(tmp_path), [shown.append]) as logbook:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 from functools import partial
 
@@ -277,3 +278,21 @@ def test_params_of_the_estimator_were_not_its_models(spark) -> None:
     model = estimator.fit(data)
     assert model.uid == estimator.uid
     assert model.transform(data, {estimator.predictionCol: "p"}).columns == ["x", "y", "p"]
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def query_failed(spark):
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        spark.sql("select 1 / id from range(1)").collect()
+
+
+def test_an_error_of_a_query_turned_the_logs_of_later_tests_into_json(query_failed, caplog) -> None:
+    # When an error has a query context, pyspark makes a logger of its own that does not propagate. pytest gives its
+    # handlers to such loggers, and this one has them write JSON: tests of what is logged failed after one whose query
+    # did, where both ran in one process.
+    logging.getLogger("sparkdl.tests").warning("as it is")
+    assert "as it is\n" in caplog.text
+    assert '"msg"' not in caplog.text

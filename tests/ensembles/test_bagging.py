@@ -204,6 +204,7 @@ def test_finished_members_are_kept_for_more_models(frame, tmp_path):
         Bagging(base=torch_base(), numModels=4, runDir=str(tmp_path)).fit(frame.where("id > 3"))
 
 
+@pytest.mark.slow
 def test_partitions(spark, frame, tmp_path):
     bagging = Bagging(base=torch_base(), partitioned=True, runDir=str(tmp_path))
     model = bagging.fit(frame)

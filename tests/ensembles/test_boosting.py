@@ -46,7 +46,8 @@ def persistent(rows):
 # ---- the same as others have it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
 def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
     x, y = load_wine(return_X_y=True)
     weights = np.linspace(0.5, 2.0, len(y)) if weighted else None

@@ -145,6 +145,7 @@ def test_members_of_several_kinds_and_columns_come_in_their_order(frame, rows):
     assert (found.indices, found.trained) == ([3, 1, 2], [1, 2, 3])
 
 
+@pytest.mark.slow
 def test_a_finished_member_is_never_trained_again(rows, tmp_path):
     wanted, kept = members(4, classifier()), Kept(str(tmp_path))
     kept.begin({"what": "test"})

@@ -20,14 +20,12 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.train import Training
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
-from tests.contracts.strategy_contract import CASES, SynchronousContract, numbers
+from tests.contracts.strategy_contract import SynchronousContract, numbers
 from tests.sessions import frame
 from tests.spark import drivers
 from tests.spark.work import Counting, Killed, Stubborn
 
 pytestmark = pytest.mark.timeout(240)
-
-FAST = ("Adam in fp32", "weights", "three pieces, class weights")
 
 
 class OnSpark(ClusterContract):
@@ -50,8 +48,9 @@ class TestSparkClusterOf1(OnSpark):
     size = 1
 
 
+@pytest.mark.slow
 class TestAllReduceOnSpark(SynchronousContract):
-    """The fast half runs always; what the other clusters have shown already, only with the slow tests."""
+    """What processes without Spark have shown in the fast tests already; there, fits are what runs on Spark."""
 
     @pytest.fixture
     def cluster(self, spark):
@@ -62,20 +61,6 @@ class TestAllReduceOnSpark(SynchronousContract):
 
     def make_parts(self, parts):
         pytest.skip("Spark deals rows out by itself")
-
-    @pytest.mark.parametrize(
-        "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-    )
-    def test_is_a_single_process(self, cluster, name):
-        super().test_is_a_single_process(cluster, CASES[name])
-
-    @pytest.mark.slow
-    def test_half_precision_stays_near(self, cluster):
-        super().test_half_precision_stays_near(cluster)
-
-    @pytest.mark.slow
-    def test_statistics_of_batches_are_averaged_by_rows(self, cluster):
-        super().test_statistics_of_batches_are_averaged_by_rows(cluster)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from tests.contracts.own_loop_contract import OwnLoopContract
 from tests.sessions import frame
 
 
+@pytest.mark.slow
 class TestOwnLoopsOnSpark(OwnLoopContract):
     @pytest.fixture
     def cluster(self, spark):
