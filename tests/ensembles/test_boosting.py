@@ -35,7 +35,9 @@ def wine(spark):
     x, y = load_wine(return_X_y=True)
     scaled = (x - x.mean(0)) / x.std(0)
     arrays = {"x": x, "few": scaled[:, [0, 6, 9]], "label": y.astype(np.float64), "w": np.linspace(0.5, 2.0, len(y))}
-    return frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(3).cache()
+    rows = frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(3).cache()
+    rows.count()  # executors hold them from their first use on, whichever test that would be
+    return rows
 
 
 def persistent(rows):
