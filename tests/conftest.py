@@ -32,8 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this process: two executors with one core each."""
-    with session(tmp_path_factory.mktemp("spark")) as found:
+    """The session of this process: two executors with one core each.
+
+    Drivers that are processes of their own have Python workers as users have them.
+    """
+    with session(tmp_path_factory.mktemp("spark"), python__daemon__module="tests.worker_daemon") as found:
         yield found
 
 

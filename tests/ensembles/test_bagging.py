@@ -223,7 +223,7 @@ def test_pipelines_searches_and_maps(frame, tmp_path):
     bagging = Bagging(base=Pipeline(stages=[assembler, tree().setFeaturesCol("assembled")]), numModels=2, idCol="id")
     fitted = Pipeline(stages=[bagging]).fit(frame)
     assert (numbers(fitted.transform(frame), "prediction") == numbers(frame, "label")).mean() > 0.7
-    base = LogisticRegression(featuresCol="vector")
+    base = LogisticRegression(featuresCol="vector", maxIter=5)
     bagging = Bagging(base=base, idCol="id", runDir=str(tmp_path), replace=False, subsample=0.8)
     grid = ParamGridBuilder().addGrid(bagging.numModels, [1, 2]).addGrid(base.regParam, [0.0, 1e6]).build()
     search = CrossValidator(estimator=bagging, estimatorParamMaps=grid, numFolds=2, seed=1)
