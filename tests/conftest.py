@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this process: two executors with one core each.
 
-    Drivers that are processes of their own have Python workers as users have them.
+    Its Python workers are forked from ``tests.worker_daemon``. Those of drivers that are processes of their own are as
+    users have them.
     """
     with session(tmp_path_factory.mktemp("spark"), python__daemon__module="tests.worker_daemon") as found:
         yield found
