@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,6 +19,7 @@ from sparkdl.member import Task, run_member
 from sparkdl.network import Address
 from sparkdl.shipping import unship
 from sparkdl.world import Meeting
+from sparkdl.zygote import fork
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,8 @@ class Call:
     function: bytes
 
 
-_CHILD = "import sys; from sparkdl.process import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
-
-
 class MemberProcess:
-    """A fresh interpreter that waits for tasks; it ends with this process, however that ends.
-
-    Unlike multiprocessing's spawn it does not run the caller's main module again, so that scripts need no guard.
+    """A process forked from this process's zygote that waits for tasks; it ends with this process, however that ends.
 
     Args:
         rank: the rank it has in every gang.
@@ -51,25 +45,20 @@ class MemberProcess:
         self.busy = False
         ours, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(theirs.fileno()), str(lifeline)],
-                pass_fds=[theirs.fileno(), lifeline],
-                env=environment,
-            )
+            self._process = fork("sparkdl.process:serve", theirs.fileno(), lifeline)
         finally:
             theirs.close()
             os.close(lifeline)
         self.connection: Connection[Any, Any] = Connection(ours.detach())
         # Becomes readable when the process ends. The connection alone would not tell while a child that the process
         # has forked, such as a loader's worker, holds its end open.
-        self.sentinel = os.pidfd_open(self.pid)
+        self.sentinel = self._process.sentinel
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return self._process.alive
 
     @property
     def pid(self) -> int:
@@ -109,19 +98,21 @@ class MemberProcess:
     def obituary(self) -> str:
         """What is known of the end of a process that has ended."""
         code = self._process.wait(timeout=10)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        if code is None:
+            how = "ended; the process that had forked it has ended as well, so that its exit code is unknown"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         return f"the process of rank {self.rank} (pid {self.pid}) {how}."
 
     def kill(self) -> None:
         """End the process at once."""
-        if self.alive:
-            self._process.kill()
-        self._process.wait()
+        if self._lifeline < 0:
+            return
+        self._process.kill()
         self.connection.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            os.close(self.sentinel)
-            self._lifeline = -1
+        os.close(self._lifeline)
+        self._process.close()
+        self._lifeline = -1
 
 
 def serve(connection: int, lifeline: int) -> None:

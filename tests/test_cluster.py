@@ -155,7 +155,7 @@ def test_a_member_that_dies_before_the_gang_has_met(pair):
 def test_a_member_that_dies_between_gangs_is_replaced_without_a_word(pair):
     before = pids(pair)
     os.kill(before[0], signal.SIGKILL)
-    os.waitid(os.P_PID, before[0], os.WEXITED | os.WNOWAIT)
+    wait_for_the_end(before[:1])
     after = pids(pair)
     assert after[0] != before[0]
     assert after[1] == before[1]

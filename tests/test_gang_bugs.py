@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -115,8 +116,9 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
     # A process that had been killed while nothing ran, by the kernel for its memory perhaps, was sent the next task:
     # BrokenPipeError. After a gang that lost a member the others' processes were forgotten, but not ended.
     rank, pid = pair.gang(lambda world, part: (world.rank, os.getpid()))[1]
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with open(os.pidfd_open(pid)) as end:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([end], [], [], 10.0)[0]
     assert pair.gang(lambda world, part: world.rank) == [0, rank]
 
 

@@ -31,9 +31,9 @@ LAYERS = tuple(
         """,
         "sparkdl.strategies sparkdl.layout sparkdl.rounds",
         """
-        sparkdl.world sparkdl.cluster sparkdl.process sparkdl.member sparkdl.outcomes sparkdl.map_reduce
-        sparkdl.local_rounds sparkdl.feed sparkdl.checkpoint sparkdl.run sparkdl.progress sparkdl.timeline
-        sparkdl.report sparkdl.page
+        sparkdl.world sparkdl.cluster sparkdl.process sparkdl.zygote sparkdl.member sparkdl.outcomes
+        sparkdl.map_reduce sparkdl.local_rounds sparkdl.feed sparkdl.checkpoint sparkdl.run sparkdl.progress
+        sparkdl.timeline sparkdl.report sparkdl.page
         """,
         """
         sparkdl.objective sparkdl.events sparkdl.phases sparkdl.recorder sparkdl.journal sparkdl.thinning

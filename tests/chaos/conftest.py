@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster import LocalCluster
-from tests.chaos.leavings import children, nothing_left, tcp, temporary
+from tests.chaos.leavings import descendants, nothing_left, tcp, temporary
 from tests.chaos.runs import SIZE, undisturbed
-from tests.chaos.spares import spares
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def pair(spool: Path) -> Iterator[LocalCluster]:
     """Two members; those that are lost are replaced."""
-    with nothing_left(), spares(), LocalCluster(SIZE, timeout=60) as cluster:
+    with nothing_left(), LocalCluster(SIZE, timeout=60) as cluster:
         yield cluster
 
 
@@ -39,5 +38,5 @@ def whole(pair: LocalCluster) -> Any:
 def _nothing_left(spool: Path) -> Iterator[None]:
     """After a gang its members are idle or gone: there is no TCP socket and no temporary file."""
     yield
-    assert tcp({os.getpid(), *children()}) == set()
+    assert tcp({os.getpid(), *descendants()}) == set()
     assert list(spool.iterdir()) == []

@@ -6,22 +6,28 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from sparkdl.zygote import zygote
 
-def children(pid: int | None = None) -> set[int]:
-    """The processes that a process, by default this one, has started and that have not been waited for."""
-    found = set()
+
+def parent(pid: int) -> int:
+    """The process that has started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """The processes below a process, by default this one, that have not been waited for."""
+    parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            continue
-        if parent == (pid or os.getpid()):
-            found.add(int(folder.name))
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            parents[int(folder.name)] = parent(int(folder.name))
+    found, new = set[int](), {pid or os.getpid()}
+    while new := {child for child, above in parents.items() if above in new}:
+        found |= new
     return found
 
 
@@ -74,7 +80,8 @@ def temporary(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """No child, no TCP socket, no temporary file and no descriptor is left of a cluster at the end of the block."""
-    before = children(), len(descriptors(os.getpid())), tcp([os.getpid()])
+    """No process, no TCP socket, no temporary file and no descriptor is left of a cluster at the end of the block."""
+    zygote()  # which stays as long as this process
+    before = descendants(), len(descriptors(os.getpid())), tcp([os.getpid()])
     yield
-    assert (children(), len(descriptors(os.getpid())), tcp([os.getpid()])) == before
+    assert (descendants(), len(descriptors(os.getpid())), tcp([os.getpid()])) == before

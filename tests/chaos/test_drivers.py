@@ -14,7 +14,6 @@ import pytest
 
 from sparkdl.cluster import LocalCluster
 from sparkdl.errors import MemberLost
-from sparkdl.process import MemberProcess
 from sparkdl.supervisor import Supervisor
 from tests.chaos.drivers import driver, ends, result
 from tests.chaos.runs import SIZE, check_checkpoints, check_rows, columns, fit, table, training
@@ -128,7 +127,6 @@ def test_a_port_that_is_taken_costs_an_attempt(pair, whole, tmp_path):
 
 def test_an_outer_launchers_port_is_not_asked_for(pair, whole, monkeypatch):
     """Somebody listens where ``MASTER_PORT`` says; nobody comes."""
-    monkeypatch.setattr("sparkdl.cluster.MemberProcess", MemberProcess)  # the spares were started before this
     with socket.create_server(("127.0.0.1", 0)) as other, LocalCluster(SIZE, timeout=60) as cluster:
         other.setblocking(False)
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -9,7 +9,6 @@ from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
 from sparkdl.supervisor import Supervisor
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
-from tests.chaos.spares import spares
 from tests.faults import Fault
 from tests.test_resume import assert_alike
 
@@ -78,7 +77,7 @@ def test_gradients_that_are_nan_end_the_run_and_spare_the_checkpoints_before(pai
 
 
 def test_three_members_of_which_two_go(spool, tmp_path):
-    with nothing_left(), spares(), LocalCluster(3, timeout=60) as cluster:
+    with nothing_left(), LocalCluster(3, timeout=60) as cluster:
         supervisor = Supervisor(cluster, back_off=0)
         first = Fault("kill", 2, 4, str(tmp_path / "first"), "feed")
         second = Fault("kill", 1, 8, str(tmp_path / "second"), "reduce")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from sparkdl.supervisor import Supervisor
-from tests.chaos.leavings import children, listening
+from tests.chaos.leavings import descendants, listening, parent
 from tests.chaos.runs import check_rows, columns, fit, table, training
 from tests.test_resume import assert_alike
 
@@ -65,8 +65,9 @@ def heard(stranger: socket.socket) -> int:
 
 
 def family() -> set[int]:
-    """The driver and its members, for one of them."""
-    return {os.getppid(), *children(os.getppid())}
+    """The driver and its members, for one of them, whose parent is the driver's zygote."""
+    driver = parent(os.getppid())
+    return {driver, *descendants(driver)}
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Meets:
     def __call__(self, data: bytes) -> Any:
         value = self.decode(data)
         if value[0] == self.decode.firsts[1]:
-            siblings = children(os.getppid())
+            siblings = descendants(os.getppid())
             until = time.monotonic() + 20
             while not listening(siblings) and time.monotonic() < until:
                 time.sleep(0.01)

@@ -27,10 +27,10 @@ class Fault:
 
     Attributes:
         how: ``"kill"`` (SIGKILL), ``"stop"`` (SIGSTOP), ``"fail"`` (an exception), ``"full"`` (no space left on the
-            device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the process
-            that started the member, ``"freeze"`` stops the whole process group, ``"executor"`` kills the Spark
-            executor that it works for, ``"hold"`` waits for a file ``<mark>.go``, which somebody outside makes, or
-            whoever comes to the same place, and leaves ``<mark>.late`` where nobody does.
+            device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the driver,
+            which leads the member's session, ``"freeze"`` stops the whole process group, ``"executor"`` kills the
+            Spark executor that it works for, ``"hold"`` waits for a file ``<mark>.go``, which somebody outside makes,
+            or whoever comes to the same place, and leaves ``<mark>.late`` where nobody does.
         rank: of the member.
         step: the step in which, after which, or whose checkpoint; see ``phase``. Before the first step: how many
             faults with marks in the same folder have happened before.
@@ -121,7 +121,7 @@ _WAYS: dict[str, Callable[[str], None]] = {
     "full": _full,
     "slow": lambda mark: time.sleep(SLOW),
     "nan": lambda mark: None,
-    "orphan": lambda mark: os.kill(os.getppid(), signal.SIGKILL),
+    "orphan": lambda mark: os.kill(os.getsid(0), signal.SIGKILL),
     "freeze": lambda mark: os.killpg(0, signal.SIGSTOP),
     "executor": _kill_executor,
     "hold": _hold,
