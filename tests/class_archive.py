@@ -25,14 +25,19 @@ ARCHIVE = ROOT / "build" / "classes.jsa"
 
 # The tests' JVMs are short-lived: the optimising compiler would take half of their processor time.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_PRELOADED = "-Dspark.python.daemon.module=tests.worker_daemon"
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is no news for a job's output
 
 
 def share_classes() -> None:
-    """Have every JVM that this process or one of its children starts use the archive, where there is one."""
+    """Have every JVM that this process or one of its children starts use the archive, where there is one.
+
+    Spark takes system properties for settings: executors fork their Python workers from ``tests.worker_daemon``.
+    """
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
     own = os.environ.get("JDK_JAVA_OPTIONS", "")
-    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (own, _SHORT, shared)))
+    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (own, _SHORT, shared, _PRELOADED)))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def write(archive: Path) -> None:

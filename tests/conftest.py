@@ -1,18 +1,27 @@
-"""What the tests on Spark share. Only one SparkContext can live in a process: whoever needs another one drives it."""
+"""What the tests on Spark share. Only one SparkContext can live in a process, so a test may drive another process.
+
+Tests share one session a kind of master: those in tests/spark have executors (tests/spark/conftest.py) and run last,
+all others have their tasks in the driver's JVM.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.class_archive import share_classes
 from tests.job_fixtures import jobs, read, refused  # noqa: F401 - fixtures
-from tests.sessions import Finished, drive, session
+from tests.sessions import IN_PROCESS, Finished, drive, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+ON_EXECUTORS = Path(__file__).with_name("spark")
 
 
 def pytest_configure() -> None:
@@ -22,22 +31,31 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that is given Spark needs real executors and time for them to start, whatever else it says."""
+    """Mark each test that is given Spark; tests of the session with executors come last."""
     for item in items:
         if {"spark", "driver"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(240))
+    items.sort(key=lambda item: ON_EXECUTORS in item.path.parents)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many minutes the tests of each room took."""
+    minutes: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                minutes[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration / 60
+    terminalreporter.write_sep("=", "minutes by room")
+    for room, spent in minutes.most_common():
+        terminalreporter.write_line(f"{spent:6.1f} {room}")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this process: two executors with one core each.
-
-    Its Python workers are forked from ``tests.worker_daemon``. Those of drivers that are processes of their own are as
-    users have them.
-    """
-    with session(tmp_path_factory.mktemp("spark"), python__daemon__module="tests.worker_daemon") as found:
+    """The session of this process, with two cores in the driver's JVM."""
+    with session(tmp_path_factory.mktemp("spark"), IN_PROCESS) as found:
         yield found
 
 

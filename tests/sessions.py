@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROOT = Path(__file__).resolve().parents[1]
-MASTER = "local-cluster[2,1,1024]"
+EXECUTORS = "local-cluster[2,1,1024]"
+"""Two executors, each a JVM of its own with one core."""
+IN_PROCESS = "local[2,2]"
+"""Two cores in the driver's JVM, and two attempts for each task: a job takes a third less processor time."""
 
 # A driver that hangs says where, before it is killed.
 _DRIVER = """
@@ -49,7 +52,7 @@ def make_loggers() -> None:
 
 
 @contextlib.contextmanager
-def session(folder: str | os.PathLike[str], master: str = MASTER, **conf: str) -> Iterator[Any]:
+def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str) -> Iterator[Any]:
     """A session whose files lie in ``folder``, stopped at the end of the block.
 
     In the names of ``conf`` two underscores stand for a dot, and ``spark.`` goes without saying.

@@ -20,6 +20,10 @@ from tests.sessions import driver_environment
 ROOT = Path(__file__).resolve().parents[1]
 
 
+IN_DRIVER = ("--master", "local[2]")
+"""Options of spark-submit with which tasks run in the driver's JVM."""
+
+
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """The digits as the example writes them."""
@@ -38,8 +42,12 @@ def test_digits(digits):
     assert np.bincount(test["label"]).min() >= 34  # each class in proportion
 
 
-def submit(job, *arguments, local, modules=("examples/digits_net.py",), options=()):
-    """Start a job, in a process group of its own; spark-submit itself puts stdout and stderr together."""
+def submit(job, *arguments, local, modules=("examples/digits_net.py",), options=IN_DRIVER):
+    """Start a job, in a process group of its own; spark-submit itself puts stdout and stderr together.
+
+    By default its tasks run in the driver's JVM. With ``options=()`` they run on the executors of
+    conf/spark/local.conf, which take ten seconds of processor time to start.
+    """
     command = [
         Path(sys.executable).parent / "spark-submit",
         *("--properties-file", "conf/spark/local.conf", "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"),
@@ -70,7 +78,7 @@ def finish(process, timeout=200):
 def train(digits, tmp_path):
     """Start the training of conf/train/digits.yaml on files below ``tmp_path``."""
 
-    def train(*arguments):
+    def train(*arguments, options=()):
         places = {
             "data.path": digits / "train",
             "test.path": digits / "test",
@@ -78,7 +86,8 @@ def train(digits, tmp_path):
             "output": tmp_path / "model",
         }
         changes = [word for key, value in places.items() for word in (f"--{key}", value)]
-        return submit("train", "--config", "conf/train/digits.yaml", *changes, *arguments, local=tmp_path / "local")
+        words = ("--config", "conf/train/digits.yaml", *changes, *arguments)
+        return submit("train", *words, local=tmp_path / "local", options=options)
 
     return train
 
@@ -118,12 +127,12 @@ def test_digits_from_parquet_to_predictions(train, digits, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_what_fails_says_so_without_the_jvm(train, tmp_path):
-    said, code = finish(train("--data.path", tmp_path / "nowhere"))
+    said, code = finish(train("--data.path", tmp_path / "nowhere", options=IN_DRIVER))
     assert code == 1
     assert "\tat " not in said.partition("error: [PATH_NOT_FOUND]")[2]
     assert "error: [PATH_NOT_FOUND]" in said
     (tmp_path / "model").mkdir()
-    before, code = finish(train("--overwrite", "false"))
+    before, code = finish(train("--overwrite", "false", options=IN_DRIVER))
     assert code == 2
     assert "model exists" in before
     assert "fit:" not in before

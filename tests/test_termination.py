@@ -64,7 +64,7 @@ def start(data: Path, folder: Path, *more):
     (folder / "holding.py").write_text(HOOKS)
     modules = ("examples/digits_net.py", folder / "holding.py")
     changes = arguments(data, folder, hold=True)
-    return submit("train", *CONFIG, *changes, *more, local=folder / "local", modules=modules)
+    return submit("train", *CONFIG, *changes, *more, local=folder / "local", modules=modules, options=())
 
 
 def driver(jvm: int) -> int:
@@ -157,7 +157,7 @@ def test_a_job_of_rounds_ends_with_the_round_that_it_is_in(digits, tmp_path):  #
     changes = {"data.path": digits / "train", "estimator.runDir": tmp_path / "run", "algorithm.rounds": 10_000}
     arguments = [word for key, value in changes.items() for word in (f"--{key}", value)]
     config = ("--config", "conf/rounds/parallel_sgd.yaml", "--test", "null", "--output", "null")
-    process = submit("parallel_sgd", *config, *arguments, local=tmp_path / "local")
+    process = submit("parallel_sgd", *config, *arguments, local=tmp_path / "local", options=())
     checkpoints = tmp_path / "run/checkpoints"
     while not list(checkpoints.glob("attempt-*/manifest.json")):
         assert process.poll() is None, finish(process)[0]

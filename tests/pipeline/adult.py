@@ -13,7 +13,7 @@ import yaml
 from sparkdl.versions import Versions
 from tests.rounds.data import real
 from tests.sessions import ROOT
-from tests.test_digits import finish, submit
+from tests.test_digits import IN_DRIVER, finish, submit
 
 CONFIG = ROOT / "conf/train/adult.yaml"
 MODULES = (ROOT / "examples/adult_net.py", ROOT / "tests/pipeline/faulty.py")
@@ -31,7 +31,7 @@ class Adult:
     """
 
     folder: Path
-    options: tuple[str, ...] = ("--master", "local[2]")
+    options: tuple[str, ...] = IN_DRIVER
 
     @property
     def root(self) -> Path:

@@ -20,7 +20,7 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.train import Training
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
-from tests.contracts.strategy_contract import SynchronousContract, numbers
+from tests.contracts.strategy_contract import SAMPLE, SynchronousContract, numbers
 from tests.sessions import frame
 from tests.spark import drivers
 from tests.spark.work import Counting, Killed, Stubborn
@@ -50,7 +50,7 @@ class TestSparkClusterOf1(OnSpark):
 
 @pytest.mark.slow
 class TestAllReduceOnSpark(SynchronousContract):
-    """What processes without Spark have shown in the fast tests already; there, fits are what runs on Spark."""
+    cases = SAMPLE
 
     @pytest.fixture
     def cluster(self, spark):

@@ -155,6 +155,7 @@ def test_standalone_cluster(daemon, environment, tmp_path):
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
+        "spark.python.daemon.module": "pyspark.daemon",  # the tests' own is not on the executors' path
     }
     places = {
         "data.path": tmp_path / "data/train",

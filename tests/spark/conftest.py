@@ -1,0 +1,19 @@
+"""The session of the tests in this folder: its tasks run on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.sessions import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two executors of one core each, in place of the one that the tests before these had."""
+    if (before := SparkSession.getActiveSession()) is not None:
+        before.stop()
+    with session(tmp_path_factory.mktemp("executors")) as found:
+        yield found
