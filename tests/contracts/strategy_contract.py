@@ -106,6 +106,9 @@ CASES = {
 }
 
 
+SAMPLE = ("Adam in fp32", "three pieces, class weights", "parameters for a few rows, Adam")
+
+
 def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
     """Columns ``x`` ``[rows, 3]``, ``y``, ``label``, ``weight`` and ``row``, which numbers the rows."""
     random = np.random.default_rng(rows)
@@ -230,17 +233,27 @@ class StrategyContract:
 
 
 class SynchronousContract(StrategyContract):
-    """What holds for strategies that take the very steps of a single process."""
+    """What holds for strategies that take the very steps of a single process.
 
-    @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-    def test_is_a_single_process(self, cluster, case):
+    The arithmetic does not depend on the cluster: one class runs all ``CASES``, those of other clusters a ``SAMPLE``.
+    """
+
+    cases: ClassVar[Sequence[str]] = tuple(CASES)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrize a test over the cases of its class."""
+        if "name" in metafunc.fixturenames:
+            metafunc.parametrize("name", metafunc.cls.cases)
+
+    def test_is_a_single_process(self, cluster, name):
+        case = CASES[name]
         found = self.fit(cluster, case)
         expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(found))
         assert_equal(found[0]["parameters"], expected, case.tolerance)
 
-    @pytest.mark.parametrize("name", ["SGD", "Adam in fp32", "weights", "class weights and ignored labels"])
-    def test_is_a_single_process_with_parts_of_any_size(self, cluster, name):
-        case = replace(CASES[name], batch_size=400, epochs=2)
+    @pytest.mark.parametrize("uneven", ["SGD", "Adam in fp32", "weights", "class weights and ignored labels"])
+    def test_is_a_single_process_with_parts_of_any_size(self, cluster, uneven):
+        case = replace(CASES[uneven], batch_size=400, epochs=2)
         found = self.fit(cluster, case, self.uneven(cluster), rows=998)
         expected = single_process(case.training(self.strategy, 998), numbers(998), case.columns(), together(found))
         assert_equal(found[0]["parameters"], expected, case.tolerance)

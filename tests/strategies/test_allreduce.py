@@ -20,22 +20,41 @@ from sparkdl.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.tensors import Batch
 from sparkdl.world import Group, World
 from tests.contracts import work
-from tests.contracts.strategy_contract import DECAYING, Case, SynchronousContract, assert_equal, numbers
+from tests.contracts.strategy_contract import DECAYING, SAMPLE, Case, SynchronousContract, assert_equal, numbers
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def members(request):
-    if request.param == 1:
-        yield InlineCluster()
-        return
-    with LocalCluster(request.param) as cluster:
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def four():
+    with LocalCluster(4) as cluster:
         yield cluster
 
 
 class TestAllReduce(SynchronousContract):
     @pytest.fixture
-    def cluster(self, members):
-        return members
+    def cluster(self, pair):
+        return pair
+
+
+class TestAllReduceOfFour(SynchronousContract):
+    cases = SAMPLE
+
+    @pytest.fixture
+    def cluster(self, four):
+        return four
+
+
+class TestAllReduceOfOne(SynchronousContract):
+    cases = SAMPLE
+
+    @pytest.fixture
+    def cluster(self):
+        return InlineCluster()
 
 
 # ---- buckets ----------------------------------------------------------------------------------------------------
@@ -61,17 +80,17 @@ def trained(cluster, case: Case, strategy: AllReduce) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", [Case(batch_size=10), Case(work.Gated, optimizer=DECAYING, batch_size=6)])
-def test_several_buckets_are_one_bucket(members, case):
-    whole = trained(members, case, AllReduce())
+def test_several_buckets_are_one_bucket(four, case):
+    whole = trained(four, case, AllReduce())
     for size in (1, 64):
-        pieces = trained(members, case, AllReduce(bucket_bytes=size))
+        pieces = trained(four, case, AllReduce(bucket_bytes=size))
         assert_equal(pieces[0]["parameters"], whole[0]["parameters"], 1e-14)
         assert pieces[0]["report"]["bytes_per_step"] == whole[0]["report"]["bytes_per_step"]
 
 
-def test_the_order_of_exchange_is_not_that_of_the_backward_pass(members):
+def test_the_order_of_exchange_is_not_that_of_the_backward_pass(four):
     case = Case(Crossing, batch_size=12)
-    whole, pieces = (trained(members, case, AllReduce(bucket_bytes=size)) for size in (1 << 20, 1))
+    whole, pieces = (trained(four, case, AllReduce(bucket_bytes=size)) for size in (1 << 20, 1))
     assert_equal(pieces[0]["parameters"], whole[0]["parameters"], 1e-14)
 
 
