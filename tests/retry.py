@@ -4,7 +4,7 @@ Tests on real executors and tests that kill things depend on how the operating s
 marked ``cluster`` or ``chaos`` get a second chance when they fail. Each one that takes it is printed. All other tests
 have one chance.
 
-Three lots run at a time: those with one chance, and two of those with two. One test of Spark leaves most of two cores
+Four lots run at a time: those with one chance, and three of those with two. One test of Spark leaves most of two cores
 idle, waiting for a process to start. What all but the first lot print comes when all have ended; then come the second
 chances.
 """
@@ -21,16 +21,22 @@ from pathlib import Path
 
 import pytest
 
+_PYTEST = (sys.executable, "-m", "pytest", "--durations=20", "--durations-min=1")
 ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
-_SECOND = "ensemble or docs or notebooks or pipeline"
-LOTS = (f"not ({_SECOND})", _SECOND)
-"""What the names of tests with two chances have in them, their folders' among them: halves by the time they take."""
+_MANY_JOBS = "ensemble or pipeline"
+_MANY_PROCESSES = "docs or notebooks or chaos"
+LOTS = (
+    _MANY_JOBS,
+    f"({_MANY_PROCESSES}) and not ({_MANY_JOBS})",
+    f"not ({_MANY_PROCESSES}) and not ({_MANY_JOBS})",
+)
+"""What the names of tests with two chances have in them, their folders' among them: thirds by the time they take."""
 
 
 def run(*arguments: str) -> int:
     """One pytest run in a process of its own; its exit code, negative where a signal ended it."""
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    return subprocess.run([*_PYTEST, *arguments], check=False).returncode
 
 
 def failures(cache: Path) -> list[str]:
@@ -88,7 +94,7 @@ class _Lot:
         self._cache, self._log = folder / "cache", folder / "log"
         self._arguments = (*arguments, "-o", f"cache_dir={self._cache}")
         output = stack.enter_context(self._log.open("wb"))
-        command = [sys.executable, "-m", "pytest", *self._arguments]
+        command = [*_PYTEST, *self._arguments]
         self.process = stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
 
     def result(self) -> int:
