@@ -73,6 +73,7 @@ def temporary(folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.with_name("compiler")))  # made when PyTorch is loaded
         patch.setattr(tempfile, "tempdir", str(folder))
         yield folder
     assert list(folder.iterdir()) == []
