@@ -19,7 +19,7 @@ def namespaces() -> None:
         (pytest.fail if os.environ.get("SPARKDL_REQUIRE_CLUSTER") else pytest.skip)(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def two_hosts(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A standalone cluster: the driver's host, and two with a worker of two cores each."""
     folder = tmp_path_factory.mktemp("cluster") / "hosts"
