@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees that there is iproute2, with which tests/cluster builds its hosts. Where there is none, root on Debian or Ubuntu
+# Sees that there is iproute2, with which tests/hosts builds its hosts. Where there is none, root on Debian or Ubuntu
 # gets it from apt-get; anybody else is told to install it.
 set -euo pipefail
 

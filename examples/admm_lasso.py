@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from sparkdl import L1, ConsensusADMM, TorchRegressor
-from sparkdl.rounds.solvers import Quadratic
+from sparkdl.rounds.local_solvers import Quadratic
 
 
 def half_squares(output: Tensor, target: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl import Column, Columns, SparkCluster
-from sparkdl.feed import Part, Plan
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Part
 
 EPOCHS, BATCH = 15, 128
 

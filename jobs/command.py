@@ -37,12 +37,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl import Bagging
+from sparkdl.cluster.shutdown import TERMINATED, stop_requested, stoppable
+from sparkdl.data.columns import Column
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
-from sparkdl.feed import Column
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.spark.columns import named
-from sparkdl.stopping import TERMINATED, stop_requested, stoppable
 
 _SPEC = {"class_path", "init_args"}
 DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130

@@ -20,10 +20,11 @@ from pyspark.ml.param import Params
 from pyspark.sql import DataFrame, SparkSession
 from reading import reading_rows
 
-from sparkdl import TorchModel, WarmStart, files
+from sparkdl import TorchModel, WarmStart
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.versions import Versions
+from sparkdl.ml.persistence.registry import Versions
 
 _HELD = "sparkdl_held_out"
 

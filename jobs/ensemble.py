@@ -22,10 +22,10 @@ from command import Data, main
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import files
-from sparkdl.ensembles.bases import column, kind_of
+from sparkdl.ensembles.base_learner import column, kind_of
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.spark.resources import forwarding_sigterm, qualified
 
 

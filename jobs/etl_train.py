@@ -39,8 +39,8 @@ from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
-from sparkdl import files
 from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.io import files
 from sparkdl.spark.resources import forwarding_sigterm, qualified
 
 # What may be another when a run goes on: where it is tried and how long, not what is computed.

@@ -18,8 +18,8 @@ import saved
 from command import Data, main
 from pyspark.sql import SparkSession
 
-from sparkdl import files
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.spark.resources import qualified
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from ending import Superseded
 
-from sparkdl.checkpoint.attempts import Attempts
+from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.errors import Fenced
-from sparkdl.files import Folder
+from sparkdl.io.files import Folder
 
 DONE = "done"
 

@@ -14,9 +14,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sparkdl import files
 from sparkdl.errors import InvalidInput
-from sparkdl.page import read_runs, write_page
+from sparkdl.io import files
+from sparkdl.telemetry.html import read_runs, write_page
 
 
 def report(directories: Sequence[str], output: str | None = None) -> str:

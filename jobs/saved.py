@@ -10,9 +10,9 @@ from pyspark.ml.util import DefaultParamsReader
 from pyspark.sql import SparkSession
 
 from sparkdl import BestOfModel, EnsembleModel, StackingModel, TorchModel
-from sparkdl.ensembles.bases import column, leaf
+from sparkdl.ensembles.base_learner import column, leaf
+from sparkdl.ml.persistence.registry import Versions
 from sparkdl.spark.resources import qualified
-from sparkdl.versions import Versions
 
 _KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 

@@ -18,8 +18,9 @@ from command import Data, main
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import TorchClassifier, TorchModel, TorchRegressor, files
+from sparkdl import TorchClassifier, TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.spark.resources import forwarding_sigterm, qualified
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl.events import Channel, Endpoint, Event, Recorder
+from sparkdl.telemetry.emit import Channel, Endpoint, Event, Recorder
 
 LONG = 20.0
 """Seconds after which something that should have happened has not."""

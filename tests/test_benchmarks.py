@@ -18,8 +18,8 @@ import pytest
 from benchmarks.events.made import count, write_run
 from benchmarks.pairs import Pairs, Side, interleave, verdict
 from benchmarks.recovery.saving import Course, Lost
-from sparkdl.page import RunData
-from tests.page.looking import find_browser
+from sparkdl.telemetry.html import RunData
+from tests.telemetry.html.looking import find_browser
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))

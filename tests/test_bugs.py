@@ -14,32 +14,32 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl import files
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.cluster import InlineCluster
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.group.world import World
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.data import shard as part_module
+from sparkdl.data.arrow import decode
+from sparkdl.data.batch import Batch
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.sampler import Plan
+from sparkdl.data.spool import Spool
+from sparkdl.data.tables import deal
 from sparkdl.errors import InvalidInput
-from sparkdl.factory import describe, resolve
-from sparkdl.feed import part as part_module
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.decode import decode
-from sparkdl.feed.sampling import Plan
-from sparkdl.feed.spool import Spool
-from sparkdl.feed.tables import deal
-from sparkdl.layout.replicated import Replicated
-from sparkdl.objective import Criterion, Objective
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.evaluation import alone, mass_of
-from sparkdl.rounds.flat import flatten
-from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.run import Rounds
-from sparkdl.rounds.solvers import Quadratic
-from sparkdl.run import Run
-from sparkdl.tensors import Batch
-from sparkdl.weights import pack, unpack
-from sparkdl.world import World
+from sparkdl.io import files
+from sparkdl.io.weights import pack, unpack
+from sparkdl.ml.persistence.factory import describe, resolve
+from sparkdl.ml.run import Run
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.evaluate import alone, mass_of
+from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.loop import Rounds
+from sparkdl.rounds.parameters import flatten
+from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.objective import Criterion, Objective
 from tests.contracts import algorithm_contract as rounds
-from tests.feed.spooled import parts_of, spooled
+from tests.data.spooled import parts_of, spooled
 from tests.object_store import object_store
 
 X = Columns((Column("x"),))

@@ -16,18 +16,18 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import types as T
 
 from sparkdl import TorchModel, TorchRegressor
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import Meeting, meet
+from sparkdl.cluster.worker import Failure
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
-from sparkdl.events import Event
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.member import Failure
-from sparkdl.ml.outputs import output_type, outputs
-from sparkdl.ml.scoring import Scorer
-from sparkdl.network import Address
+from sparkdl.io.weights import pack
+from sparkdl.ml.inference.outputs import output_type, outputs
+from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
 from sparkdl.spark.columns import _travels_as, prepare
-from sparkdl.strategies.allreduce import AllReduce
-from sparkdl.weights import pack
-from sparkdl.world import Meeting, meet
+from sparkdl.telemetry.emit import Event
+from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
 from tests.contracts.strategy_contract import Case, numbers

@@ -18,7 +18,7 @@ from benchmarks.pairs import Side, interleave, options, seconds
 from benchmarks.parts import run_parts
 from benchmarks.session import FEATURES, materialised, samples, session, written
 from sparkdl import Bagging, EnsembleModel, TorchModel, TorchRegressor
-from sparkdl.weights import pack
+from sparkdl.io.weights import pack
 
 BAR = "at most 1"
 

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.mlp import adam, small
 from benchmarks.pairs import Side, environment, interleave, options, verdict
 from sparkdl import Column, Columns, LocalCluster, Objective, Training
-from sparkdl.feed.part import Part
-from sparkdl.feed.sampling import generator
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.sampler import generator
+from sparkdl.data.shard import Part
 
 BAR = "at least 0.95"
 MEMBERS = 2

@@ -16,10 +16,10 @@ from torch import nn
 
 from benchmarks.mlp import adam, mlp
 from sparkdl import Column, Columns, LocalCluster, Objective, Training
-from sparkdl.events import Event
-from sparkdl.logbook import Logbook
-from sparkdl.logs import MemberLogs
-from sparkdl.progress import Progress
+from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.log_forwarding import MemberLogs
+from sparkdl.telemetry.progress_bar import Progress
 
 MEMBERS = 2
 BATCH = 256  # rows of the global batch

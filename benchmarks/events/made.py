@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkdl.clock import Clock
-from sparkdl.events import Event, Recorder, record, recording
-from sparkdl.logbook import Logbook
-from sparkdl.phases import Laps, end_step, enter, measuring
-from sparkdl.report import spending
-from sparkdl.run import Run
+from sparkdl.ml.run import Run
+from sparkdl.telemetry.bottlenecks import spending
+from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.emit import Event, Recorder, record, recording
+from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.step_timer import Laps, end_step, enter, measuring
 
 BEGAN = 1_800_000_000.0
 ROWS = 256  # of a step, on each member
@@ -169,7 +169,7 @@ def write_run(directory: str, *, members: int, events: int) -> None:
 
 def count(directory: str) -> int:
     """Lines of events that a run's directory has."""
-    from sparkdl.files import Folder
+    from sparkdl.io.files import Folder
 
     folder = Folder.of(f"{directory}/events")
     return sum(len(folder.read(name).splitlines()) for name in folder.sizes(""))

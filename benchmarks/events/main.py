@@ -19,7 +19,7 @@ from benchmarks.events.made import count, write_run
 from benchmarks.pairs import Side, interleave, options, seconds
 from benchmarks.parts import run_parts
 from sparkdl import LocalCluster
-from sparkdl.page import RunData, make_page
+from sparkdl.telemetry.html import RunData, make_page
 
 BAR = "at most 1"
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.part import Part
-from sparkdl.objective import Objective
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.shard import Part
 from sparkdl.rounds import Algorithm, Memory, State, Update
+from sparkdl.training.objective import Objective
 
 Array = npt.NDArray[Any]
 

@@ -14,10 +14,10 @@ from torch import nn
 from benchmarks.federated.digits import COLUMNS, Array, Images, Judged, alike, mnist, tables, two_digits
 from benchmarks.mlp import mlp
 from benchmarks.pairs import environment, verdict
-from sparkdl.cluster import InlineCluster
-from sparkdl.objective import Objective
-from sparkdl.rounds.federated import FederatedAveraging
-from sparkdl.rounds.run import Rounds
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 
 BAR = "at least 5"
 ACCURACY = 0.90

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.pairs import Side, environment, interleave, options, verdict
 from benchmarks.session import materialised, session, written
 from sparkdl import TorchModel
-from sparkdl.weights import pack
+from sparkdl.io.weights import pack
 
 BAR = "at least 0.85"
 MEMBERS = 2

@@ -15,10 +15,10 @@ from torch import nn
 
 from benchmarks.mlp import adam, small
 from sparkdl import LocalCluster, Objective
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import MemberLost
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.supervisor import Supervisor
-from sparkdl.train import Training
+from sparkdl.training.loop import Training
 
 MEMBERS = 2
 STEP = 200  # after which the signal comes: a second or so of steps, and of heartbeats, lies before it

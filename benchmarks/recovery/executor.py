@@ -24,10 +24,10 @@ from benchmarks.mlp import adam, small
 from benchmarks.recovery.marks import FirstStep, MarkedKeeper
 from benchmarks.session import materialised, samples, session
 from sparkdl import SparkCluster, TorchRegressor
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.events import Event
-from sparkdl.keeper import Every
-from sparkdl.supervisor import Supervisor
+from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.telemetry.emit import Event
 
 MEMBERS = 2
 ROWS = 200_000

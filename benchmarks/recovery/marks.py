@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl.events import record
-from sparkdl.keeper import CheckpointKeeper
-from sparkdl.world import World
+from sparkdl.checkpoint.checkpointer import CheckpointKeeper
+from sparkdl.cluster.group.world import World
+from sparkdl.telemetry.emit import record
 
 
 class MarkedKeeper(CheckpointKeeper):

@@ -21,12 +21,13 @@ from torch import nn
 
 from benchmarks.mlp import adam, mlp
 from sparkdl import LocalCluster, Objective
-from sparkdl.checkpoint import Checkpoints
+from sparkdl.checkpoint.checkpointer import CheckpointKeeper
+from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import Stopped
-from sparkdl.events import Event, record
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.keeper import CheckpointKeeper, Every
-from sparkdl.train import Training
+from sparkdl.telemetry.emit import Event, record
+from sparkdl.training.loop import Training
 
 MEMBERS = 2
 BATCH = 256  # rows of each member's batch

@@ -18,10 +18,10 @@ from torch import nn
 from benchmarks.mlp import mlp
 from benchmarks.session import samples
 from sparkdl import SparkCluster
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.run import Rounds
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 
 PARTS = 8
 

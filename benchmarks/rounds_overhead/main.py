@@ -23,10 +23,10 @@ from benchmarks.rounds_overhead.large import average, sgd
 from benchmarks.rounds_overhead.works import Nothing, Read, counted, drained
 from benchmarks.session import samples, session
 from sparkdl import SparkCluster
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.run import Rounds
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 
 BAR = "at most 1"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from sparkdl.feed.part import Part
-from sparkdl.map_reduce import Tensors
-from sparkdl.tensors import Ragged
+from sparkdl.cluster.tasks import Tensors
+from sparkdl.data.batch import Ragged
+from sparkdl.data.shard import Part
 
 
 @dataclass(frozen=True)

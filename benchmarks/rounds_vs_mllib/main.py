@@ -21,11 +21,11 @@ from benchmarks.pairs import Side, environment, interleave, options, verdict
 from benchmarks.rounds_vs_mllib.data import frames, logistic
 from benchmarks.session import session
 from sparkdl import SparkCluster
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.map_reduce import Jobs
-from sparkdl.objective import Objective
-from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.run import Rounds
+from sparkdl.cluster.tasks import Jobs
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 
 BAR = "at most 3"
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
 from benchmarks.session import materialised, samples, session
 from sparkdl import Column, Columns
-from sparkdl.feed.spool import Spool
+from sparkdl.data.spool import Spool
 from sparkdl.spark.columns import prepare
 
 BAR = "at most 1.3"

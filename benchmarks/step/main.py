@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.mlp import mlp
 from benchmarks.pairs import Pairs, environment, options, verdict
 from sparkdl import AllReduce, LocalCluster, Objective
-from sparkdl.feed.part import Part
-from sparkdl.layout.replicated import Replicated
-from sparkdl.tensors import Batch
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.batch import Batch
+from sparkdl.data.shard import Part
+from sparkdl.training.layouts.replicated import Replicated
 
 BAR = "at most 1.05"
 MEMBERS = 2

@@ -20,7 +20,7 @@ from benchmarks.mlp import small
 from benchmarks.pairs import Side, environment, interleave, options, verdict
 from benchmarks.session import FEATURES, materialised, samples, session, written
 from sparkdl import TorchModel
-from sparkdl.weights import pack, unpack
+from sparkdl.io.weights import pack, unpack
 
 BAR = "at least 1.6"
 BAR_VECTOR = "at least 0.8"

@@ -20,11 +20,11 @@ from benchmarks.mlp import adam, mlp
 from benchmarks.pairs import Side, environment, interleave, options
 from benchmarks.session import materialised, session
 from sparkdl import Column, Columns, SparkCluster
-from sparkdl.channel import Event
-from sparkdl.feed.part import Part
-from sparkdl.objective import Objective
-from sparkdl.train import Training
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.shard import Part
+from sparkdl.telemetry.channel import Event
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
 
 BAR = "none, reported"
 MEMBERS = 2

@@ -5,7 +5,7 @@
     checkpoints/attempt-0002-epoch-0003-step-0000000123/manifest.json     written last: this is the commit
 
     >>> import tempfile
-    >>> from sparkdl.clock import Clock
+    >>> from sparkdl.telemetry.clock import Clock
     >>> checkpoints = Checkpoints(tempfile.mkdtemp(), run="a1b2c3")
     >>> attempt = checkpoints.next_attempt()  # the driver, before each attempt
     >>> checkpoints.fence(attempt)
@@ -24,7 +24,7 @@ a ``PUT`` shows an object whole or not at all. So a crash at any point leaves ch
 that is not there. What damages a committed one later (a flipped bit, a lost file) is found by size and SHA-256, of
 every shard and of the manifest itself, and the checkpoint before it is taken. Nothing is ever unpickled.
 
-What a process of an older attempt may still do, and why that is harmless: ``sparkdl.checkpoint.attempts``.
+What a process of an older attempt may still do, and why that is harmless: ``sparkdl.checkpoint.fencing``.
 
 **Who verifies.** ``latest()`` reads and checks every shard: right for one reader. Where N members restore, ``restore``
 lets rank 0 pick by manifest, presence and size, and each member read and check the shards that it needs; if any finds
@@ -37,9 +37,9 @@ damage, all go on to the one before.
 
 from __future__ import annotations
 
-from sparkdl.checkpoint.checkpoints import Checkpoints
 from sparkdl.checkpoint.manifest import Digest, Manifest
 from sparkdl.checkpoint.reader import Reader
-from sparkdl.checkpoint.restoring import restore
+from sparkdl.checkpoint.restore import restore
+from sparkdl.checkpoint.store import Checkpoints
 
 __all__ = ["Checkpoints", "Digest", "Manifest", "Reader", "restore"]

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparkdl.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Buffer
+from sparkdl.io.files import Buffer
+from sparkdl.telemetry.clock import Clock
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from sparkdl.checkpoint.manifest import MANIFEST, Name, UnknownFormat
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Folder
+from sparkdl.io.files import Folder
 
 if TYPE_CHECKING:
-    from sparkdl.checkpoint.checkpoints import Checkpoints
+    from sparkdl.checkpoint.store import Checkpoints
 
 
 def prune(checkpoints: Checkpoints, own: Name) -> None:

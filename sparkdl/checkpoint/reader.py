@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkdl.checkpoint.manifest import Digest, Manifest
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.files import Folder
+from sparkdl.io.files import Folder
 
 _CHUNK = 1 << 23  # bytes that are hashed at a time
 

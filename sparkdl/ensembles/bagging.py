@@ -7,8 +7,8 @@
 
 Rows are drawn with replacement, as L. Breiman has it (Bagging predictors, Machine Learning 24, 1996), or without
 (Pasting small votes for classification in large databases and on-line, Machine Learning 36, 1999); with
-``featureSubset`` each member sees some of the features (random subspaces, see ``sparkdl.ensembles.subspace``). How rows
-are drawn is in ``sparkdl.ensembles.draws``.
+``featureSubset`` each member sees some of the features (random subspaces, see ``sparkdl.ensembles.resampling.subspace``). How rows
+are drawn is in ``sparkdl.ensembles.resampling.bootstrap``.
 
 With ``partitioned=True`` no row leaves its partition: every partition trains a member of its own, and only models
 travel. N. Chawla, L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.
@@ -30,18 +30,18 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.bases import changed, column, kind_of, leaf, trains_in_task
-from sparkdl.ensembles.combining import Rule
-from sparkdl.ensembles.draws import Bootstrap, Everything, member_seed
-from sparkdl.ensembles.fitting import fit_members
-from sparkdl.ensembles.member import Member, Models
-from sparkdl.ensembles.member_job import fit_partitions
+from sparkdl.data.columns import listed
+from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.combine.rules import Rule
+from sparkdl.ensembles.members.fit import fit_members
+from sparkdl.ensembles.members.member import Member, Models
+from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
-from sparkdl.ensembles.subspace import Subspace, feature_subset
+from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
+from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, member_seed
+from sparkdl.ensembles.resampling.subspace import Subspace, feature_subset
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import listed
 from sparkdl.ml.params import Self, at_least, one_of, optional, param
 from sparkdl.spark.columns import named
 

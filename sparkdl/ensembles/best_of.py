@@ -26,16 +26,16 @@ from pyspark.ml.param import Param
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.bases import column
-from sparkdl.ensembles.fitting import fit_members
+from sparkdl.cluster.shutdown import stop_requested, stopped
+from sparkdl.data.columns import listed
+from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.fold_saving import BestOfModelReader, BestOfModelWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, told
-from sparkdl.ensembles.member import Models, Rows
-from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
+from sparkdl.ensembles.members.fit import fit_members
+from sparkdl.ensembles.members.member import Models, Rows
+from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import listed
 from sparkdl.ml.params import CheckedParams, optional, param
-from sparkdl.stopping import stop_requested, stopped
 
 
 def _estimators(value: Any) -> list[Estimator[Any]]:

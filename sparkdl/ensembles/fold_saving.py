@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.param import Params
 
-from sparkdl.ensembles.level_one import LevelOne
-from sparkdl.ensembles.saving import EnsembleReader, EnsembleWriter
-from sparkdl.ml.saving import Reader, Writer
+from sparkdl.ensembles.meta_features import LevelOne
+from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
+from sparkdl.ml.persistence.reader_writer import Reader, Writer
 
 if TYPE_CHECKING:
     from sparkdl.ensembles.best_of import BestOfModel

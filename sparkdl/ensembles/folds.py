@@ -23,10 +23,10 @@ from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.bases import changed
-from sparkdl.ensembles.draws import Without, fold_column, member_seed
-from sparkdl.ensembles.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.base_learner import changed
+from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.resampling.bootstrap import Without, fold_column, member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import Self, at_least, param
 from sparkdl.spark.columns import named

@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
-from sparkdl.ensembles.bases import leaf
+from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.telling import Ensemble, Telling, places, within
 from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
 _OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
-# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.run``. Members train
+# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.ml.run``. Members train
 # for the epochs, with the workers and within the budgets that are said once; so these are not free.
 _ELSEWHERE = (
     *("runDir", "parallelism", "slotWait", "elasticWait", "minWorkers", "maxRestarts", "checkpointEvery"),

@@ -29,17 +29,17 @@ from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.chained import Chain, last
-from sparkdl.ensembles.combining import RULES, VOTES, Combining, Rule
-from sparkdl.ensembles.saving import EnsembleModelReader, EnsembleModelWriter
-from sparkdl.ensembles.stacked import Assembly
+from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
+from sparkdl.ensembles.combine.sql import Chain, last
+from sparkdl.ensembles.combine.vmap import Assembly
+from sparkdl.ensembles.persistence import EnsembleModelReader, EnsembleModelWriter
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.inference.broadcast import Shipment
+from sparkdl.ml.inference.outputs import Meaning
+from sparkdl.ml.inference.scorer import Scorer
+from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.outputs import Meaning
 from sparkdl.ml.params import PredictionParams, param
-from sparkdl.ml.scoring import Scorer
-from sparkdl.ml.shipping import Shipment
-from sparkdl.ml.udf import with_outputs
 
 Self = TypeVar("Self", bound="EnsembleModel")
 

@@ -14,20 +14,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
-from sparkdl import files
-from sparkdl.ensembles.bases import column, leaf
+from sparkdl.data.columns import listed
+from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
-from sparkdl.ensembles.kept import Kept
-from sparkdl.ensembles.member import Plan, Rows
+from sparkdl.ensembles.members.member import Plan, Rows
+from sparkdl.ensembles.members.store import Kept
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.telling import Telling, params_in, places
 from sparkdl.errors import InvalidInput, SparkdlError
-from sparkdl.feed.columns import listed
-from sparkdl.ml.mapped import map_hash
+from sparkdl.io import files
+from sparkdl.ml.fit_monitor import Watch, watching
+from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
-from sparkdl.ml.shown import plain
-from sparkdl.ml.watching import Watch, watching
-from sparkdl.run import Run
+from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, named
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")

@@ -25,14 +25,14 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.bases import Kind, changed, kind_of, leaf
-from sparkdl.ensembles.fitting import fit_members
+from sparkdl.data.columns import listed
+from sparkdl.ensembles.base_learner import Kind, changed, kind_of, leaf
 from sparkdl.ensembles.fold_saving import StackingModelReader, StackingModelWriter, StackingReader, StackingWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
-from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
-from sparkdl.ensembles.member import Member, Models, Rows
+from sparkdl.ensembles.members.fit import fit_members
+from sparkdl.ensembles.members.member import Member, Models, Rows
+from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import listed
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.params import CheckedParams, optional, param
 

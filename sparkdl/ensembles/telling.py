@@ -1,6 +1,6 @@
 """Values as texts by which they are known: the same in another process, and others for other values.
 
-A value is told as it is written in code (``sparkdl.ml.shown``). Where that text passes something over, beside it are
+A value is told as it is written in code (``sparkdl.ml.persistence.formatting``). Where that text passes something over, beside it are
 the first digits of a SHA-256 of the rest:
 
     array, tensor   dtype, shape and bytes
@@ -46,8 +46,8 @@ from torch import Tensor, dtype, nn
 
 from sparkdl.ensembles.sources import attributes, content, globals_of, module_of, of_library, of_program, steps
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.shown import written
-from sparkdl.state import pack_pieces
+from sparkdl.io.serialization import pack_pieces
+from sparkdl.ml.persistence.formatting import written
 
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), Enum, dtype, Tensor, np.ndarray, np.generic)
 _CACHED = type(lru_cache(len))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.allreduce import AllReduce
 
 DEFAULTS: dict[str, Any] = {
     "optimizer": partial(torch.optim.Adam, lr=1e-3),

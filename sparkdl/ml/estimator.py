@@ -13,26 +13,26 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from torch import nn
 
-from sparkdl.driver_hooks import apart
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column, Columns
-from sparkdl.labels import Classes
 from sparkdl.ml.defaults import DEFAULTS
-from sparkdl.ml.fit import Fit, Fitted, fit_gang
-from sparkdl.ml.mapped import MappedEstimator
+from sparkdl.ml.fit_monitor import Watch, watching
+from sparkdl.ml.gang_fit import Fit, Fitted, fit_gang
+from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.outputs import Kind
+from sparkdl.ml.param_maps import MappedEstimator
 from sparkdl.ml.params import described
-from sparkdl.ml.rounds import fit_rounds
-from sparkdl.ml.saving import EstimatorReader, EstimatorWriter
-from sparkdl.ml.shown import plain
-from sparkdl.ml.watching import Watch, watching
-from sparkdl.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
+from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.reader_writer import EstimatorReader, EstimatorWriter
+from sparkdl.ml.rounds_fit import fit_rounds
+from sparkdl.ml.run import Run
+from sparkdl.ml.tracking.tracker import apart
+from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import Algorithm, is_algorithm
-from sparkdl.run import Run
-from sparkdl.strategies import Strategy
-from sparkdl.train import Training
-from sparkdl.warm_start import WarmStart
+from sparkdl.training.labels import Classes
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
+from sparkdl.training.strategies import Strategy
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -49,7 +49,7 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
         metrics: name -> torchmetrics metric.
         inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
         featuresCol: short for ``inputCols=[featuresCol]``.
-        columns: what the schema does not tell of an input column, each a ``sparkdl.feed.Column``; default none.
+        columns: what the schema does not tell of an input column, each a ``sparkdl.data.Column``; default none.
         labelCol: the label; several columns, side by side ``[B, labels]``; or None, where the target is the first
             input. Default ``"label"``.
         weightCol: the rows' weights in the loss; default none.

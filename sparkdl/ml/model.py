@@ -10,19 +10,19 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
-from sparkdl import files
+from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Columns
-from sparkdl.ml.exporting import as_program
-from sparkdl.ml.outputs import Kind
+from sparkdl.io import files
+from sparkdl.ml.inference.broadcast import Shipment
+from sparkdl.ml.inference.outputs import Kind
+from sparkdl.ml.inference.scorer import Scorer
+from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams, described
-from sparkdl.ml.saving import ModelReader, ModelWriter
-from sparkdl.ml.scoring import Scorer
-from sparkdl.ml.shipping import Shipment
-from sparkdl.ml.udf import with_outputs
-from sparkdl.objective import ModelFactory
-from sparkdl.program import Signature
+from sparkdl.ml.persistence.export import Signature
+from sparkdl.ml.persistence.exporting import as_program
+from sparkdl.ml.persistence.reader_writer import ModelReader, ModelWriter
 from sparkdl.spark.resources import qualified
+from sparkdl.training.objective import ModelFactory
 
 
 class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
@@ -32,7 +32,7 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
     Args:
         factory: makes the module.
-        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.program.Program`` does.
+        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.ml.persistence.export.Program`` does.
         kind: what the module's output means.
         precision: the precision it was trained in.
         history: a row per epoch.

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
+from sparkdl.data.columns import Column, listed
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column
-from sparkdl.feed.columns import listed
-from sparkdl.ml.shown import shown
+from sparkdl.ml.persistence.formatting import shown
 
 Self = TypeVar("Self", bound=Params)
 Output = TypeVar("Output", bound="OutputParams")
@@ -71,7 +70,7 @@ def _thresholds(value: Any) -> list[float]:
 
 def _columns(value: Any) -> list[Column]:
     if isinstance(value, Column) or not all(isinstance(column, Column) for column in value):
-        raise InvalidInput(f"columns is {value!r}; expected a list of sparkdl.feed.Column.")
+        raise InvalidInput(f"columns is {value!r}; expected a list of sparkdl.data.Column.")
     return list(value)
 
 
@@ -195,7 +194,7 @@ class OutputParams(PredictionParams):
         "featuresCol", "the only input column: short for inputCols=[featuresCol]", TypeConverters.toString
     )
     columns = param(
-        "columns", "what the schema does not tell of an input column: a list of sparkdl.feed.Column", _columns
+        "columns", "what the schema does not tell of an input column: a list of sparkdl.data.Column", _columns
     )
     collate = param(
         "collate",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkdl.report import spending
-from sparkdl.supervisor import Supervisor
-from sparkdl.train import Trained
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.telemetry.bottlenecks import spending
+from sparkdl.training.loop import Trained
 
 
 def scalar_output(shapes: Sequence[list[int] | None]) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.ml.param import TypeConverters
 
-from sparkdl.keeper import Every
-from sparkdl.logs import LEVELS
+from sparkdl.checkpoint.interval import Every
 from sparkdl.ml.params import CheckedParams, Self, at_least, one_of, optional, param
+from sparkdl.telemetry.log_forwarding import LEVELS
 
 
 def _every(value: Any) -> int | str:

@@ -10,7 +10,7 @@ state on the driver:
 An algorithm is configuration, a frozen dataclass whose fields are its hyperparameters, and all that changes is outside
 of it: in the state, which is saved after every round, and in the memory of each part, which counts once the round it
 was written in does. So a task may run twice, or somewhere else, and a driver that is killed goes on with the round
-after the last. Each algorithm is one file that reads alone; ``sparkdl.rounds.run`` is the loop.
+after the last. Each algorithm is one file that reads alone; ``sparkdl.rounds.loop`` is the loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
-from sparkdl.feed.part import Part
-from sparkdl.objective import Objective
+from sparkdl.data.shard import Part
+from sparkdl.training.objective import Objective
 
 State = dict[str, Any]
-"""Plain data, as ``sparkdl.state`` packs it; ``"weights"`` is the best ``state_dict`` that is known, tied ones once."""
+"""Plain data, as ``sparkdl.io.serialization`` packs it; ``"weights"`` is the best ``state_dict`` that is known, tied ones once."""
 
 Update = dict[str, Tensor]
 """What a part gives to a round. Tensors of any shape; those of the same name have the same one for all parts."""

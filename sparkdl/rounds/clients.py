@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparkdl.data.columns import Column
+from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column
-from sparkdl.feed.part import Part, numbers
-from sparkdl.objective import Criterion
-from sparkdl.rounds.evaluation import alone
+from sparkdl.rounds.evaluate import alone
+from sparkdl.training.objective import Criterion
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     r* = argmin_{r' <= r} loss_r'          the best round so far; the first of equal ones
     stop after round r  if  r - r* >= patience
 
-as ``sparkdl.early_stopping`` has it of epochs. The loss is ``valid_loss``, or where no row is held out what the
+as ``sparkdl.training.early_stopping`` has it of epochs. The loss is ``valid_loss``, or where no row is held out what the
 algorithm itself says of it, its ``loss`` or ``objective``.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.flat import Weights
+from sparkdl.rounds.parameters import Weights
 
 _LOSSES = ("valid_loss", "loss", "objective")
 

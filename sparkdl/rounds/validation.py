@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from sparkdl.evaluate import Meter, observe, open_metrics, seen, together
-from sparkdl.feed.part import Part
-from sparkdl.feed.transforms import Transforms
-from sparkdl.map_reduce import Jobs, Tensors
-from sparkdl.objective import Objective
+from sparkdl.cluster.tasks import Jobs, Tensors
+from sparkdl.data.shard import Part
+from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
-from sparkdl.rounds.evaluation import alone, batches
-from sparkdl.rounds.flat import Weights, module_of
-from sparkdl.rounds.means import scalars
+from sparkdl.rounds.aggregation import scalars
+from sparkdl.rounds.evaluate import alone, batches
+from sparkdl.rounds.parameters import Weights, module_of
+from sparkdl.training.evaluate import Meter, observe, open_metrics, seen, together
+from sparkdl.training.objective import Objective
 
 _CPU = torch.device("cpu")
 

@@ -16,12 +16,12 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
-from sparkdl.background import in_background
+from sparkdl.cluster.group.network import Address, dialable, split_host
+from sparkdl.cluster.group.world import Exchange, Meeting
+from sparkdl.cluster.worker import Outcome, Task, run_member
 from sparkdl.errors import InvalidInput, PeerLost
-from sparkdl.member import Outcome, Task, run_member
-from sparkdl.network import Address, dialable, split_host
-from sparkdl.spark.worker import spare_imports
-from sparkdl.world import Exchange, Meeting
+from sparkdl.io.threads import in_background
+from sparkdl.spark.python_worker import spare_imports
 
 SCHEMA = "rank int, piece int, payload binary"
 

@@ -16,21 +16,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import Listener, Slots, gang_size
+from sparkdl.cluster.cancellation import Guard
+from sparkdl.cluster.local import Listener, Slots, gang_size
+from sparkdl.cluster.outcomes import first_cause, settle
+from sparkdl.cluster.tasks import Jobs
+from sparkdl.cluster.worker import Failure, Task, Work
+from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
-from sparkdl.events import Channel, Endpoint, Event
-from sparkdl.feed.columns import Columns
-from sparkdl.guard import Guard
-from sparkdl.logs import level_of
-from sparkdl.map_reduce import Jobs
-from sparkdl.member import Failure, Task, Work
-from sparkdl.outcomes import first_cause, settle
-from sparkdl.reporting import Reporting
-from sparkdl.shipping import ship
+from sparkdl.io.pickling import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
-from sparkdl.spark.map_reduce import spark_jobs
-from sparkdl.spark.messages import first_lines
+from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.resources import (
     JobWatch,
     check,
@@ -41,6 +37,10 @@ from sparkdl.spark.resources import (
     setting,
     wait_for_slots,
 )
+from sparkdl.spark.tasks import spark_jobs
+from sparkdl.telemetry.emit import Channel, Endpoint, Event
+from sparkdl.telemetry.log_forwarding import level_of
+from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class SparkCluster:
         slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
         allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
         events: a folder that members see, for events that they cannot send to the driver; None to drop those.
-        logs: the level from which on members' log records go to listeners, one of ``sparkdl.logs.LEVELS``.
+        logs: the level from which on members' log records go to listeners, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
         title: what the Spark UI calls the jobs, with the attempt or the round behind it.
 
     ``spark.sparkdl.network`` names the interface, or gives the address, that members use where the one that owns

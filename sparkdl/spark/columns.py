@@ -27,9 +27,9 @@ from pyspark.sql.types import (
     StringType,
 )
 
+from sparkdl.data.arrow_types import RAW
+from sparkdl.data.columns import Column, Columns, listed
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column, Columns, listed
-from sparkdl.feed.kinds import RAW
 
 ROW_ID = "sparkdl row id"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.feed.columns import Columns
+from sparkdl.data.columns import Columns
 from sparkdl.spark.columns import ROW_ID, named, prepare
 
 

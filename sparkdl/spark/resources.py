@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import Slots
+from sparkdl.cluster.local import Slots
+from sparkdl.cluster.shutdown import take_sigterm
 from sparkdl.errors import ClusterUnavailable, InvalidInput
-from sparkdl.stopping import take_sigterm
 
 _POLL = 0.25  # seconds
 _ENCRYPTION = (
@@ -153,7 +153,7 @@ def described(spark: SparkSession, what: str) -> Iterator[None]:
 
 @contextmanager
 def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
-    """A block in which SIGTERM to the JVM is a request to stop in this process, as in ``sparkdl.stopping.stoppable``.
+    """A block in which SIGTERM to the JVM is a request to stop in this process, as in ``sparkdl.cluster.shutdown.stoppable``.
 
     Under spark-submit the JVM is the parent, and the process that a cluster manager or ``docker stop`` signals. By
     itself it would stop the SparkContext, and with it the gang, at once. Where it cannot be told otherwise, a warning

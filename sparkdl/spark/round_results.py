@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from sparkdl.map_reduce import Mapped, RoundWork, Tensors, Tree
-from sparkdl.spark.round_tasks import Row, Title
+from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, Tree
+from sparkdl.spark.executor_tasks import Row, Title
 
 
 class Results:

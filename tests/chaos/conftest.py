@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster import LocalCluster
+from sparkdl.cluster.local import LocalCluster
 from tests.chaos.leavings import descendants, nothing_left, tcp, temporary
 from tests.chaos.runs import SIZE, undisturbed
 

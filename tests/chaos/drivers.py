@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl.cluster import LocalCluster
-from sparkdl.supervisor import Supervisor
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.supervisor import Supervisor
 from tests.chaos.runs import SIZE, fit
 from tests.faults import Fault
 from tests.sessions import ROOT

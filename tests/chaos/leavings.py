@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.zygote import zygote
+from sparkdl.cluster.zygote import zygote
 
 
 def parent(pid: int) -> int:

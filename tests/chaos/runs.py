@@ -20,11 +20,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.keeper import CheckpointKeeper, Every
-from sparkdl.objective import Objective
-from sparkdl.train import Training
+from sparkdl.checkpoint.checkpointer import CheckpointKeeper
+from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.data.columns import Column, Columns
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
 from tests.faults import Decode, Fault, fed
 
 STEPS = 5  # of an epoch

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import MemberLost
-from sparkdl.supervisor import Supervisor
 from tests.chaos.runs import check_checkpoints, check_rows, fit, kept
-from tests.cluster.hosts import until
 from tests.faults import Fault, flip, newest, tear
-from tests.test_resume import assert_alike
+from tests.hosts.hosts import until
+from tests.training.test_resume import assert_alike
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

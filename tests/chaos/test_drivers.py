@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster import LocalCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import MemberLost
-from sparkdl.supervisor import Supervisor
 from tests.chaos.drivers import driver, ends, result
 from tests.chaos.runs import SIZE, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
-from tests.test_resume import assert_alike
+from tests.training.test_resume import assert_alike
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

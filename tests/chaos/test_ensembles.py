@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl import TorchClassifier
-from sparkdl.cluster import InlineCluster
-from sparkdl.ensembles import member_job, member_work
-from sparkdl.ensembles.draws import Bootstrap, member_seed
-from sparkdl.ensembles.kept import Kept
-from sparkdl.ensembles.member import Member, Plan, Rows
-from sparkdl.ensembles.member_job import fit_in_tasks
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.ensembles.members import task_fits, task_work
+from sparkdl.ensembles.members.member import Member, Plan, Rows
+from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.task_fits import fit_in_tasks
+from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from sparkdl.errors import Fenced, InvalidInput, MemberFailed
-from sparkdl.files import Folder
+from sparkdl.io.files import Folder
 from tests.chaos.runs import Momentum
 from tests.faults import flip, tear
 
@@ -87,8 +87,8 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(member_job, "SparkCluster", Here)
-    monkeypatch.setattr(member_work, "BREATH", 0.0)
+    monkeypatch.setattr(task_fits, "SparkCluster", Here)
+    monkeypatch.setattr(task_work, "BREATH", 0.0)
     _watch.begun = 0
     yield
     assert not _watch.then
@@ -99,7 +99,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Tensor]]
     """The directory of an ensemble to which nothing happened, and its members' weights."""
     folder = tmp_path_factory.mktemp("quiet")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(member_job, "SparkCluster", Here)
+        patch.setattr(task_fits, "SparkCluster", Here)
         return folder, fit(folder)[0]
 
 

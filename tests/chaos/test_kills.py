@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl.cluster import LocalCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
-from sparkdl.supervisor import Supervisor
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import Fault
-from tests.test_resume import assert_alike
+from tests.training.test_resume import assert_alike
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

@@ -8,12 +8,12 @@ import resource
 
 import pytest
 
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import MemberLost
-from sparkdl.supervisor import Supervisor
 from tests.chaos.leavings import descriptors
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import Fault
-from tests.test_resume import assert_alike
+from tests.training.test_resume import assert_alike
 
 KILLS, EPOCHS = 50, 8
 IN_A_STEP = ("feed", "backward", "reduce", "step")

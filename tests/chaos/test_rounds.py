@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from sparkdl.errors import InvalidInput
-from tests.cluster.hosts import LONG, until
 from tests.faults import Fault, flip
 from tests.faults.round_runs import (
     ALGORITHMS,
@@ -29,6 +28,7 @@ from tests.faults.round_runs import (
     saved,
 )
 from tests.faults.rounds import DRIVER, calls
+from tests.hosts.hosts import LONG, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

@@ -1,6 +1,6 @@
 """Strangers on this machine connect to every socket on which a gang listens; the gang neither hears nor fails.
 
-What the channel makes of them is in ``tests.test_channel``, message by message.
+What the channel makes of them is in ``tests.telemetry.test_channel``, message by message.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from sparkdl.supervisor import Supervisor
+from sparkdl.cluster.supervisor import Supervisor
 from tests.chaos.leavings import descendants, listening, parent
 from tests.chaos.runs import check_rows, columns, fit, table, training
-from tests.test_resume import assert_alike
+from tests.training.test_resume import assert_alike
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.checkpoint import Checkpoints
+from sparkdl.checkpoint.store import Checkpoints
 from tests.checkpoint.saving import fenced
 from tests.object_store import object_store
 

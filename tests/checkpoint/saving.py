@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.clock import Clock
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.telemetry.clock import Clock
 
 
 def fenced(directory: str, attempt: int = 0, **options: Any) -> Checkpoints:

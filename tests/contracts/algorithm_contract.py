@@ -18,16 +18,16 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.checkpoint import Checkpoints
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.local_tasks import InlineJobs, dealt
+from sparkdl.cluster.tasks import Tensors, Tree
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.part import Part
-from sparkdl.local_rounds import InlineJobs, dealt
-from sparkdl.map_reduce import Tensors, Tree
-from sparkdl.objective import Objective
+from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.rounds import to_send
-from sparkdl.rounds.run import Round, Rounds
-from sparkdl.state import pack_state, unpack_state
+from sparkdl.rounds.loop import Round, Rounds
+from sparkdl.training.objective import Objective
 
 ROWS = 90
 COLUMNS = Columns((Column("x"),), Column("y"), weight=Column("w"), client=Column("client", "int64"), floating="float64")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.events import Event
+from sparkdl.telemetry.emit import Event
 from tests.contracts import work
 
 NUMBERS = {

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from sparkdl.cluster.tasks import Tensors
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.part import Part, numbers
-from sparkdl.map_reduce import Tensors
 
 ROWS = 101
 ARRAYS = {

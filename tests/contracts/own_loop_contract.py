@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import MemberFailed
-from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from sparkdl.feed.part import Part
-from sparkdl.feed.sampling import Plan
-from sparkdl.train import Training
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Part
+from sparkdl.training.loop import Training
 from tests.contracts.work import Net, Seeded, arrays
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparkdl.feed.columns import Columns
-from sparkdl.train import Training
+from sparkdl.data.columns import Columns
+from sparkdl.training.loop import Training
 from tests.contracts.work import arrays, new_model
 
 

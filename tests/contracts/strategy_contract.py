@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster import InlineCluster
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import MemberFailed
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.strategies import Strategy
-from sparkdl.strategies.allreduce import AllReduce
-from sparkdl.train import Training
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.single_process import single_process
 

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sparkdl.events import record
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.feed.part import Part
-from sparkdl.feed.sampling import Plan
-from sparkdl.train import Training, train
-from sparkdl.world import World
+from sparkdl.cluster.group.world import World
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Part
+from sparkdl.telemetry.emit import record
+from sparkdl.training.loop import Training, train
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

@@ -121,7 +121,7 @@ def test_every_public_name_is_described():
 
 
 def test_errors_and_submodules_of_the_pages_are_described():
-    for module in ("sparkdl.errors", "sparkdl.feed", "sparkdl.trackers"):
+    for module in ("sparkdl.errors", "sparkdl.data", "sparkdl.ml.tracking"):
         for name in resolve_name(module).__all__:
             assert {f"{module}.{name}", f"sparkdl.{name}"} & set(DESCRIBED), f"{module}.{name}"
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.member import Rows
+from sparkdl.ensembles.members.member import Rows
 from sparkdl.spark.columns import ROW_ID
 from tests.rounds.data import adult
 from tests.sessions import frame

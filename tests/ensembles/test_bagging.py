@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from sparkdl import AllReduce, ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.draws import Bootstrap, member_seed
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
 from tests.ml import nets

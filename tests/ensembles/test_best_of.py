@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl import TorchRegressor
+from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.ensembles.best_of import BestOf, BestOfModel, _best
-from sparkdl.ensembles.draws import uniform
+from sparkdl.ensembles.resampling.bootstrap import uniform
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
-from sparkdl.stopping import forget_stop, request_stop
 from tests.ensembles.fakes import Crippled, Failing, Memoriser
 from tests.ml import nets
 from tests.sessions import frame

@@ -11,9 +11,9 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import LinearRegression
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.draws import Everything, Without, member_seed, uniform
 from sparkdl.ensembles.folds import Folds, seeded, told
-from sparkdl.ensembles.member import Models, Rows
+from sparkdl.ensembles.members.member import Models, Rows
+from sparkdl.ensembles.resampling.bootstrap import Everything, Without, member_seed, uniform
 from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
 from tests.sessions import frame

@@ -15,7 +15,7 @@ from torch import nn
 from sparkdl import TorchClassifier
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.best_of import BestOf
-from sparkdl.ensembles.boosting import Boosting
+from sparkdl.ensembles.boosting.estimator import Boosting
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from tests.ml import nets
 from tests.sessions import frame

@@ -10,11 +10,11 @@ from pyspark.sql import types as T
 from scipy.special import softmax
 from torch import nn
 
+from sparkdl.data.columns import Column
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column
+from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
-from sparkdl.weights import pack
 from tests.ensembles.voters import (
     VECTORS,
     WEIGHTS,

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 
 from sparkdl import TorchEstimator, TorchRegressor
 from sparkdl.ensembles import folds as folds_module
-from sparkdl.ensembles.draws import Everything, uniform
 from sparkdl.ensembles.folds import Folds
-from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
-from sparkdl.ensembles.member import Rows
+from sparkdl.ensembles.members.member import Rows
+from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.resampling.bootstrap import Everything, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
 from tests.ensembles.stacked_rows import ARRAYS, COLUMNS, ROWS, X, torch_base

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl import TorchEstimator, TorchRegressor
-from sparkdl.ensembles.level_one import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.stacking import Stacking, StackingModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from tests.ensembles.fakes import Failing

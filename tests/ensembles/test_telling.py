@@ -27,7 +27,7 @@ from torch import nn
 
 from sparkdl import TorchClassifier
 from sparkdl.ensembles.telling import Telling, params_in, places, within
-from sparkdl.strategies.reducers import Exact
+from sparkdl.training.strategies.reducers import Exact
 from tests.sessions import ROOT
 
 

@@ -14,8 +14,8 @@ from pyspark.ml.regression import LinearRegression
 
 from sparkdl import Bagging, TorchRegressor
 from sparkdl.errors import InvalidInput
-from sparkdl.events import read_events
-from sparkdl.report import Report
+from sparkdl.telemetry.bottlenecks import Report
+from sparkdl.telemetry.emit import read_events
 from tests.ml import nets
 from tests.sessions import frame
 

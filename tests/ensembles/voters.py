@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from scipy.special import expit, softmax
 from torch import nn
 
+from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
-from sparkdl.weights import pack
 from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(50, 3))

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.cluster import InlineCluster
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import SparkdlError
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.files import Folder
-from sparkdl.objective import Objective
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.federated import FederatedAveraging
-from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.run import Rounds
-from sparkdl.rounds.solvers import Steps
-from sparkdl.state import pack_state, unpack_state
+from sparkdl.io.files import Folder
+from sparkdl.io.serialization import pack_state, unpack_state
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.local_solvers import Steps
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 from tests.chaos.runs import Momentum
 from tests.faults.fault import Fault
 from tests.faults.rounds import Watched, check_calls
@@ -173,7 +173,7 @@ def on_spark(folder: str, name: str, faults: Sequence[dict[str, Any]] = (), away
     from pyspark.sql import SparkSession
 
     from sparkdl.spark.cluster import SparkCluster
-    from tests.cluster.hosts import until
+    from tests.hosts.hosts import until
     from tests.sessions import frame
 
     spark = SparkSession.active()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.rounds import Memory, State, Update, to_send
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.federated import FederatedAveraging
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from tests.faults.fault import Fault
 from tests.faults.places import watch_files
 

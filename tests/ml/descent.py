@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from sparkdl.rounds import add
-from sparkdl.rounds.evaluation import evaluate
-from sparkdl.rounds.flat import module_of, start, trainable
+from sparkdl.rounds.evaluate import evaluate
+from sparkdl.rounds.parameters import module_of, start, trainable
 
 
 @dataclass(frozen=True)

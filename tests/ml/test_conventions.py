@@ -13,11 +13,11 @@ from torch import nn
 
 from sparkdl import TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.objects import same
-from sparkdl.weights import pack
+from sparkdl.io.weights import pack
+from sparkdl.ml.persistence.describe import same
 from tests.ml import nets
+from tests.ml.persistence.test_saved_estimators import Doubling
 from tests.ml.test_params import ESTIMATORS, VALUES, got, put
-from tests.ml.test_saving_estimators import Doubling
 
 
 def trained(**given: Any) -> TorchModel:

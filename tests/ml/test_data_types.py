@@ -14,8 +14,8 @@ from pyspark.sql import types as T
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl.data.columns import Column
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column
 from tests.ml import nets, typed_nets
 from tests.sessions import frame
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.weights import pack
+from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
 

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
-from sparkdl.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
 

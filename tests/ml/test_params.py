@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl.data.columns import Column
 from sparkdl.errors import InvalidInput
-from sparkdl.feed import Column
+from sparkdl.io.weights import pack
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.model import TorchModel
-from sparkdl.weights import pack
 from tests.ml import nets
 
 ESTIMATORS = (TorchEstimator, TorchClassifier, TorchRegressor)

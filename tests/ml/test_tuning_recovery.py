@@ -18,7 +18,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F
 
-from sparkdl.ml import mapped
+from sparkdl.ml import param_maps
 from sparkdl.spark.fingerprint import fingerprint
 from tests.ml.test_tuning import grid_of, regressor, sgd
 from tests.sessions import frame
@@ -42,7 +42,7 @@ def path(spark, tmp_path_factory):
 @pytest.fixture
 def folder(monkeypatch):
     """The directory that an estimator would take below ``runs``, for rows that a string stands for."""
-    monkeypatch.setattr(mapped, "fingerprint", lambda rows, columns: rows)
+    monkeypatch.setattr(param_maps, "fingerprint", lambda rows, columns: rows)
 
     def folder(estimator: Any, rows: str = "all") -> str:
         found = estimator.run_directory(rows, estimator.read_columns())
@@ -99,7 +99,7 @@ def test_stages_of_a_pipeline_have_the_map_too(folder):
 def test_the_hash_is_the_same_in_another_process():
     values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "clipNorm": 0.5}
     script = (
-        "import torch\nfrom functools import partial\nfrom sparkdl.ml.mapped import map_hash\n"
+        "import torch\nfrom functools import partial\nfrom sparkdl.ml.param_maps import map_hash\n"
         "values = {'clipNorm': 0.5, 'inputCols': ['x'], 'epochs': 3, 'optimizer': partial(torch.optim.SGD, lr=0.1)}\n"
         "print(map_hash(values, 'all'))"
     )
@@ -111,7 +111,7 @@ def test_the_hash_is_the_same_in_another_process():
         text=True,
         timeout=100,
     )
-    assert found.stdout.strip() == mapped.map_hash(values, "all")
+    assert found.stdout.strip() == param_maps.map_hash(values, "all")
 
 
 def test_rows_are_told_apart_by_what_is_in_them(spark, path):

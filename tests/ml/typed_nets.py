@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparkdl.tensors import Ragged
+from sparkdl.data.batch import Ragged
 
 
 class Bag(nn.Module):

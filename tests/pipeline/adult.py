@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from sparkdl.versions import Versions
+from sparkdl.ml.persistence.registry import Versions
 from tests.rounds.data import real
 from tests.sessions import ROOT
-from tests.test_digits import IN_DRIVER, finish, submit
+from tests.training.test_digits import IN_DRIVER, finish, submit
 
 CONFIG = ROOT / "conf/train/adult.yaml"
 MODULES = (ROOT / "examples/adult_net.py", ROOT / "tests/pipeline/faulty.py")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.ml import PipelineModel
 
 from tests.pipeline.adult import DAY, Adult
-from tests.test_digits import finish
+from tests.training.test_digits import finish
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
 

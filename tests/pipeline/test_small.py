@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sparkdl import files
-from sparkdl.versions import Versions
+from sparkdl.io import files
+from sparkdl.ml.persistence.registry import Versions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -11,11 +11,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from sparkdl.cluster import InlineCluster
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.run import Rounds
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 from tests.rounds.data import adult
 
 pytestmark = pytest.mark.usefixtures("one_thread")

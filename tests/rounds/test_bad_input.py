@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.cluster.local_tasks import InlineJobs, dealt
 from sparkdl.errors import InvalidInput
-from sparkdl.local_rounds import InlineJobs, dealt
-from sparkdl.objective import Objective
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.federated import FederatedAveraging
-from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.run import Rounds
-from sparkdl.rounds.solvers import Quadratic, Smooth, Steps
-from sparkdl.state import pack_state
+from sparkdl.io.serialization import pack_state
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.local_solvers import Quadratic, Smooth, Steps
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
 from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
 
 ALGORITHMS = [

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.federated import FederatedAveraging
-from sparkdl.rounds.lbfgs import LBFGS
-from sparkdl.rounds.solvers import Quadratic, Smooth, Steps
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.local_solvers import Quadratic, Smooth, Steps
 
 federated = partial(FederatedAveraging, "client")
 COUNTS = [

@@ -11,14 +11,14 @@ from sklearn.linear_model import ElasticNet as SklearnElasticNet
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from torch import nn
 
-from sparkdl.cluster import InlineCluster
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.rounds.admm import ConsensusADMM
-from sparkdl.rounds.lbfgs import LBFGS
+from sparkdl.cluster.local import InlineCluster
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2, Box, ElasticNet
-from sparkdl.rounds.run import Rounds
-from sparkdl.rounds.solvers import Quadratic
+from sparkdl.training.objective import Objective
 from tests.rounds.data import a9a, diabetes
 
 pytestmark = pytest.mark.usefixtures("one_thread")

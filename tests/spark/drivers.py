@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from sparkdl.errors import SparkdlError
-from sparkdl.events import Event
 from sparkdl.ml.estimator import TorchRegressor
 from sparkdl.ml.model import TorchModel
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.strategies.allreduce import AllReduce
+from sparkdl.telemetry.emit import Event
+from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.single_process import single_process
 from tests.contracts.strategy_contract import Case, numbers, together

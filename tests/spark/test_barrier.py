@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
+from sparkdl.cluster.worker import Failure, Outcome
 from sparkdl.errors import PeerLost, Place
-from sparkdl.member import Failure, Outcome
 from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
 
 LARGE = os.urandom((5 << 20) + 3)

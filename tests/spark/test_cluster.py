@@ -12,12 +12,12 @@ import torch
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, SparkdlError
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.train import Training
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import SAMPLE, SynchronousContract, numbers

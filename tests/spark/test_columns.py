@@ -10,8 +10,8 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
+from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
-from sparkdl.feed.columns import Column, Columns
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID, prepare
 from tests.contracts import work

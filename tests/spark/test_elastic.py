@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparkdl import elastic
-from sparkdl.cluster import Slots
-from sparkdl.events import record
+from sparkdl.cluster import elastic
+from sparkdl.cluster.local import Slots
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.supervisor import Supervisor
+from sparkdl.telemetry.emit import record
 
 pytestmark = pytest.mark.timeout(240)
 

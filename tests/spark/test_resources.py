@@ -14,14 +14,14 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F
 
+from sparkdl.cluster.shutdown import forget_stop, request_stop, stop_requested
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
-from sparkdl.events import Event
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark import resources
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.resources import Slots, find_slots, forwarding_sigterm, qualified, wait_for_slots
-from sparkdl.stopping import forget_stop, request_stop, stop_requested
-from sparkdl.supervisor import Supervisor
+from sparkdl.telemetry.emit import Event
 from tests.contracts import work
 from tests.spark import drivers
 from tests.spark.work import Held, Slow, interface
@@ -228,7 +228,7 @@ def test_the_network_is_that_of_the_executors_address(spark):
 
 
 def others() -> list[str]:
-    from sparkdl.network import _addresses
+    from sparkdl.cluster.group.network import _addresses
 
     return [name for name in os.listdir("/sys/class/net") if name != "lo" and _addresses(name)]
 

@@ -17,12 +17,12 @@ from py4j.finalizer import ThreadSafeFinalizer
 from py4j.protocol import Py4JError
 from torch import nn
 
-from sparkdl.feed.columns import Column, Columns
-from sparkdl.objective import Objective
-from sparkdl.rounds.averaging import ParallelSGD
-from sparkdl.rounds.run import Rounds
+from sparkdl.data.columns import Column, Columns
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
 from sparkdl.spark.cluster import SparkCluster
-from tests.cluster.hosts import until
+from sparkdl.training.objective import Objective
+from tests.hosts.hosts import until
 from tests.sessions import frame
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]

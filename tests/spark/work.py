@@ -12,9 +12,9 @@ import pyarrow as pa
 import torch
 from pyspark import BarrierTaskContext
 
-from sparkdl.feed.part import Part
+from sparkdl.cluster.group.world import World
+from sparkdl.data.shard import Part
 from sparkdl.spark.barrier import BarrierTask
-from sparkdl.world import World
 
 
 @dataclass(frozen=True)

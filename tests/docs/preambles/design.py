@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from sparkdl import AllReduce, Column, Columns, Objective, Training
-from sparkdl.clock import Clock
-from sparkdl.layout.replicated import Replicated
-from sparkdl.network import Address
-from sparkdl.rows import Rows
-from sparkdl.world import Invitation, Meeting, join
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import Invitation, Meeting, join
+from sparkdl.telemetry.clock import Clock
+from sparkdl.training.dataloader import Rows
+from sparkdl.training.layouts.replicated import Replicated
+from tests.data.spooled import parts_of
 from tests.docs.digits import Net, table
-from tests.feed.spooled import parts_of
 
 
 def page(execute, folder):

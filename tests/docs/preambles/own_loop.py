@@ -10,11 +10,11 @@ from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 
 from sparkdl import Column, Columns, SparkCluster
-from sparkdl.feed import Plan
-from sparkdl.network import Address
-from sparkdl.world import Invitation, Meeting, join
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import Invitation, Meeting, join
+from sparkdl.data.sampler import Plan
+from tests.data.spooled import parts_of
 from tests.docs.digits import frames, table
-from tests.feed.spooled import parts_of
 
 
 def page(execute, folder, spark):

@@ -6,7 +6,7 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.functions import array_to_vector
 
-from sparkdl.versions import Versions
+from sparkdl.ml.persistence.registry import Versions
 from tests.docs.digits import frames
 
 

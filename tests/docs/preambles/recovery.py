@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkdl.stopping import stop_requested
+from sparkdl.cluster.shutdown import stop_requested
 from tests.docs.digits import Net, frames
 
 

@@ -1,0 +1,69 @@
+"""Whether a checkpoint is one that this gang can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl.checkpoint.manifest import Manifest
+from sparkdl.data.fingerprint import Fingerprint, total
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.emit import notify
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a gang expects of a checkpoint; used on rank 0.
+
+    Attributes:
+        directory: where checkpoints are, for messages.
+        writer: whose checkpoints are of this very fit.
+        size: members of the gang.
+        parts: fingerprint of each part, as text.
+    """
+
+    directory: str
+    writer: str
+    size: int
+    parts: Sequence[str]
+
+    def extra(self) -> dict[str, Any]:
+        """What a checkpoint's manifest says of this gang."""
+        return {"writer": self.writer, "parts": list(self.parts)}
+
+    def newest(self, manifest: Manifest) -> None:
+        """Look at the newest checkpoint, and say why it is not gone on from where that is so.
+
+        Raises:
+            InvalidInput: it is of other data, and of another fit.
+        """
+        saved: Sequence[str] = manifest.extra["parts"]
+        if self._total(saved) != self._total(self.parts) and manifest.extra["writer"] != self.writer:
+            raise InvalidInput(
+                f"{self.directory} has checkpoints of a run on other data: {self._total(saved)[0]} rows, and now there "
+                f"are {self._total(self.parts)[0]}, or others than those. Take another runDir; or, where a query gives "
+                "other rows each time it runs, write its result to a table and train on that."
+            )
+        if self.accepts(manifest):
+            return
+        where = f"step {manifest.clock.step} of epoch {manifest.clock.epoch + 1}"
+        if manifest.world_size != self.size:
+            what = f"the gang has {self.size} members and had {manifest.world_size} at {where}"
+        else:
+            other = [part for part, (old, new) in enumerate(zip(saved, self.parts, strict=True)) if old != new]
+            what = (
+                f"the rows of part{'s' * (len(other) > 1)} {', '.join(map(str, other))} have come back different from "
+                f"those that were read before {where}: the data are not computed the same twice (rand() without a "
+                "seed, an order that is not fixed). Give idCol, or write the rows to a table and train on that"
+            )
+        notify(f"{what}; the epoch is begun again from its first step.")
+
+    def accepts(self, manifest: Manifest) -> bool:
+        """Whether the gang can go on from the checkpoint."""
+        alike = manifest.world_size == self.size and list(manifest.extra["parts"]) == list(self.parts)
+        return manifest.pinned or alike
+
+    @staticmethod
+    def _total(parts: Sequence[str]) -> tuple[int, int]:
+        return total([Fingerprint.parse(each) for each in parts])

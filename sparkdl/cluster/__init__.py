@@ -1,0 +1,1 @@
+"""Gangs of workers: how they start, meet, fail, stop and start again."""

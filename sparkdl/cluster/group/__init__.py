@@ -1,0 +1,1 @@
+"""The process group of a gang: rendezvous, ranks, collectives."""

@@ -1,0 +1,398 @@
+"""Where work runs, without Spark: in this process, or in processes of this machine.
+
+A cluster runs a gang once and gives back what its members returned. It does not restart anything: a gang that
+fails raises its first cause, and whatever is left of it is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+import torch
+
+from sparkdl.cluster.cancellation import Guard
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import Meeting, in_a_group
+from sparkdl.cluster.local_tasks import inline_jobs, process_jobs
+from sparkdl.cluster.outcomes import settle
+from sparkdl.cluster.tasks import Jobs
+from sparkdl.cluster.worker import Failure, Outcome, Task, Work, run_member
+from sparkdl.cluster.worker_process import MemberProcess
+from sparkdl.data.columns import Columns
+from sparkdl.data.tables import deal, spill
+from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
+from sparkdl.io.pickling import ship
+from sparkdl.telemetry.emit import Channel, Event
+from sparkdl.telemetry.log_forwarding import level_of
+from sparkdl.telemetry.task_recorder import Reporting
+
+Listener = Callable[[Event], None]
+
+_GRACE = 10.0  # seconds that the members left over have to report after one has failed
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Members that there is room for at a time, whether or not a gang takes that room already.
+
+    Attributes:
+        now: on the machines that are there; None where that cannot be told.
+        ever: that the configuration allows for; None where it sets no bound.
+    """
+
+    now: int | None
+    ever: int | None
+
+
+class Cluster(Protocol):
+    """Where a gang runs."""
+
+    @property
+    def size(self) -> int:
+        """Members of a gang, unless it is asked for with fewer."""
+
+    def room(self) -> Slots:
+        """How many members there is room for; cheap enough to ask every few seconds, from any thread.
+
+        Raises:
+            InvalidInput: the configuration is one in which no gang runs, whatever its size.
+            ClusterUnavailable: the same.
+        """
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+        guard: Guard | None = None,
+        size: int | None = None,
+    ) -> list[Any]:
+        """Run ``work(world, part)`` on every member at once, all of them alive together.
+
+        Args:
+            work: called on every member with its world and its part of the data (None without data).
+            data: what the members read; a DataFrame on Spark, else a ``pyarrow.Table``, a dataset, a dict of
+                arrays, or a list with one table for each member.
+            columns: which columns become which tensors; None takes all as inputs.
+            listener: called on this side with each event that a member records, one call at a time.
+            attempt: which attempt of a run this is; keys and events carry it.
+            guard: asks members for heartbeats, and may end the gang.
+            size: members of this gang, at most the cluster's ``size``, which is the default.
+
+        Returns:
+            What the members returned, in rank order.
+
+        Raises:
+            InvalidInput: the data or the configuration cannot be used.
+            ClusterUnavailable: the cluster cannot supply the members.
+            MemberFailed: the work raised on a member; of several errors the first cause.
+            MemberLost: a member's process went away.
+            SparkdlError: the guard ended the gang, with its reason.
+        """
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+        listener: Listener | None = None,
+    ) -> AbstractContextManager[Jobs]:
+        """Deal out the data and pack them, for rounds of tasks that need not be alive together.
+
+        Args:
+            data: as for ``gang``.
+            columns: as for ``gang``; with a client column all rows of a client come into one part.
+            parts: into how many parts; the cluster's ``size`` by default.
+            shuffle: False leaves the rows of a DataFrame in their partitions, and takes no heed of ``parts``.
+            listener: as for ``gang``; the rank of a task's event is the number of its part, or its index.
+
+        Returns:
+            A block in which rounds run; see ``sparkdl.cluster.tasks``.
+
+        Raises:
+            InvalidInput: the data cannot be used.
+        """
+
+
+class InlineCluster:
+    """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
+
+    size = 1
+
+    def room(self) -> Slots:
+        """See ``Cluster.room``: one member, always."""
+        return Slots(1, 1)
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+        guard: Guard | None = None,
+        size: int | None = None,
+    ) -> list[Any]:
+        """See ``Cluster.gang``."""
+        gang_size(size, self.size)
+        if in_a_group():
+            raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
+        tables, wanted = deal(data, columns, 1)
+        task = Task(ship(work), 1, uuid.uuid4().hex, attempt, wanted)
+        meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
+        outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
+        if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
+            raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
+        return settle([outcome], listener, attempt=attempt)
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+        listener: Listener | None = None,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; parts are mapped one after the other."""
+        return inline_jobs(data, columns, parts or self.size, reporting=Reporting(listener=listener))
+
+
+class LocalCluster:
+    """Processes of this machine, started at the first gang and used again by the next ones.
+
+    One gang runs at a time; others, of other threads, wait for their turn. A gang of fewer members takes the first of
+    the processes, and the others stay for the next one.
+
+    Args:
+        size: members of a gang.
+        device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
+        threads: torch's threads in each member; None shares this machine's cores among those of the gang.
+        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
+        logs: the level from which on members' log records go to listeners, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        device: str = "cpu",
+        threads: int | None = None,
+        timeout: float = 600.0,
+        logs: str = "off",
+    ) -> None:
+        if size < 1:
+            raise InvalidInput(f"a LocalCluster of {size} members was asked for; expected at least 1.")
+        if device == "cuda" and torch.cuda.device_count() < size:
+            raise InvalidInput(f"{size} GPUs are needed, one for each member; there are {torch.cuda.device_count()}.")
+        self.size = size
+        self._device = device
+        self._threads = threads
+        self._timeout = timeout
+        self._level = level_of(logs)
+        self._members: list[MemberProcess] = []
+        self._turn = threading.Lock()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the members' processes; the next gang starts new ones."""
+        for member in self._members:
+            member.kill()
+        self._members = []
+
+    def room(self) -> Slots:
+        """See ``Cluster.room``: on a CPU for all members, on GPUs for as many as there are GPUs."""
+        members = torch.cuda.device_count() if self._device == "cuda" else self.size
+        return Slots(members, members)
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+        guard: Guard | None = None,
+        size: int | None = None,
+    ) -> list[Any]:
+        """See ``Cluster.gang``."""
+        members = gang_size(size, self.size)
+        tables, wanted = deal(data, columns, members)
+        with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
+            task = Task(
+                ship(work),
+                members,
+                uuid.uuid4().hex,
+                attempt,
+                wanted,
+                self._timeout,
+                self._device,
+                self._threads_of(members),
+                channel.endpoint if listener else None,
+                heartbeat=guard.heartbeat if guard else None,
+                level=self._level,
+            )
+            files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
+            with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
+                for member, file in zip(chosen, files, strict=True):
+                    member.start(task, file)
+                return settle(_collect(chosen, attempt, self._timeout), listener, attempt=attempt)
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+        listener: Listener | None = None,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; the processes take one part after the other."""
+        return self._jobs(data, columns, parts or self.size, listener)
+
+    @contextmanager
+    def _jobs(
+        self, data: Any, columns: Columns | Sequence[str] | None, parts: int, listener: Listener | None
+    ) -> Iterator[Jobs]:
+        with Channel(listener or _ignore) as channel:
+            reporting = Reporting(channel.endpoint if listener else None, level=self._level)
+            threads = self._threads_of(self.size)
+            jobs = process_jobs(
+                self._all, data, columns, parts, threads=threads, reporting=reporting, listener=listener
+            )
+            with jobs as found:
+                yield found
+
+    def _threads_of(self, members: int) -> int:
+        return self._threads or max(1, len(os.sched_getaffinity(0)) // members)
+
+    @contextmanager
+    def _all(self) -> Iterator[list[MemberProcess]]:
+        with self._turn, self._first(self.size) as members:
+            yield members
+
+    @contextmanager
+    def _first(self, count: int) -> Iterator[list[MemberProcess]]:
+        """So many members; those that have not reported when a gang fails do not survive it."""
+        self._bury(member for member in self._members if not member.alive)
+        for rank in sorted(set(range(count)) - {member.rank for member in self._members}):
+            self._members.append(MemberProcess(rank))
+        self._members.sort(key=lambda member: member.rank)
+        try:
+            yield self._members[:count]
+        except SparkdlError:
+            self._bury(member for member in self._members if member.busy or not member.alive)
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _bury(self, members: Iterable[MemberProcess]) -> None:
+        for member in list(members):
+            member.kill()
+            self._members.remove(member)
+
+
+def gang_size(wanted: int | None, most: int) -> int:
+    """The members of a gang: as many as are wanted, or by default as the cluster has.
+
+    Raises:
+        InvalidInput: so many the cluster has not.
+    """
+    if wanted is None:
+        return most
+    if not 1 <= wanted <= most:
+        raise InvalidInput(f"a gang of {wanted} members was asked for; expected 1 to {most}, the size of the cluster.")
+    return wanted
+
+
+def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:
+    """Pass the members' lines around, then wait for every outcome.
+
+    Raises:
+        MemberLost: a member gave no line in time. While they meet nobody else would notice: the others wait here for
+            their answers, and of a member that was stopped at once there has been no heartbeat to miss.
+    """
+    lines: dict[int, str] = {}
+    outcomes: dict[int, Outcome] = {}
+    deadline: float | None = time.monotonic() + timeout
+    ending = False
+    while len(outcomes) < len(members):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        waiting = [member for member in members if member.rank not in outcomes]
+        ready = wait([end for member in waiting for end in (member.connection, member.sentinel)], left)
+        if not ready and not ending:
+            raise _absent(next(each.rank for each in members if each.rank not in lines), attempt, timeout)
+        if not ready:
+            break  # the others cannot say more than the failure that is known
+        for member in waiting:
+            if member.connection in ready or member.sentinel in ready:
+                _take(member, attempt, lines, outcomes)
+        failed = any(outcome.failure for outcome in outcomes.values())
+        if failed or len(lines) == len(members):
+            for rank in lines:
+                # Where a member failed before it gave its line the others would wait for that for ever.
+                members[rank].send(None if failed else [lines[each] for each in range(len(members))])
+            lines.clear()
+            if not failed:
+                deadline = None
+            elif not ending:
+                ending, deadline = True, time.monotonic() + _GRACE
+    return list(outcomes.values())
+
+
+def _absent(rank: int, attempt: int, timeout: float) -> MemberLost:
+    place = Place("launch", rank, socket.gethostname(), attempt)
+    return MemberLost(f"rank {rank} did not come to the rendezvous within {timeout:g} s.", place=place)
+
+
+def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:
+    try:
+        message = member.receive()
+    except (EOFError, ConnectionError):
+        place = Place("work", member.rank, socket.gethostname(), attempt)
+        failure = Failure("MemberLost", member.obituary(), "", place, False, time.time())
+        outcomes[member.rank] = Outcome(member.rank, failure=failure)
+        return
+    if isinstance(message, Outcome):
+        outcomes[member.rank] = message
+        member.busy = False
+    else:
+        lines[member.rank] = message
+
+
+def _end(members: Sequence[MemberProcess]) -> None:
+    """End the processes that still work; the launcher sees them go."""
+    for member in members:
+        if member.busy:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
+
+
+def _ignore(event: Event) -> None:
+    """Nobody listens."""

@@ -1,0 +1,273 @@
+"""Rounds on this machine: in this process, or in processes that take one part after the other."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, Tree, mapped, settle, tell
+from sparkdl.cluster.worker_process import MemberProcess
+from sparkdl.data.batch import Input
+from sparkdl.data.column_file import Layout
+from sparkdl.data.columns import Columns
+from sparkdl.data.shard import Part, numbers
+from sparkdl.data.shard_store import Store, pack
+from sparkdl.data.spool import Spool
+from sparkdl.data.tables import Batches, by_client, deal
+from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.io.pickling import ship
+from sparkdl.io.serialization import pack_state, unpack_state
+from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.task_recorder import Reporting
+
+_TRIES = 4  # as Spark's spark.task.maxFailures
+
+Processes = Callable[[], AbstractContextManager[list[MemberProcess]]]
+"""Gives a round its processes, all of them alive."""
+
+
+class InlineJobs:
+    """See ``Jobs``: every part is mapped in this process.
+
+    Args:
+        parts: the data.
+        whole: gives all of them as one part; None where no task asks for it.
+        reporting: where tasks tell of themselves; None for nowhere.
+    """
+
+    def __init__(
+        self, parts: list[Part], whole: Callable[[], Part] | None = None, reporting: Reporting | None = None
+    ) -> None:
+        self.parts = tuple(part.rows for part in parts)
+        self._parts, self._whole, self._reporting = parts, whole, reporting or Reporting()
+
+    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+        """See ``Jobs``."""
+        shipped, packed, tree = ship(work), pack_state(state), Tree(work.reduce)
+        notes = []
+        reporting = replace(self._reporting, number=number)
+        for part in self._parts:
+            found: Mapped = mapped(shipped, unpack_state(packed), part, reporting=reporting)
+            settle([found], number)
+            tree.push(found.tensors)
+            notes.append(found.note)
+        return tree.result(), notes
+
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """See ``Jobs``."""
+        shipped, every = ship(work), self._all() if whole else None
+        found = [
+            mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
+            for index in indices
+        ]
+        yield from found
+
+    def _all(self) -> Part:
+        if self._whole is None:
+            raise InvalidInput("all rows were asked for, and these parts were given without a way to have them as one.")
+        return self._whole()
+
+
+@contextmanager
+def inline_jobs(
+    data: Any, columns: Columns | Sequence[str] | None, parts: int, *, reporting: Reporting
+) -> Iterator[InlineJobs]:
+    """See ``Cluster.map_reduce``."""
+    yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
+
+
+@contextmanager
+def process_jobs(
+    processes: Processes,
+    data: Any,
+    columns: Columns | Sequence[str] | None,
+    parts: int,
+    *,
+    threads: int,
+    reporting: Reporting,
+    listener: Callable[[Event], None] | None,
+) -> Iterator[ProcessJobs]:
+    """See ``Cluster.map_reduce``."""
+    found = dealt(data, columns, parts)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
+        store = Store(Path(folder) / "parts")
+        for part in found:
+            store.write(part.index, pack(part))
+        # Parts without rows were sealed with the layout of the others, so that any of them tells it.
+        layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
+        rows = tuple(part.rows for part in found)
+        task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
+        yield ProcessJobs(processes, task, partial(_whole, data, columns, parts), listener)
+
+
+def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
+    """All rows as one part, in the order of the parts they are dealt out in if they have no ids."""
+    tables, wanted = deal(data, columns, count)
+    assert wanted is not None  # or dealing them out had been refused
+    return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)], wanted)[0]
+
+
+def _layout(rows: Input) -> Layout:
+    values = rows if isinstance(rows, Tensor) else rows.values
+    return str(values.dtype).removeprefix("torch."), tuple(values.shape[1:])
+
+
+class ProcessJobs:
+    """See ``Jobs``: processes take the parts in turn, each the next one when it is done.
+
+    Args:
+        processes: who maps.
+        task: what they do, but for the work.
+        whole: gives all parts as one.
+        listener: hears which tasks have lost events; None for nobody.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        task: _Task,
+        whole: Callable[[], Part],
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.parts = task.parts
+        self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
+
+    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+        """See ``Jobs``."""
+        (Path(self._task.folder) / "state").write_bytes(pack_state(state))
+        task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
+        found, lost = self._mapped(task.map, range(len(self.parts)))
+        for part, obituary in lost.items():
+            raise MemberLost(f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map"))
+        tell(found, self._listener)
+        settle(found, number)
+        tree = Tree(work.reduce)
+        for each in found:
+            tree.push(each.tensors)
+        return tree.result(), [each.note for each in found]
+
+    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+        """See ``Jobs``."""
+        task, store = replace(self._task, work=ship(work)), Store(Path(self._task.folder) / "parts")
+        if whole and not store.has(len(self.parts)):
+            store.write(len(self.parts), pack(self._whole()))
+        found, lost = self._mapped(task.map_whole if whole else task.map_part, indices)
+        for index, obituary in lost.items():
+            raise MemberLost(f"task {index} was lost {_TRIES} times: {obituary}", place=Place("map", index))
+        tell(found, self._listener)
+        yield from found
+
+    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[Mapped], dict[int, str]]:
+        """What came of the calls, and those that were lost too often; no call begins any more once one was."""
+        left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, Mapped]()
+        while left:
+            # A process that has gone is replaced when the next ones are asked for.
+            with self._processes() as processes:
+                done, lost = _work_off(processes, call, left)
+            found |= done
+            for index in lost:
+                tries[index] += 1
+            given_up = {index: obituary for index, obituary in lost.items() if tries[index] == _TRIES}
+            if given_up:
+                return [], given_up
+            left = [index for index in left if index not in found]
+        return [found[index] for index in indices], {}
+
+
+@dataclass(frozen=True)
+class _Task:
+    folder: str
+    columns: Columns
+    parts: tuple[int, ...]
+    layout: dict[str, Layout]
+    threads: int
+    reporting: Reporting
+    work: bytes = b""
+
+    def map(self, index: int) -> bytes:
+        """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
+        part = self._open(index)
+        state = unpack_state((Path(self.folder) / "state").read_bytes())
+        return mapped(self.work, state, part, reporting=self.reporting).packed()
+
+    def map_part(self, index: int) -> bytes:
+        """Map a part without a state."""
+        return mapped(self.work, index, self._open(index), reporting=self.reporting).packed()
+
+    def map_whole(self, index: int) -> bytes:
+        """Map all rows."""
+        whole = self._open(len(self.parts))
+        part = replace(whole, index=0, count=1, parts=(whole.rows,))
+        return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
+
+    def _open(self, index: int) -> Part:
+        torch.set_num_threads(self.threads)  # a gang's member sets its own
+        return Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
+
+
+def _work_off(
+    processes: list[MemberProcess], call: Callable[[int], bytes], indices: Sequence[int]
+) -> tuple[dict[int, Mapped], dict[int, str]]:
+    """What came of the calls; and those whose process ended, with what is known of that."""
+    left, busy = [*reversed(indices)], dict[MemberProcess, int]()
+    found: dict[int, Mapped] = {}
+    lost: dict[int, str] = {}
+    idle = [*processes]
+    while busy or (left and idle):
+        while left and idle:
+            process = idle.pop(0)
+            busy[process] = left.pop()
+            process.call(ship(partial(call, busy[process])))
+        ready = wait([end for process in busy for end in (process.connection, process.sentinel)])
+        for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
+            index = busy.pop(process)
+            try:
+                found[index] = Mapped.unpacked(process.receive())
+            except (EOFError, ConnectionError):
+                lost[index] = process.obituary()
+                continue
+            process.busy = False
+            idle.append(process)
+    return found, lost
+
+
+def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Part]:
+    """The data in so many parts, spooled in this process; a list of tables as it is, else clients as a whole."""
+    tables, wanted = deal(data, columns, count)
+    if wanted is None:
+        raise InvalidInput("there are no data; expected rows to map.")
+    if wanted.client is not None and not isinstance(data, Sequence):
+        tables = by_client(tables, wanted.client.name)
+    return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)], wanted)
+
+
+def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
+    spool = Spool(columns, part=index)
+    for batch in batches:
+        spool.append(batch)
+    spool.check()
+    return spool
+
+
+def _sealed(spools: Sequence[Spool], columns: Columns) -> list[Part]:
+    """The spools' parts, of one layout; an empty one takes that of the others."""
+    layout = {name: found for spool in spools for name, found in spool.layout().items()}
+    rows = tuple(spool.rows for spool in spools)
+    if not sum(rows):
+        raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
+    found = []
+    for index, spool in enumerate(spools):
+        tensors = spool.seal(layout)
+        order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
+        found.append(Part(index, len(spools), rows[index], rows, columns, tensors, order))
+    return found

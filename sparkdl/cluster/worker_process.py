@@ -1,0 +1,149 @@
+"""A process of this machine that can be a gang's member, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import Meeting
+from sparkdl.cluster.worker import Task, run_member
+from sparkdl.cluster.zygote import fork
+from sparkdl.data.tables import read
+from sparkdl.errors import PeerLost
+from sparkdl.io.pickling import unship
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something for a process to do by itself, without a gang.
+
+    Attributes:
+        function: the pickled function, without arguments. What it returns is sent back; it must not raise.
+    """
+
+    function: bytes
+
+
+class MemberProcess:
+    """A process forked from this process's zygote that waits for tasks; it ends with this process, however that ends.
+
+    Args:
+        rank: the rank it has in every gang.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.busy = False
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = fork("sparkdl.cluster.worker_process:serve", theirs.fileno(), lifeline)
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        # Becomes readable when the process ends. The connection alone would not tell while a child that the process
+        # has forked, such as a loader's worker, holds its end open.
+        self.sentinel = self._process.sentinel
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.alive
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def start(self, task: Task, file: str | None) -> None:
+        """Begin a task on the part in ``file``."""
+        self.busy = True
+        self.send((task, self.rank, file))
+
+    def call(self, function: bytes) -> None:
+        """Begin to call a pickled function."""
+        self.busy = True
+        self.send(Call(function))
+
+    def send(self, message: object) -> None:
+        """Send a message; whether the process still lives is for those to find out who wait for its answer."""
+        with contextlib.suppress(ConnectionError):
+            self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
+
+    def receive(self) -> Any:
+        """What the process has sent.
+
+        Raises:
+            EOFError: it has ended, and sent nothing more or not all of it.
+            ConnectionError: the same.
+        """
+        if not self.connection.poll():
+            raise EOFError
+        try:
+            packed = self.connection.recv_bytes()
+        except OSError as error:  # multiprocessing's word for a message that breaks off in the middle
+            raise EOFError from error
+        return cloudpickle.loads(packed)
+
+    def obituary(self) -> str:
+        """What is known of the end of a process that has ended."""
+        code = self._process.wait(timeout=10)
+        if code is None:
+            how = "ended; the process that had forked it has ended as well, so that its exit code is unknown"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return f"the process of rank {self.rank} (pid {self.pid}) {how}."
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._lifeline < 0:
+            return
+        self._process.kill()
+        self.connection.close()
+        os.close(self._lifeline)
+        self._process.close()
+        self._lifeline = -1
+
+
+def serve(connection: int, lifeline: int) -> None:
+    """The life of a member's process: take a task, take part, send the outcome."""
+    # A Ctrl-C goes to the whole foreground group; the parent decides what becomes of its members.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    parent: Connection[Any, Any] = Connection(connection)
+
+    def exchange(line: str) -> list[str]:
+        parent.send(line)
+        lines: list[str] | None = parent.recv()
+        if lines is None:
+            raise PeerLost("another member failed before the gang had met.")
+        return lines
+
+    while True:
+        try:
+            message = parent.recv()
+        except EOFError:
+            return
+        if isinstance(message, Call):
+            parent.send(unship(message.function)())
+            continue
+        task, rank, file = message
+        meeting = Meeting(
+            rank, task.size, task.run, task.attempt, Address("127.0.0.1"), timeout=task.timeout, device=task.device
+        )
+        parent.send(run_member(task, meeting, exchange, read(file)))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # returns when the parent's end of the pipe closes
+    os._exit(1)

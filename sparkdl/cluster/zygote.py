@@ -1,0 +1,256 @@
+"""A process that has PyTorch loaded and forks workers: a fork takes 30 ms, a fresh interpreter's imports 3 s.
+
+    this process -> zygote   "fork": the worker's environment, import path and file descriptors; "wait": a pid
+    zygote -> this process   the worker's pid; the worker's exit code
+
+The zygote never computes: the child of a process that has used OpenMP threads hangs in its first matrix product. It
+never imports pyarrow or pandas, which start threads of their own. Unlike the fork server of multiprocessing it does not
+run the caller's main module again, so that scripts need no guard.
+
+If the zygote dies, its workers live, the next fork starts another zygote, and the exit codes of the first one's workers
+are unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+_MOST = 16  # file descriptors of a request
+_LENGTH = struct.Struct("<I")
+_MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
+
+
+class Worker:
+    """A worker's process.
+
+    Args:
+        zygote: which has forked it, and so has its exit code.
+        pid: the process id.
+
+    Attributes:
+        pid: the process id.
+        sentinel: a pidfd, readable once the process has ended.
+    """
+
+    def __init__(self, zygote: Zygote, pid: int) -> None:
+        self.pid = pid
+        self.sentinel = os.pidfd_open(pid)
+        self._zygote = zygote
+        self._code: int | None = None
+        self._ended = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return not self._ended and not _readable(self.sentinel, 0.0)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end of the process.
+
+        Args:
+            timeout: seconds; None waits without limit.
+
+        Returns:
+            The exit code, negative if a signal killed the process; None if the zygote has died and nobody knows.
+
+        Raises:
+            TimeoutError: the process still runs.
+        """
+        if not self._ended:
+            if not _readable(self.sentinel, timeout):
+                raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s.")
+            code = self._zygote.exit_code(self.pid)
+            if not self._ended:  # another thread may have waited as well, and only one is given the code
+                self._code, self._ended = code, True
+        return self._code
+
+    def kill(self) -> None:
+        """End the process at once, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.sentinel, signal.SIGKILL)
+        self.wait()
+
+    def close(self) -> None:
+        """Close the sentinel; the process has ended."""
+        os.close(self.sentinel)
+
+
+class Zygote:
+    """This process's end of a zygote."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _MAIN, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the zygote runs."""
+        return self._process.poll() is None
+
+    def fork(self, target: str, descriptors: Sequence[int]) -> Worker:
+        """Fork a worker, which calls a function and ends.
+
+        Args:
+            target: the function, ``"module:name"``; the worker's file descriptors are its arguments.
+            descriptors: file descriptors that the worker is given.
+
+        Raises:
+            ConnectionError: the zygote has died.
+        """
+        with contextlib.ExitStack() as stack:
+            folder = os.open(".", os.O_RDONLY)
+            stack.callback(os.close, folder)
+            standard = [number for number in range(3) if _is_open(number)]
+            request = {"target": target, "environment": _environment(), "path": sys.path, "standard": standard}
+            pid: int = self._ask(request, [folder, *standard, *descriptors])
+        return Worker(self, pid)
+
+    def exit_code(self, pid: int) -> int | None:
+        """The exit code of a worker that has ended; None if the zygote has died."""
+        try:
+            code: int | None = self._ask({"wait": pid})
+            return code
+        except ConnectionError:
+            return None
+
+    def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
+        with self._lock:
+            _send(self._control, request, descriptors)
+            answer, _ = _receive(self._control)
+        if answer is None:
+            raise ConnectionError("the zygote has died.")
+        return answer["value"]
+
+
+_running: dict[int, Zygote] = {}  # by the process that has started it: after a fork the child needs its own
+_starting = threading.Lock()
+
+
+def zygote() -> Zygote:
+    """The zygote of this process, started at the first call and again after its death."""
+    with _starting:
+        found = _running.get(os.getpid())
+        if found is None or not found.alive:
+            _running.clear()
+            found = _running[os.getpid()] = Zygote()
+        return found
+
+
+def fork(target: str, *descriptors: int) -> Worker:
+    """Fork a worker from this process's zygote; see ``Zygote.fork``."""
+    try:
+        return zygote().fork(target, descriptors)
+    except ConnectionError:  # it died between the look and the request
+        return zygote().fork(target, descriptors)
+
+
+def serve(control: int) -> None:
+    """The life of a zygote: load PyTorch, then fork a worker for each request, until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent decides
+    import torch._dynamo  # noqa: F401 - the first optimizer of a process loads it
+
+    gc.collect()
+    gc.freeze()
+    requests = socket.socket(fileno=control)
+    while True:
+        request, descriptors = _receive(requests)
+        if request is None:
+            return
+        if "wait" in request:
+            _send(requests, {"value": _exit_code(request["wait"])})
+            continue
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _work(request, descriptors)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _send(requests, {"value": pid})
+
+
+def _exit_code(pid: int) -> int | None:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # somebody has asked before
+        return None
+
+
+def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """Be a worker: take over from the caller what a fresh interpreter would, and call the target."""
+    folder, *rest = descriptors
+    standard = request["standard"]
+    for number, descriptor in zip(standard, rest, strict=False):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.fchdir(folder)
+    os.close(folder)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    importlib.invalidate_caches()
+    import numpy as np
+
+    np.random.seed()  # or all workers would draw the same numbers
+    pkgutil.resolve_name(request["target"])(*rest[len(standard) :])
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _send(connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    packed = json.dumps(message).encode()
+    socket.send_fds(connection, [_LENGTH.pack(len(packed))], descriptors)
+    connection.sendall(packed)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A message and its file descriptors; None if the other end has closed."""
+    try:
+        header, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST)
+        packed = b""
+        while header and len(packed) < _LENGTH.unpack(header)[0]:
+            piece = connection.recv(1 << 20)
+            if not piece:
+                return None, descriptors
+            packed += piece
+    except ConnectionError:
+        return None, []
+    return (json.loads(packed) if header else None), descriptors
+
+
+def _readable(descriptor: int, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

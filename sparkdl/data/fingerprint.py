@@ -1,0 +1,127 @@
+"""A part's fingerprint: whether rows that were read again are those that were read before.
+
+With m the 64-bit mixer of splitmix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA
+2014) and all sums modulo 2^64,
+
+    h_r     = m(sum over columns c and 8-byte words w_j of row r in c of  m(w_j + k_cj))
+    content = sum_r h_r                          the same for the same rows in whatever order
+    order   = sum_i m(h_r(i) + i g)              the same for the same rows in the same order; i counts rows from 1
+
+where k_cj is a constant of the column's name and of j, and g an odd one. The contents of all parts add up to that of
+the data, however they are dealt out. It finds accidents and not an adversary: m is no secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from sparkdl.data.batch import Input, Ragged
+from sparkdl.data.shard import Part
+
+Words = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_CHUNK = 1 << 21  # bytes that are mixed at a time: they stay in the cache
+_MOST = 1 << 16  # rows that are mixed at a time
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a part's rows are known by.
+
+    Attributes:
+        rows: how many there are.
+        content: of the rows in any order.
+        order: of the rows in their order.
+    """
+
+    rows: int
+    content: int
+    order: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}-{self.content:016x}-{self.order:016x}"
+
+    @staticmethod
+    def parse(text: str) -> Fingerprint:
+        """The fingerprint that is written so."""
+        rows, content, order = text.split("-")
+        return Fingerprint(int(rows), int(content, 16), int(order, 16))
+
+
+def fingerprint(part: Part) -> Fingerprint:
+    """The fingerprint of all of a part's rows, from all columns but the row ids; reads them once."""
+    identity = part.columns.row_id
+    names = sorted(name for name in part.tensors if identity is None or name != identity.name)
+    hashes = np.zeros(part.rows, np.uint64)
+    for name in names:
+        _add_column(hashes, part.tensors[name], _seed(name))
+    _mix(hashes)
+    content = int(hashes.sum(dtype=np.uint64))
+    ordered = hashes if part.order is None else hashes[part.order.numpy()]
+    ordered = ordered + np.arange(1, part.rows + 1, dtype=np.uint64) * _GOLDEN
+    return Fingerprint(part.rows, content, int(_mix(ordered).sum(dtype=np.uint64)))
+
+
+def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:
+    """Rows and content of parts together."""
+    return sum(each.rows for each in fingerprints), sum(each.content for each in fingerprints) % (1 << 64)
+
+
+def _add_column(hashes: Words, column: Input, seed: int) -> None:
+    for rows in _chunks(column):
+        piece = column[rows]
+        if isinstance(piece, Ragged):
+            hashes[rows] += _ragged(piece, seed)
+        else:
+            hashes[rows] += _mixed(piece, seed).sum(axis=1, dtype=np.uint64)
+
+
+def _chunks(column: Input) -> Iterator[slice]:
+    count = len(column)
+    step = max(1, min(_MOST, _CHUNK * max(1, count) // max(1, column.nbytes)))
+    for first in range(0, count, step):
+        yield slice(first, min(first + step, count))
+
+
+def _mixed(rows: Tensor, seed: int) -> Words:
+    """The mixed words of each row, ``[rows, words]``."""
+    raw = rows.numpy().reshape(len(rows), -1).view(np.uint8) if rows.numel() else np.zeros((len(rows), 0), np.uint8)
+    width = -(-raw.shape[1] // 8) * 8
+    if width != raw.shape[1]:
+        raw = np.pad(raw, ((0, 0), (0, width - raw.shape[1])))
+    words: Words = np.ascontiguousarray(raw).view(np.uint64) if width else raw.astype(np.uint64)
+    keys = _mix(np.uint64(seed) + np.arange(width // 8, dtype=np.uint64) * _GOLDEN)
+    return _mix(words + keys)
+
+
+def _ragged(rows: Ragged, seed: int) -> Words:
+    """What each row of a length of its own adds; its length and the places of its values count as well."""
+    bounds = rows.bounds.numpy()
+    lengths = (bounds[1:] - bounds[:-1]).astype(np.uint64)
+    values = _mixed(rows.values, seed).sum(axis=1, dtype=np.uint64)
+    places = np.arange(len(values), dtype=np.uint64) - np.repeat(bounds[:-1].astype(np.uint64), lengths.astype(int))
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(_mix(values + places * _GOLDEN), out=sums[1:])
+    found: Words = sums[bounds[1:]] - sums[bounds[:-1]] + _mix(lengths + np.uint64(seed))
+    return found
+
+
+def _mix(words: Words) -> Words:
+    """Mix each word, in place."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")

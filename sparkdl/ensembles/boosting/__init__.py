@@ -1,0 +1,1 @@
+"""Boosting in rounds: each member corrects the members before it."""

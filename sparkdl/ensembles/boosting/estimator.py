@@ -1,0 +1,353 @@
+"""Boosting: members one after the other, each trained on what those before it got wrong.
+
+Classes are boosted by SAMME (``samme.py``), numbers by gradient boosting of the squared loss (``gradient.py``). The
+rows stay on the executors; of a round the driver sees the member and a few sums.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyspark import keyword_only
+from pyspark.ml import Estimator, Model
+from pyspark.ml.param import TypeConverters
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import DataFrame
+
+from sparkdl.ensembles.base_learner import Kind, changed, column, kind_of, leaf
+from sparkdl.ensembles.boosting.gradient import GradientRounds, Improvement, start_of
+from sparkdl.ensembles.boosting.protocol import Rounds
+from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
+from sparkdl.ensembles.boosting.target import OUTPUTS, Target, target_of
+from sparkdl.ensembles.combine.rules import Rule
+from sparkdl.ensembles.members.fit import fit_members
+from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
+from sparkdl.ensembles.resampling.bootstrap import member_seed
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.params import at_least, optional, param
+from sparkdl.spark.columns import ROW_ID
+
+_DEFAULTS: dict[str, Any] = {
+    "numModels": None,
+    "learningRate": None,
+    "validationCol": None,
+    "patience": None,
+    "tol": 1e-4,
+    "seed": 0,
+    "runDir": None,
+    "idCol": None,
+    "parallelism": 1,
+}
+_RATES = {"classifier": 1.0, "regressor": 0.1}
+_MOST = {"classifier": 50, "regressor": 100}
+
+
+def _rate(value: Any) -> float:
+    number: float = TypeConverters.toFloat(value)
+    if not 0 < number < float("inf"):
+        raise InvalidInput(f"learningRate is {value!r}; expected a number above 0, or None.")
+    return number
+
+
+class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"], MLWritable):
+    """Boosts an estimator of classes by SAMME, one of numbers by gradient boosting.
+
+    Members are trained one at a time, for each depends on those before it. With a ``runDir`` each is kept when it is
+    finished: the same fit again, also with more models, loads what is there and trains the rest. Weights of members
+    are computed again from the rows, and come out the same to the bit.
+
+    The result of classes is a vote by the members' weights; that of numbers a sum.
+
+    Args:
+        base: the estimator; its label, features and weight columns are those of the boosting. One of classes must
+            have a ``weightCol``; the users' weights in it are what boosting starts from.
+        numModels: the largest number of members; default 50 for classes and 100 for numbers.
+        learningRate: factor of every member's weight; default 1 for classes and 0.1 for numbers.
+        validationCol: numbers only; boolean; true keeps a row out of training and in validation; default none.
+        patience: members without a smaller loss on the validation rows after which it is over; only those up to the
+            best one are in the result. Default none: all members.
+        tol: by how much a loss has to be smaller to count; default 1e-4.
+        seed: of members' own seeds, where the base has one; default 0.
+        runDir: where finished members are kept, a path or URI; default none.
+        idCol: unique integers that fix the order of rows; default: numbered as they come.
+
+    Raises:
+        InvalidInput: a Param has a value that cannot be.
+    """
+
+    base = param("base", "the estimator that trains members")
+    numModels = param(
+        "numModels",
+        "the largest number of members; None for 50 of classes, 100 of numbers",
+        optional(at_least(1, TypeConverters.toInt, "numModels")),
+    )
+    learningRate = param(
+        "learningRate", "factor of every member's weight; None for 1 of classes, 0.1 of numbers", optional(_rate)
+    )
+    validationCol = param(
+        "validationCol",
+        "boolean column; true keeps a row out of training; None for none",
+        optional(TypeConverters.toString),
+    )
+    patience = param(
+        "patience",
+        "members without a smaller loss on validation rows after which it is over; None trains all",
+        optional(at_least(1, TypeConverters.toInt, "patience")),
+    )
+    tol = param("tol", "by how much a loss has to be smaller", at_least(0, TypeConverters.toFloat, "tol"))
+
+    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as keyword_only leaves it
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        base: Estimator[Any] | None = None,
+        numModels: int | None = None,
+        learningRate: float | None = None,
+        validationCol: str | None = None,
+        patience: int | None = None,
+        tol: float | None = None,
+        seed: int | None = None,
+        runDir: str | None = None,
+        idCol: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._setDefault(**_DEFAULTS)
+        self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
+
+    def bases(self) -> list[Estimator[Any]]:
+        """The base."""
+        return [self.getBase()] if self.isSet(self.base) else []
+
+    def with_bases(self, bases: list[Estimator[Any]]) -> Boosting:
+        """Set the base."""
+        return self._set(base=bases[0]) if bases else self
+
+    def write(self) -> EnsembleWriter:
+        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
+        return EnsembleWriter(self)
+
+    @classmethod
+    def read(cls) -> EnsembleReader:
+        """The reader; ``load(path)`` is the short form."""
+        return EnsembleReader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Boosting:
+        """Load a saved estimator.
+
+        Args:
+            path: where it was saved.
+            trust: load it even where a Param is pickled, and loading runs code that is in it.
+
+        Raises:
+            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
+        """
+        loaded: Boosting = cls.read().trust(trust).load(path)
+        return loaded
+
+    def _fit(self, dataset: DataFrame) -> EnsembleModel:
+        start = time.monotonic()
+        base, kind = self._checked()
+        target = target_of(base, dataset, self.getValidationCol())
+        begin = self._samme if kind == "classifier" else self._gradient
+        opened = begin(dataset, target, str(column(base, "predictionCol")))
+        with self.running(dataset) as (rows, plan):
+            course = _Course(base, self.getSeed(), plan)
+            rounds = opened.rounds(rows.frame)
+            try:
+                over = course.run(rounds, self.getNumModels() or _MOST[kind])
+            finally:
+                rounds.running.close()
+        model = plan.told(course.ensemble(opened, over, time.monotonic() - start))
+        return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
+
+    def _checked(self) -> tuple[Estimator[Any], Kind]:
+        """The base and its kind."""
+        if not self.isSet(self.base):
+            raise InvalidInput("base is not set; expected an estimator, as Boosting(base=...).")
+        base = self.getBase()
+        kind = kind_of(base)
+        if kind == "estimator":
+            raise InvalidInput(
+                f"base is a {type(leaf(base)).__name__}, whose output may be anything; boosting expects a classifier "
+                "or a regressor."
+            )
+        if kind == "classifier" and not leaf(base).hasParam("weightCol"):
+            raise InvalidInput(
+                f"base is a {type(leaf(base)).__name__}, which has no weightCol; classes are boosted by the weights of "
+                "rows, and that expects a base that can be told them."
+            )
+        if column(base, "predictionCol") is None:
+            raise InvalidInput("base has no predictionCol; boosting reads what members predict, and expects its name.")
+        self._check_stopping(base, kind)
+        if kind == "regressor" and self.getDisagreementCol():
+            raise InvalidInput(
+                f"disagreementCol is {self.getDisagreementCol()!r}, but boosted numbers are a sum, whose members do "
+                "not predict the same thing; expected '' for none."
+            )
+        if self.isSet(self.parallelism) and self.getParallelism() > 1:
+            warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
+        return base, kind
+
+    def _check_stopping(self, base: Estimator[Any], kind: Kind) -> None:
+        validation = self.getValidationCol()
+        early = [name for name in ("validationCol", "patience") if self.getOrDefault(name) is not None]
+        if kind == "classifier" and early:
+            raise InvalidInput(f"{early[0]} is set; it is for numbers: of classes all members are trained.")
+        if early == ["patience"]:
+            raise InvalidInput("patience is set and validationCol is not; expected both.")
+        if validation is not None and column(base, "validationCol") == validation:
+            raise InvalidInput(
+                f"validationCol is {validation!r}, and the base's as well; boosting keeps these rows from members, "
+                "which would have none to validate by. Expected two columns, or one of the two unset."
+            )
+
+    def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
+        classes = classes_of(dataset, target)
+        rate = self.getLearningRate() or _RATES["classifier"]
+        return _Opened(
+            lambda rows: SammeRounds(rows, target, classes, rate, prediction), "hard", numClasses=classes.highest + 1
+        )
+
+    def _gradient(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
+        start = start_of(dataset, target)
+        rate = self.getLearningRate() or _RATES["regressor"]
+        improvement = Improvement(self.getPatience(), self.getTol())
+        return _Opened(
+            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, improvement=improvement),
+            "sum",
+            intercept=start.mean,
+            improvement=improvement,
+        )
+
+    def getBase(self) -> Estimator[Any]:
+        """The estimator that trains members."""
+        value: Estimator[Any] = self.getOrDefault(self.base)
+        return value
+
+    def setBase(self, value: Estimator[Any]) -> Boosting:
+        """Set the estimator that trains members."""
+        return self._set(base=value)
+
+    def getNumModels(self) -> int | None:
+        """The largest number of members; None for the default of the base's kind."""
+        value: int | None = self.getOrDefault(self.numModels)
+        return value
+
+    def setNumModels(self, value: int | None) -> Boosting:
+        """Set the largest number of members."""
+        return self._set(numModels=value)
+
+    def getLearningRate(self) -> float | None:
+        """The factor of every member's weight; None for the default of the base's kind."""
+        value: float | None = self.getOrDefault(self.learningRate)
+        return value
+
+    def setLearningRate(self, value: float | None) -> Boosting:
+        """Set the factor of every member's weight."""
+        return self._set(learningRate=value)
+
+    def getValidationCol(self) -> str | None:
+        """The column of validation rows."""
+        value: str | None = self.getOrDefault(self.validationCol)
+        return value
+
+    def setValidationCol(self, value: str | None) -> Boosting:
+        """Set the column of validation rows."""
+        return self._set(validationCol=value)
+
+    def getPatience(self) -> int | None:
+        """The members without a smaller loss after which it is over."""
+        value: int | None = self.getOrDefault(self.patience)
+        return value
+
+    def setPatience(self, value: int | None) -> Boosting:
+        """Set the members without a smaller loss after which it is over."""
+        return self._set(patience=value)
+
+    def getTol(self) -> float:
+        """By how much a loss has to be smaller."""
+        return float(self.getOrDefault(self.tol))
+
+    def setTol(self, value: float) -> Boosting:
+        """Set by how much a loss has to be smaller."""
+        return self._set(tol=value)
+
+
+def _outputs(base: Estimator[Any]) -> dict[str, Any]:
+    """The names of the columns that models of the base write, which are those of the ensemble."""
+    found = leaf(base)
+    names = [name for name in OUTPUTS if found.hasParam(name) and found.isDefined(name)]
+    return {name: found.getOrDefault(name) for name in names}
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A rule that is ready to begin, and what its ensemble is to be."""
+
+    rounds: Callable[[DataFrame], Rounds]
+    rule: Rule
+    numClasses: int | None = None
+    intercept: float = 0.0
+    improvement: Improvement | None = None
+
+
+@dataclass
+class _Course:
+    """Members so far, and what is known of them."""
+
+    base: Estimator[Any]
+    seed: int
+    plan: Plan
+    models: list[Model] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    trained: list[int] = field(default_factory=list)
+    restored: list[int] = field(default_factory=list)
+
+    def run(self, rounds: Rounds, most: int) -> str:
+        """Train members; returns why there are no more."""
+        for index in range(most):
+            start = time.monotonic()
+            found = rounds.running.steadily(partial(self._member, index, rounds))
+            (model,) = found.models
+            seconds = found.seconds[0] if found.seconds else time.monotonic() - start
+            verdict = rounds.running.steadily(partial(rounds.judge, index, model))
+            self.trained += found.trained
+            self.restored += found.restored
+            self.history.append({**verdict.row, "seconds": seconds})
+            if verdict.weight is not None:
+                self.models.append(model)
+                self.weights.append(verdict.weight)
+            if verdict.over is not None:
+                return verdict.over
+        return "numModels"
+
+    def _member(self, index: int, rounds: Rounds) -> Models:
+        estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
+        return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), self.plan)
+
+    def ensemble(self, opened: _Opened, over: str, seconds: float) -> EnsembleModel:
+        """All members as one; with early stopping those up to the best."""
+        used = len(self.models)
+        if opened.improvement is not None and opened.improvement.patience is not None:
+            used = (opened.improvement.best or 0) + 1
+        return EnsembleModel(
+            self.models[:used],
+            rule=opened.rule,
+            weights=self.weights[:used],
+            intercept=opened.intercept,
+            numClasses=opened.numClasses,
+            history=self.history,
+            report={"trained": self.trained, "restored": self.restored, "over": over, "seconds": seconds},
+        )

@@ -1,0 +1,161 @@
+"""Gradient boosting of the squared loss.
+
+J. Friedman, Greedy function approximation: a gradient boosting machine, Annals of Statistics 29(5), 2001. With the
+users' weights w_i and a learning rate nu,
+
+    F_0  = sum_i w_i y_i / sum_i w_i
+    r_i  = y_i - F_{m-1}(x_i)                    the negative gradient of (y_i - F)^2 / 2
+    F_m  = F_{m-1} + nu h_m                      h_m is trained on the labels r_i
+    loss = sum_i w_i (y_i - F_m(x_i))^2 / sum_i w_i
+
+The best factor of each leaf, which other losses need, is what a regressor of the squared loss gives already. The sums
+are exact (``exact.py``). Early stopping, with the loss v_m of the rows that are held out and a tolerance,
+
+    m* = the last m with v_m < v_{m*'} - tol,  m*' the one before it         stop after member m if m - m* >= patience
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.ml import Model
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from sparkdl.ensembles.boosting.exact_sums import exact_sums
+from sparkdl.ensembles.boosting.protocol import Verdict
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Running, Term
+from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
+from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.spark.columns import named
+
+RESIDUAL = "sparkdl residual"
+
+
+@dataclass
+class Improvement:
+    """Early stopping.
+
+    Attributes:
+        patience: members without a smaller loss after which it is over; None for as many as there are.
+        tol: by how much a loss has to be smaller.
+        best: the member of the smallest loss so far, from 0; None before there is one.
+        loss: after that member.
+    """
+
+    patience: int | None
+    tol: float = 1e-4
+    best: int | None = None
+    loss: float = math.inf
+
+    def over(self, index: int, loss: float) -> bool:
+        """Take down the loss after a member; returns whether it is the last."""
+        if loss < self.loss - self.tol:
+            self.best, self.loss = index, loss
+        return self.patience is not None and index - (-1 if self.best is None else self.best) >= self.patience
+
+
+@dataclass(frozen=True)
+class Start:
+    """Before there is a member.
+
+    Attributes:
+        mean: ``F_0``.
+        weight: the sum of the weights of training rows.
+        held: that of the rows that are held out.
+    """
+
+    mean: float
+    weight: float
+    held: float
+
+
+def start_of(dataset: DataFrame, target: Target) -> Start:
+    """Where boosting starts; the rows are computed three times for it.
+
+    Raises:
+        InvalidInput: labels are no finite numbers, weights no weights, or none is above 0.
+    """
+    labels, weights = target.labels, target.weights
+    fault, faulty = weight_fault(target)
+    labelled = counted((target.counts | target.valid) & not_finite(labels))
+    found = dataset.agg(labelled.alias("labels"), faulty.alias("weights")).collect()[0]
+    refuse({f"a label in {target.label!r} that is no finite number": found["labels"], fault: found["weights"]})
+    sums = exact_sums(
+        dataset,
+        {
+            "weight": F.when(target.counts, weights),
+            "weighted": F.when(target.counts, weights * labels),
+            "held": F.when(target.valid, weights),
+        },
+    )
+    if not sums["weight"]:
+        raise InvalidInput("there is no training row of weight above 0; expected one at least.")
+    if target.validation is not None and not sums["held"]:
+        raise InvalidInput(f"no row of weight above 0 is held out by {target.validation!r}; expected one at least.")
+    return Start(sums["weighted"] / sums["weight"], sums["weight"], sums["held"])
+
+
+class GradientRounds:
+    """One round after the other.
+
+    Args:
+        rows: with ids.
+        target: their labels and weights.
+        start: what ``start_of`` has found.
+        rate: ``nu``.
+        prediction: the column that members write.
+        improvement: early stopping.
+    """
+
+    columns: Mapping[str, str] = {"labelCol": RESIDUAL}
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        target: Target,
+        start: Start,
+        rate: float,
+        *,
+        prediction: str,
+        improvement: Improvement,
+    ) -> None:
+        self.running = Running(rows, F.lit(start.mean), Term(prediction, _number))
+        self.improvement = improvement
+        self._target, self._start, self._rate = target, start, rate
+
+    def member_rows(self) -> DataFrame:
+        """The rows for the next member, with what is left of their labels in ``RESIDUAL``."""
+        residual = self._target.labels - named(SUM)
+        return self.running.frame.where(~self._target.valid).withColumn(RESIDUAL, residual).drop(SUM)
+
+    def judge(self, index: int, model: Model) -> Verdict:
+        """Add a member.
+
+        Raises:
+            SparkdlError: it predicts what is not finite.
+        """
+        looked, target = self.running.look(model), self._target
+        left = target.labels - (named(SUM) + F.lit(self._rate) * named(TERM))
+        squares = target.weights * left * left
+        losses = {"loss": F.when(target.counts, squares)}
+        if target.validation is not None:
+            losses["valid_loss"] = F.when(target.valid, squares)
+        sums = exact_sums(looked, losses)
+        if not all(map(math.isfinite, sums.values())):
+            raise SparkdlError(
+                f"member {index} predicts numbers that are not finite, or too large to be squared; a smaller rate of "
+                "the base may help."
+            )
+        self.running.add(model, self._rate)
+        row = {"member": index, "loss": sums["loss"] / self._start.weight, "weight": self._rate}
+        if "valid_loss" in sums:
+            row["valid_loss"] = sums["valid_loss"] / self._start.held
+        over = "valid_loss" in row and self.improvement.over(index, row["valid_loss"])
+        return Verdict(self._rate, row, "the loss on validation rows" if over else None)
+
+
+def _number(prediction: Column) -> Column:
+    return F.coalesce(prediction.cast("double"), F.lit(math.nan))

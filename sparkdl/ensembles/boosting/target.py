@@ -1,0 +1,130 @@
+"""The columns that boosting reads of the rows beside its base: labels, weights, and which rows are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.ml import Estimator
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, NumericType
+
+from sparkdl.data.columns import listed
+from sparkdl.ensembles.base_learner import column
+from sparkdl.errors import InvalidInput
+from sparkdl.spark.columns import named
+
+OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which columns they are.
+
+    Attributes:
+        label: of the labels.
+        weight: of the user's weights; None for 1 each.
+        validation: boolean; true keeps a row from members. None for none.
+        watched: boolean; rows that are given to members, and that these keep out of their training themselves.
+    """
+
+    label: str
+    weight: str | None = None
+    validation: str | None = None
+    watched: str | None = None
+
+    @property
+    def labels(self) -> Column:
+        """The labels, doubles."""
+        return named(self.label).cast("double")
+
+    @property
+    def weights(self) -> Column:
+        """The weights, doubles."""
+        return F.lit(1.0) if self.weight is None else named(self.weight).cast("double")
+
+    @property
+    def valid(self) -> Column:
+        """Whether a row is for validation."""
+        return F.lit(False) if self.validation is None else F.coalesce(named(self.validation), F.lit(False))
+
+    @property
+    def counts(self) -> Column:
+        """Whether a row counts in what is summed over training rows."""
+        watched = F.lit(False) if self.watched is None else F.coalesce(named(self.watched), F.lit(False))
+        return ~self.valid & ~watched
+
+
+def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) -> Target:
+    """The columns that a base names.
+
+    Args:
+        base: its ``labelCol``, ``weightCol`` and ``validationCol``.
+        dataset: the rows.
+        validation: the boosting's own ``validationCol``.
+
+    Raises:
+        InvalidInput: one of them is missing or of another type; or the data has one that models of the base write.
+    """
+    label = column(base, "labelCol")
+    if label is None:
+        raise InvalidInput("base has no labelCol, or several; boosting expects one column of labels.")
+    found = Target(label, column(base, "weightCol"), validation, column(base, "validationCol"))
+    number: tuple[type[DataType], ...] = (NumericType, BooleanType)
+    boolean: tuple[type[DataType], ...] = (BooleanType,)
+    wanted = {"labelCol": (found.label, number), "weightCol": (found.weight, number)}
+    wanted |= {"validationCol": (found.validation, boolean), "base's validationCol": (found.watched, boolean)}
+    for param, (name, kinds) in wanted.items():
+        _require(dataset, param, name, kinds)
+    for param in OUTPUTS:
+        if column(base, param) in dataset.columns:
+            raise InvalidInput(
+                f"the data has a column {column(base, param)!r}, which the base's models write; drop it, or set the "
+                f"base's {param} to another name."
+            )
+    return found
+
+
+def refuse(faults: Mapping[str, object]) -> None:
+    """Refuse rows.
+
+    Args:
+        faults: what is wrong with rows, and of how many.
+
+    Raises:
+        InvalidInput: there are such rows.
+    """
+    for what, rows in faults.items():
+        if rows:
+            raise InvalidInput(f"{rows} rows have {what}.")
+
+
+def not_finite(values: Column) -> Column:
+    """Whether a double is null, NaN or infinite."""
+    return values.isNull() | F.isnan(values) | (F.abs(values) == F.lit(float("inf")))
+
+
+def counted(condition: Column) -> Column:
+    """How many rows a condition holds for, an aggregate."""
+    return F.count(F.when(condition, 1))
+
+
+def weight_fault(target: Target) -> tuple[str, Column]:
+    """What is wrong with weights, and how many are so, an aggregate."""
+    weights = target.weights
+    return f"a weight in {target.weight!r} that is no finite number of at least 0", counted(
+        (target.counts | target.valid) & (not_finite(weights) | (weights < 0))
+    )
+
+
+def _require(dataset: DataFrame, param: str, name: str | None, kinds: tuple[type[DataType], ...]) -> None:
+    if name is None:
+        return
+    if name not in dataset.columns:
+        raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.")
+    kind = dataset.schema[name].dataType
+    if not isinstance(kind, kinds):
+        wanted = "booleans" if kinds == (BooleanType,) else "numbers"
+        raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {wanted}.")

@@ -1,0 +1,1 @@
+"""How the members' predictions become the ensemble's."""

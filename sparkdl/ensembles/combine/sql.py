@@ -1,0 +1,225 @@
+"""Members of any kind in one pass: each adds hidden columns to the rows, and Spark's expressions combine those.
+
+The formulas are those of ``combining.py``. A class that a member does not know has the probability 0 from it. A null
+of a member counts as NaN: it leaves the ensemble without a prediction. Nothing is shuffled and nothing is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType
+
+from sparkdl.ensembles.base_learner import leaf
+from sparkdl.ensembles.combine.rules import VOTES, Combining, in_order
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.params import PredictionParams
+from sparkdl.spark.columns import named
+
+_VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "sparkdl prediction"
+
+
+def last(model: Any) -> Any:
+    """What predicts: the model, or the last stage of a pipeline that does."""
+    return leaf(model)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Members one behind the other.
+
+    Attributes:
+        models: the members.
+        combining: how their outputs become one.
+        classes: how many there are; hard votes need it, soft ones have at least as many as the member that knows most.
+        thresholds: of the classes; None for none.
+    """
+
+    models: Sequence[Model]
+    combining: Combining
+    classes: int | None = None
+    thresholds: Sequence[float] | None = None
+
+    def with_outputs(self, dataset: DataFrame, names: dict[str, str]) -> DataFrame:
+        """The rows, with the ensemble's output behind their own columns.
+
+        Args:
+            dataset: the rows.
+            names: of the output columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``, the
+                first two of votes alone; "" for one that is left out.
+
+        Raises:
+            InvalidInput: the members' columns cannot be combined.
+        """
+        wanted = ["probability"] if self.combining.rule == "soft" else ["prediction"]
+        if self.combining.rule == "soft" and self.combining.disagreement:
+            wanted.append("prediction")
+        frame = dataset
+        for index, model in enumerate(self.models):
+            frame = _predicted(frame, model, index, wanted)
+        frame, found = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
+        kept = [named(name) for name in dataset.columns]
+        return frame.select(*kept, *(found[name].alias(names[name]) for name in found if names[name]))
+
+    def _votes(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
+        frame = frame.withColumn(_VOTES, self._soft() if self.combining.rule == "soft" else self._hard())
+        total = F.aggregate(named(_VOTES), F.lit(0.0), lambda sum_, votes: sum_ + votes)
+        frame = frame.withColumn(_PROBABILITY, F.transform(named(_VOTES), lambda votes: votes / total))
+        frame = frame.withColumn(_PREDICTION, _class(named(_VOTES), named(_PROBABILITY), self.thresholds))
+        found = {
+            "raw": array_to_vector(named(_VOTES)),
+            "probability": array_to_vector(named(_PROBABILITY)),
+            "prediction": named(_PREDICTION),
+        }
+        if self.combining.disagreement:
+            agree = self._sum(lambda index: F.when(_column(index) == named(_PREDICTION), 1.0).otherwise(0.0))
+            mass = F.lit(in_order(self.combining.weights))
+            apart = (mass - agree) / mass
+            found["disagreement"] = F.when(F.isnan(named(_PREDICTION)), math.nan).otherwise(apart)
+        return frame, found
+
+    def _soft(self) -> Column:
+        """Members may have been shown different numbers of classes: what one lacks is 0."""
+        chances = [_chances(index) for index in range(len(self.models))]
+        if self.classes is not None:
+            chances = [F.array_repeat(F.lit(0.0), self.classes), *chances]
+        weights = (1.0,) * (len(chances) - len(self.models)) + tuple(self.combining.weights)
+        return _weighted_arrays(chances, weights, missing=0.0)
+
+    def _hard(self) -> Column:
+        """A member without a prediction leaves the ensemble without one."""
+        assert self.classes is not None
+        predictions = [_number(index) for index in range(len(self.models))]
+        beyond = [~F.isnan(each) & ((each < 0) | (each >= self.classes)) for each in predictions]
+        message = f"a member predicts a class beyond the {self.classes} that there are; say how many with numClasses"
+        missing = reduce(Column.__or__, [F.isnan(each) for each in predictions])
+
+        def votes(each: Column) -> Column:
+            return self._sum(lambda index: F.when(predictions[index] == each, 1.0).otherwise(0.0))
+
+        classes = F.array(*(F.lit(float(each)) for each in range(self.classes)))
+        counted = F.when(missing, F.array_repeat(F.lit(math.nan), self.classes)).otherwise(F.transform(classes, votes))
+        return F.when(reduce(Column.__or__, beyond), F.raise_error(F.lit(message))).otherwise(counted)
+
+    def _number(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
+        kinds = [frame.schema[_name(index, "prediction")].dataType for index in range(len(self.models))]
+        arrays = {isinstance(kind, ArrayType) for kind in kinds}
+        if len(arrays) > 1:
+            raise InvalidInput("some members predict numbers and others arrays; expected all the same.")
+        found = self._arrays(frame) if arrays == {True} else self._scalars(frame)
+        return frame, found | {"prediction": found["prediction"].cast(_common(kinds))}
+
+    def _scalars(self, frame: DataFrame) -> dict[str, Column]:
+        mass = F.lit(in_order(self.combining.weights))
+        total = self._sum(_number)
+        number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
+        found = {"prediction": number}
+        if self.combining.disagreement:
+            squares = self._sum(lambda index: _square(_number(index) - number))
+            found["disagreement"] = F.sqrt(squares / mass)
+        return found
+
+    def _arrays(self, frame: DataFrame) -> dict[str, Column]:
+        mass, weights = F.lit(in_order(self.combining.weights)), self.combining.weights
+        arrays = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(self.models))]
+        total = _weighted_arrays(arrays, weights)
+        intercept = self.combining.intercept
+        number = F.transform(total, lambda sum_: sum_ / mass if self.combining.rule == "mean" else sum_ + intercept)
+        found = {"prediction": number}
+        if self.combining.disagreement:
+            spreads = [F.zip_with(array, number, lambda one, mean: _square(one - mean)) for array in arrays]
+            sums = [F.aggregate(spread, F.lit(0.0), lambda sum_, one: sum_ + one) for spread in spreads]
+            squares = self._sum(lambda index: sums[index] / F.size(number))
+            found["disagreement"] = F.sqrt(squares / mass)
+        return found
+
+    def _sum(self, value: Callable[[int], Column]) -> Column:
+        """``sum_m a_m value(m)``, in the order of the members."""
+        terms = [F.lit(weight) * value(index) for index, weight in enumerate(self.combining.weights)]
+        return reduce(Column.__add__, terms)
+
+
+def _predicted(frame: DataFrame, model: Model, index: int, wanted: Sequence[str]) -> DataFrame:
+    """The rows with the wanted columns of one more member, and nothing else that it makes."""
+    found = last(model)
+    names = {param: _name(index, param.removesuffix("Col")) for param in ("predictionCol", "probabilityCol")}
+    names["rawPredictionCol"] = _name(index, "raw")
+    if isinstance(found, PredictionParams):  # those of this library leave out what nobody asks for
+        names = {param: name if param.removesuffix("Col") in wanted else "" for param, name in names.items()}
+        names["disagreementCol"] = ""
+    values: Any = {found.getParam(param): name for param, name in names.items() if found.hasParam(param)}
+    added = model.copy(values).transform(frame)
+    return added.select(*(named(name) for name in (*frame.columns, *(_name(index, each) for each in wanted))))
+
+
+def _name(index: int, what: str) -> str:
+    return f"sparkdl member {index} {what}"
+
+
+def _column(index: int, what: str = "prediction") -> Column:
+    return named(_name(index, what))
+
+
+def _number(index: int) -> Column:
+    """What a member predicts of a row; NaN where that is null."""
+    return _or_nan(_column(index).cast("double"))
+
+
+def _chances(index: int) -> Column:
+    """The probabilities that a member gives; NaN where they are null."""
+    vector = _column(index, "probability")
+    return F.when(vector.isNull(), F.array(F.lit(math.nan))).otherwise(vector_to_array(vector))
+
+
+def _or_nan(value: Column) -> Column:
+    return F.coalesce(value, F.lit(math.nan))
+
+
+def _square(value: Column) -> Column:
+    return value * value
+
+
+def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing: float | None = None) -> Column:
+    """``sum_m a_m array_m``; ``missing`` is what stands behind the end of an array that is shorter than another."""
+    scaled = [F.transform(array, _times(weight)) for array, weight in zip(arrays, weights, strict=True)]
+
+    def plus(one: Column, other: Column) -> Column:
+        # zip_with gives nulls for what the shorter array does not have.
+        return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
+
+    return reduce(lambda total, each: F.zip_with(total, each, plus), scaled)
+
+
+def _times(weight: float) -> Callable[[Column], Column]:
+    return lambda value: F.lit(weight) * value
+
+
+def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -> Column:
+    """The predicted class: the smallest of the best; NaN where there is a NaN among the votes."""
+    best = votes
+    if thresholds is not None:
+        bounds = F.array(*(F.lit(float(each)) for each in thresholds))
+        best = F.zip_with(
+            chances,
+            bounds,
+            lambda chance, bound: F.when(chance == 0, 0.0).when(bound == 0, F.lit(math.inf)).otherwise(chance / bound),
+        )
+        message = f"thresholds has {len(thresholds)} numbers, but the ensemble tells another number of classes apart"
+        best = F.when(F.size(votes) != len(thresholds), F.raise_error(F.lit(message))).otherwise(best)
+    found = (F.array_position(best, F.array_max(best)) - 1).cast("double")
+    return F.when(F.exists(votes, F.isnan), F.lit(math.nan)).otherwise(found)
+
+
+def _common(kinds: Sequence[DataType]) -> DataType:
+    """The type of what members of these types predict together: their own, where all of them have float."""
+    elements = [kind.elementType if isinstance(kind, ArrayType) else kind for kind in kinds]
+    element: DataType = FloatType() if all(isinstance(each, FloatType) for each in elements) else DoubleType()
+    return ArrayType(element) if isinstance(kinds[0], ArrayType) else element

@@ -1,0 +1,187 @@
+"""Members that the driver fits: each is a Spark job or several, and ``parallelism`` of them run at a time.
+
+A member's rows are those of its draw. Where the draw repeats rows, ``k_i`` times row ``i``, and what is fitted takes
+weights, row ``i`` is there once with ``k_i`` times its weight, which says the same in fewer rows; otherwise it is there
+``k_i`` times. It is so in a pipeline with another stage that is fitted, as a scaler, which would not see the weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+from pyspark import StorageLevel, inheritable_thread_target
+from pyspark.ml import Estimator, Model, Pipeline
+from pyspark.ml.param import Params
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparkdl.cluster.shutdown import stop_requested, stopped
+from sparkdl.ensembles.base_learner import changed, column, leaf
+from sparkdl.ensembles.members.failures import named, with_others
+from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.resampling.feature_slicing import sliced
+from sparkdl.ensembles.telling import within
+from sparkdl.spark.columns import named as called
+
+_COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came of a member.
+
+    Attributes:
+        model: what it has become; None where it failed.
+        seconds: how long that took.
+        kept: whether it is kept for another fit.
+        restored: whether it had been finished before.
+        error: why it failed.
+    """
+
+    model: Model | None = None
+    seconds: float = 0.0
+    kept: bool = False
+    restored: bool = False
+    error: BaseException | None = None
+
+
+def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
+    """Fit the members that have not been finished before, each from a thread of the driver.
+
+    One that fails does not keep the others from being fitted, and kept.
+
+    Args:
+        members: any of them, with indices of their own.
+        rows: what they are fitted on; they are cached for the time of several fits, unless they are already.
+        plan: how.
+
+    Raises:
+        InvalidInput: a member was given what it cannot use; the message names it.
+        Stopped: the process was asked to stop; fits that had begun by then have ended.
+        SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
+    """
+    found: dict[int, Fitted] = {}
+    # As pyspark.ml.tuning does: the threads have the job group, tags and properties of this one.
+    inheriting = inheritable_thread_target(rows.frame.sparkSession)
+    with ThreadPool(max(1, min(plan.parallelism, len(members)))) as pool:
+        if plan.kept is not None:
+            jobs = [(member, plan.kept) for member in members]
+            restored = pool.starmap(inheriting(_restored), jobs, chunksize=1)
+            found |= {member.index: each for member, each in zip(members, restored, strict=True) if each is not None}
+        missing = [member for member in members if member.index not in found]
+        plan.expect(len(members), sorted(found))
+        with _cached(rows.frame, len(missing)):
+            fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan) for each in missing], chunksize=1)
+        found |= {member.index: each for member, each in zip(missing, fitted, strict=True)}
+    outcomes = [found[member.index] for member in members]
+    _raise_first(members, outcomes, plan)
+    return Models(
+        [each.model for each in outcomes if each.model is not None],
+        [member.index for member in members],
+        [each.seconds for each in outcomes],
+        trained=[member.index for member, each in zip(members, outcomes, strict=True) if not each.restored],
+        restored=[member.index for member, each in zip(members, outcomes, strict=True) if each.restored],
+    )
+
+
+def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
+    """A member's estimator, and the rows of its draw without their ids."""
+    estimator, frame = member.estimator, rows.frame
+    count = member.draw.column(called(rows.row_id))
+    validation = column(estimator, "validationCol") or column(estimator, "validationIndicatorCol")
+    if member.draw.training_only and validation is not None:
+        count = F.when(called(validation), 1).otherwise(count)
+    if not member.draw.repeats:
+        return estimator, frame.where(count > 0).drop(rows.row_id)
+    copies = called(_COPIES)
+    frame = frame.withColumn(_COPIES, count).where(copies > 0)
+    if takes_weights(estimator):
+        own = column(estimator, "weightCol")
+        weight = copies.cast("double") if own is None else copies * called(own)
+        return changed(estimator, weightCol=_WEIGHT), frame.withColumn(_WEIGHT, weight).drop(_COPIES, rows.row_id)
+    return estimator, _repeated(frame, _id_columns(estimator)).drop(rows.row_id)
+
+
+def _id_columns(base: Params) -> set[str]:
+    """The columns of ids that a base reads: its own, those of stages, and of what an ensemble trains."""
+    found = [each.getOrDefault("idCol") for each in within(base) if each.hasParam("idCol") and each.isDefined("idCol")]
+    return {name for name in found if name is not None}
+
+
+def _repeated(frame: DataFrame, ids: set[str]) -> DataFrame:
+    """The rows as often as their copies say, each with ids of its own: the first has those of the row."""
+    # posexplode() repeats the row, whatever the array holds.
+    repeated = F.posexplode(F.array_repeat(F.lit(0), called(_COPIES))).alias(_PLACE, _NOTHING)
+    frame = frame.select("*", repeated).drop(_NOTHING, _COPIES)
+    place = called(_PLACE)
+    for name in ids.intersection(frame.columns):
+        own = called(name).cast("bigint")
+        frame = frame.withColumn(name, F.when(place == 0, own).otherwise(F.xxhash64(own, place)))
+    return frame.drop(_PLACE)
+
+
+def takes_weights(base: Estimator[Any]) -> bool:
+    """Whether rows that weigh k times as much are to a base what k copies of them are."""
+    if not isinstance(base, Pipeline):
+        return leaf(base).hasParam("weightCol")
+    *before, last = base.getStages()
+    return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)  # type: ignore[arg-type]
+
+
+def _restored(member: Member, kept: Kept) -> Fitted | None:
+    model = kept.load(member.index)
+    return None if model is None else Fitted(model, kept.seconds(member.index), kept=True, restored=True)
+
+
+def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
+    start, kept = time.monotonic(), plan.kept
+    if stop_requested() is not None:
+        return Fitted(error=stopped("had not begun with this member"))
+    try:
+        estimator, frame = drawn(member, rows)
+        if member.features is not None:
+            estimator = sliced(estimator, member.features)
+        model: Model = estimator.fit(frame)
+    except BaseException as error:  # the pool would wait for ever for a thread that SystemExit has ended
+        return Fitted(error=error)
+    seconds = time.monotonic() - start
+    saved = kept is not None and kept.save(member.index, model, seconds)
+    plan.tell(member.index, seconds)
+    return Fitted(model, seconds, kept=saved)
+
+
+@contextmanager
+def _cached(frame: DataFrame, fits: int) -> Iterator[None]:
+    """A block in which rows are computed once for several fits."""
+    level = frame.storageLevel
+    if fits < 2 or level.useMemory or level.useDisk:
+        yield
+        return
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        frame.unpersist()
+
+
+def _raise_first(members: Sequence[Member], outcomes: Sequence[Fitted], plan: Plan) -> None:
+    pairs = zip(members, outcomes, strict=True)
+    failed = [(member.index, each.error) for member, each in pairs if each.error is not None]
+    if not failed:
+        return
+    index, error = failed[0]
+    if not isinstance(error, Exception):
+        raise error
+    raise with_others(
+        named(index, error),
+        [other for other, _ in failed[1:]],
+        finished=len(outcomes) - len(failed),
+        count=len(members),
+        kept=None if plan.kept is None else sum(each.kept for each in outcomes),
+    ) from error

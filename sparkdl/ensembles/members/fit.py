@@ -1,0 +1,63 @@
+"""Trains members: PyTorch ones in the tasks of one job, all others as fits of the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sparkdl.ensembles.base_learner import trains_in_task
+from sparkdl.ensembles.members.driver_fits import fit_on_driver
+from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.task_fits import fit_in_tasks
+from sparkdl.errors import SparkdlError, Stopped
+
+Fit = Callable[[Sequence[Member], Rows, Plan], Models]
+
+
+def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
+    """Train the members that have not been finished before.
+
+    One that fails does not keep the others from being trained, and kept.
+
+    Args:
+        members: any of them, with indices of their own; the estimators may be of several kinds.
+        rows: what they are trained on.
+        plan: how.
+
+    Raises:
+        InvalidInput: a member was given what it cannot use; the message names it.
+        SparkdlError: a member failed; the message names it and says how many are kept.
+    """
+    found, failures = list[Models](), list[SparkdlError]()
+    for fit, some in _lots(members):
+        try:
+            found.append(fit(some, rows, plan))
+        except Stopped:
+            raise
+        except SparkdlError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    places = {index: (lot, place) for lot in found for place, index in enumerate(lot.indices)}
+    ordered = [places[member.index] for member in members]
+    return Models(
+        [lot.models[place] for lot, place in ordered],
+        [member.index for member in members],
+        [lot.seconds[place] for lot, place in ordered],
+        trained=sorted(index for lot in found for index in lot.trained),
+        restored=sorted(index for lot in found for index in lot.restored),
+    )
+
+
+def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
+    """The members that are trained together: those of one job read the same columns of the rows."""
+    lots: list[tuple[Fit, object, list[Member]]] = []
+    for member in members:
+        columns = member.estimator.read_columns() if trains_in_task(member.estimator) else None
+        fit: Fit = fit_on_driver if columns is None else fit_in_tasks
+        for _, known, some in lots:
+            if known == columns:
+                some.append(member)
+                break
+        else:
+            lots.append((fit, columns, [member]))
+    return [(fit, some) for fit, _, some in lots]

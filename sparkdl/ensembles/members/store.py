@@ -1,0 +1,246 @@
+"""Finished members, kept in the run's directory: what is there is never trained again.
+
+    <runDir>/ensemble.json             whose members they are: configuration and rows
+    <runDir>/members/member-00005      of a task: its weights, history and report, written by the task itself
+    <runDir>/members/model-00005/      of a fit of the driver: the saved model, see ``kept_models.py``
+    <runDir>/members/driver-<token>    while members train: by it a task knows that it sees the driver's directory, and
+                                       that no other driver has begun since: of two, the one that began later keeps
+
+Each comes into its place whole. Two tasks that train the same member write the same bits. What is there is no
+executable and holds no pickle that would be loaded: see ``sparkdl.io.serialization`` and ``kept_models.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pyspark.ml import Model
+
+from sparkdl.ensembles.members.saved_models import load_model, read_record, save_model
+from sparkdl.errors import Fenced, InvalidInput, SparkdlError
+from sparkdl.io.files import Folder, absolute, join
+from sparkdl.io.serialization import pack_pieces, unpack_state
+
+_ENSEMBLE = "ensemble.json"
+_MEMBERS = "members"
+_TOKEN = "driver-"
+_FORMAT = 1
+_ADVICE = (
+    ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
+    "idCol"
+)
+_LONGEST = 100  # characters of a value in a message
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The finished members of an ensemble. Copies of one object, pickled ones too, are the same.
+
+    Attributes:
+        directory: of the run, a local path or a ``pyarrow.fs`` URI; not shown, for a URI may hold credentials.
+        token: by which tasks know that the directory they see is the driver's.
+    """
+
+    directory: str = field(repr=False)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", absolute(self.directory))
+
+    @cached_property
+    def _folder(self) -> Folder:
+        return Folder.of(self.directory)
+
+    @cached_property
+    def _members(self) -> Folder:
+        return Folder(self._folder.system, self._folder.at(_MEMBERS))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: a filesystem is looked up anew where the copy arrives."""
+        return {"directory": self.directory, "token": self.token}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the fields."""
+        self.__dict__.update(state)
+
+    def begin(self, configuration: Mapping[str, Any]) -> None:
+        """Say on the driver whose members they are, and leave the token for the tasks.
+
+        Args:
+            configuration: JSON values by name: everything that the members depend on, with the rows' fingerprint.
+
+        Raises:
+            InvalidInput: those that are there are of another configuration; the message names what differs.
+        """
+        given = json.loads(json.dumps(configuration))
+        names = [*self._members.sizes(""), *self._members.folders()]
+        found = self._configuration(names)
+        if found is None:
+            text = json.dumps({"format": _FORMAT, "configuration": given}, indent=2) + "\n"
+            self._folder.write(_ENSEMBLE, text.encode())
+        elif found != given:
+            differences = "; ".join(_differences(found, given))
+            differences += _ADVICE if found.get("rows") != given.get("rows") else ""
+            raise InvalidInput(
+                f"{self._folder.path} keeps the members of another ensemble, and these differ: {differences}. Take "
+                "another runDir, or set them back to go on with what is kept there."
+            )
+        for name in names:  # of drivers and saves that have ended
+            if name.startswith(_TOKEN) or name.endswith((".tmp", ".old")):
+                self._members.delete(name)
+        self._members.write(_TOKEN + self.token, b"")
+
+    def end(self) -> None:
+        """Take the token away, on the driver."""
+        self._members.delete(_TOKEN + self.token)
+
+    def read(self, index: int) -> dict[str, Any] | None:
+        """What a task has written of a member; None where it is not finished, or with a warning where it is damaged."""
+        name = _file(index)
+        try:
+            packed = self._members.read(name)
+        except FileNotFoundError:
+            return None
+        try:
+            found = unpack_state(packed)  # which has a checksum
+            if not isinstance(found, dict) or found.get("member") != index:
+                raise InvalidInput("it is not what a task has written of this member.")
+        except InvalidInput as error:
+            _warn_damaged(index, self._members.at(name), error)
+            return None
+        state: dict[str, Any] = found["state"]
+        return state
+
+    def write(self, index: int, state: Mapping[str, Any]) -> None:
+        """Keep what a task has made of a member, plain data as ``sparkdl.io.serialization`` packs it.
+
+        Raises:
+            InvalidInput: this host sees another directory than the driver.
+            Fenced: another driver has begun after this one.
+        """
+        self.check()
+        self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
+
+    def check(self) -> None:
+        """Whether a member could be kept, from a task; raises what ``write`` does."""
+        if not self._members.exists(_TOKEN + self.token):
+            raise self._without_token()
+
+    def _without_token(self) -> SparkdlError:
+        """Why the token is not there: as a rule whose directory it is says who took it away."""
+        path = self._folder.path
+        if self._folder.exists(_ENSEMBLE):
+            return Fenced(
+                f"another fit has begun to keep members in {path}: let it end, and then fit again, which trains only "
+                f"what is missing. (Or {path} is left from another fit on this host, and is not the driver's: then set "
+                "runDir to one that all hosts share.)"
+            )
+        return InvalidInput(
+            f"the directory {path} is not the driver's on this host, and finished members are kept there; set runDir "
+            "to one that all hosts share, such as hdfs:// or s3://."
+        )
+
+    def load(self, index: int) -> Model | None:
+        """The model that a fit of the driver has left; None where there is none, or with a warning if damaged."""
+        try:
+            return load_model(self._model(index))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # Spark's own, and what a damaged file gives
+            _warn_damaged(index, self._members.at(_folder_name(index)), error)
+            return None
+
+    def seconds(self, index: int) -> float:
+        """How long the fit took whose model ``load`` gives."""
+        return float(read_record(self._model(index))["seconds"])
+
+    def save(self, index: int, model: Model, seconds: float) -> bool:
+        """Keep the model of a fit of the driver; one that cannot be saved is a warning, and is not kept.
+
+        Args:
+            index: of the member.
+            model: what it has become.
+            seconds: how long the fit took.
+
+        Returns:
+            Whether it is kept.
+        """
+        try:
+            save_model(join(self.directory, _MEMBERS), _folder_name(index), model, seconds)
+        except Exception as error:  # Spark's own, and what the model's own code raises; it is trained, and is used
+            warnings.warn(
+                f"member {index} is not kept, and the same fit again would train it again: {_reason(error)}",
+                stacklevel=2,
+            )
+            return False
+        return True
+
+    def _model(self, index: int) -> str:
+        return join(join(self.directory, _MEMBERS), _folder_name(index))
+
+    def _configuration(self, names: list[str]) -> dict[str, Any] | None:
+        """Whose members are there; None where there are none."""
+        path = self._folder.at(_ENSEMBLE)
+        try:
+            text = self._folder.read(_ENSEMBLE)
+        except FileNotFoundError:
+            if any(name.startswith(("member-", "model-")) for name in names):
+                raise InvalidInput(
+                    f"there are members in {self._members.path}, but {path}, which says whose they are, is not there; "
+                    "take another runDir, or delete them."
+                ) from None
+            return None
+        try:
+            found = json.loads(text)
+            wanted, configuration = found["format"], found["configuration"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path} is damaged: {error!r}. Take another runDir, or delete this one.") from error
+        if wanted != _FORMAT or not isinstance(configuration, dict):
+            raise InvalidInput(f"{path} has the format {wanted!r}; expected {_FORMAT}. Take another runDir.")
+        return configuration
+
+
+def _file(index: int) -> str:
+    return f"member-{index:05d}"
+
+
+def _folder_name(index: int) -> str:
+    return f"model-{index:05d}"
+
+
+def _differences(found: Mapping[str, Any], given: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """What differs, each with the value that is kept and the one that is given."""
+    for name in sorted({*found, *given}):
+        old, new = (each[name] if name in each else _Missing() for each in (found, given))
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{above}{name}.")
+        elif old != new:
+            yield f"{above}{name} was {_short(old)} and is {_short(new)}"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "not there"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line; of one in the JVM the second line says what it is."""
+    return " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:2]])
+
+
+def _warn_damaged(index: int, path: str, error: Exception) -> None:
+    warnings.warn(
+        f"what is kept of member {index}, {path}, cannot be used, and it is trained again: {_reason(error)}",
+        stacklevel=3,
+    )

@@ -1,0 +1,1 @@
+"""Random rows and random features of each member."""

@@ -1,0 +1,186 @@
+"""Random subspaces in Spark: a base that is fitted on some of the features, whichever library it comes from.
+
+What sees some of the features is the last stage of a base alone: a pipeline's other stages see all of them, and make
+the features of which some are taken. So how many there are is known when the last stage is fitted. A vector is sliced
+into a column of its own, which is taken away again behind the model; a PyTorch model is given zeros (``subspace.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pyspark.ml import Estimator, Model, Pipeline, PipelineModel, Transformer
+from pyspark.ml.feature import VectorSlicer
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Param
+from pyspark.ml.param.shared import HasInputCols
+from pyspark.ml.pipeline import PipelineModelReader
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.sql import DataFrame
+
+from sparkdl.data.arrow import decode
+from sparkdl.data.batch import Ragged
+from sparkdl.data.columns import listed
+from sparkdl.data.transforms import Inputs, collated
+from sparkdl.ensembles.base_learner import changed, column
+from sparkdl.ensembles.resampling.subspace import Subspace, masked
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.persistence.export import Signature
+from sparkdl.spark.columns import named, travelling
+
+_SLICED = "sparkdl features"
+
+
+def sliced(base: Estimator[Any], subspace: Subspace) -> Estimator[Any]:
+    """A base whose last stage sees some of the features; its models transform all of them, and can be saved."""
+    if not isinstance(base, Pipeline):
+        return OfSubspace(base, subspace)
+    stages = base.getStages()
+    last: Any = stages[-1]
+    return Pipeline(stages=[*stages[:-1], sliced(last, subspace)])
+
+
+class OfSubspace(Estimator[Model]):
+    """An estimator on some of the features.
+
+    Args:
+        estimator: what is fitted; no pipeline.
+        subspace: on which features.
+    """
+
+    def __init__(self, estimator: Estimator[Any], subspace: Subspace) -> None:
+        super().__init__()
+        self._estimator, self._subspace = estimator, subspace
+
+    def _fit(self, dataset: DataFrame) -> Model:
+        if isinstance(self._estimator, GangEstimator):
+            shapes = input_shapes(self._estimator, dataset)
+            model = masked(self._estimator.getModel(), self._subspace, shapes)
+            found: Model = changed(self._estimator, model=model).fit(dataset)
+            return found
+        name = column(self._estimator, "featuresCol")
+        if name is None:
+            raise InvalidInput(
+                f"featureSubset is set, and {type(self._estimator).__name__} has no featuresCol; expected a base that "
+                "reads a vector of features, or featureSubset=None."
+            )
+        chosen = self._subspace.indices(count_features(dataset, name))
+        slicer = VectorSlicer(inputCol=name, outputCol=_SLICED, indices=chosen)
+        model = changed(self._estimator, featuresCol=_SLICED).fit(slicer.transform(dataset))
+        return SlicedModel([slicer, model, Dropper([_SLICED])])
+
+
+class SlicedModel(PipelineModel):
+    """A model on some of the features: a slicer, the model and what takes the slice away again.
+
+    Args:
+        stages: these three.
+    """
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> SlicedModel:
+        """A copy; another ``featuresCol`` of the model is where its features are sliced from.
+
+        Args:
+            extra: other values for Params of the stages.
+        """
+        slicer, model, dropper = self.stages
+        given: Any = dict(extra or {})
+        name = given.pop(model.getParam("featuresCol"), None)
+        if name is not None:
+            given[slicer.getParam("inputCol")] = name
+        return SlicedModel([slicer.copy(given), model.copy(given), dropper.copy(given)])._resetUid(self.uid)
+
+    @classmethod
+    def read(cls) -> SlicedModelReader:
+        """The reader."""
+        return SlicedModelReader(cls)
+
+
+class SlicedModelReader(PipelineModelReader):
+    """Reads a model on some of the features, as pyspark.ml reads a pipeline.
+
+    Args:
+        cls: SlicedModel.
+    """
+
+    def load(self, path: str) -> SlicedModel:
+        """Load it."""
+        found = super().load(path)
+        return SlicedModel(found.stages)._resetUid(found.uid)
+
+
+class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], DefaultParamsWritable):
+    """Takes columns away.
+
+    Args:
+        columns: their names; those that are not there are no mistake.
+    """
+
+    def __init__(self, columns: list[str] | None = None) -> None:
+        super().__init__()
+        self._set(inputCols=columns or [])
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return dataset.drop(*self.getInputCols())
+
+
+def count_features(dataset: DataFrame, name: str) -> int:
+    """How many numbers the vectors of a column have: from its attributes, or of the first row.
+
+    Raises:
+        InvalidInput: there is no such column, it has no vectors, or there are no rows.
+    """
+    if name not in dataset.columns:
+        raise InvalidInput(f"there is no column {name!r}; the data has {listed(dataset.columns)}.")
+    found = dataset.schema[name]
+    if not isinstance(found.dataType, VectorUDT):
+        raise InvalidInput(
+            f"featureSubset is set, and column {name!r} has type {found.dataType.simpleString()[:200]}; expected an ML "
+            "vector, as pyspark.ml.feature.VectorAssembler and pyspark.ml.functions.array_to_vector make them."
+        )
+    told = found.metadata.get("ml_attr", {}).get("num_attrs")
+    if told is not None:
+        return int(told)
+    first = dataset.select(named(name)).where(named(name).isNotNull()).first()
+    if first is None:
+        raise InvalidInput(f"featureSubset is set, and column {name!r} has no vectors: there are no rows to train on.")
+    return int(first[0].size)
+
+
+def input_shapes(estimator: GangEstimator, dataset: DataFrame) -> Signature:
+    """Of each input of a PyTorch model the shape of a row and the name of its dtype, from the first row.
+
+    Raises:
+        InvalidInput: there are no rows, an input has rows of several lengths, or one cannot become a tensor.
+    """
+    columns = estimator.read_columns()
+    selected = [
+        travelling(dataset, each, columns.floating).alias(str(number)) for number, each in enumerate(columns.inputs)
+    ]
+    table = dataset.select(*selected).limit(1).toArrow()
+    if not table.num_rows:
+        raise InvalidInput("featureSubset is set, and there are no rows to train on.")
+    rows: list[torch.Tensor] = []
+    for each, array in zip(columns.inputs, table.columns, strict=True):
+        if each.ragged is not None:
+            raise _ragged(each.name)
+        numbers = decode(array.combine_chunks(), each, floating=columns.floating, finite=False)
+        tensor = torch.from_numpy(np.array(numbers))
+        rows.append(tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor)
+    inputs: Inputs = collated(estimator.getCollate(), tuple(rows))
+    found: Signature = []
+    for number, given in enumerate(inputs):
+        if isinstance(given, Ragged):
+            raise _ragged(number)
+        found.append((list(given.shape[1:]), str(given.dtype).removeprefix("torch.")))
+    return found
+
+
+def _ragged(which: str | int) -> InvalidInput:
+    return InvalidInput(
+        f"featureSubset is set, and input {which!r} has rows of several lengths; expected rows of one length, or "
+        "featureSubset=None."
+    )

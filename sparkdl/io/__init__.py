@@ -1,0 +1,1 @@
+"""Files on any filesystem, serialization, weights, pickling, threads, redaction of secrets."""

@@ -1,0 +1,1 @@
+"""Predictions of a model on the rows of a DataFrame."""

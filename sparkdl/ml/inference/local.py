@@ -1,0 +1,149 @@
+"""A model on data of this process, without Spark: DataFrames of pandas and arrays in, what ``transform`` adds out.
+
+Rows go through the same code as in ``transform``, the one that Spark's Python workers run, so the figures are the same
+but for the order of sums, which depends on how many rows are computed at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.types import ArrayType
+
+from sparkdl.data.columns import listed
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.inference.model_cache import Loaded
+from sparkdl.ml.model import TorchModel
+
+__all__ = ["InProcess", "input_types", "output_types"]
+
+
+class InProcess:
+    """A model that is loaded and ready.
+
+    Args:
+        model: what predicts.
+    """
+
+    def __init__(self, model: TorchModel) -> None:
+        self._names = _names(model)
+        self._scorer = model._scorer()
+        self._loaded = Loaded(self._scorer.module())
+
+    def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """The columns that ``transform`` adds, the prediction first; vectors and arrays as numpy arrays.
+
+        Args:
+            data: a DataFrame with a column for each input, of numbers, lists or arrays; a mapping of arrays by the
+                inputs' names, rows first; or where there is one input, an array.
+            params: not used; MLflow gives it to whatever can predict.
+
+        Raises:
+            InvalidInput: a column is missing, or cannot become a tensor; the model gives something else than it should.
+        """
+        inputs = [column.name for column in self._scorer.columns.inputs]
+        columns = [_arrow(name, values) for name, values in zip(inputs, _picked(data, inputs), strict=True)]
+        self._scorer.columns.check(pa.schema(list(zip(inputs, [each.type for each in columns], strict=True))))
+        if len({len(each) for each in columns}) > 1:
+            raise InvalidInput(f"the inputs have {[len(each) for each in columns]} rows; expected as many of each.")
+        scored = next(self._scorer.scores([tuple(columns)], self._loaded))
+        found = {self._names[field.name]: _numpy(scored.field(field.name)) for field in scored.type}
+        ordered = {name: found[name] for name in self._names.values() if name and name in found}
+        return pd.DataFrame(ordered, index=data.index if isinstance(data, pd.DataFrame) else None)
+
+
+def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
+    """Of each input the name, the shape of a row and the dtype; None where the model does not know what it is given.
+
+    It knows what arrives at its module, which is something else where ``collate`` or a column's description changes it.
+    """
+    names, described = model.getInputCols(), model.getColumns()
+    changed = any(each.ragged or each.decode or each.shape is not None for each in described)
+    if model._signature is None or model.getCollate() is not None or changed or len(names) != len(model._signature):
+        return None
+    return [(name, list(shape), dtype) for name, (shape, dtype) in zip(names, model._signature, strict=True)]
+
+
+def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
+    """Of each column that ``predict`` gives the name, ``"float"`` or ``"double"``, and whether it is an array of it."""
+    found, names = {}, _names(model)
+    for field in model._scorer().returned():
+        array = isinstance(field.dataType, ArrayType)
+        kind = field.dataType.elementType if array else field.dataType  # type: ignore[attr-defined]
+        found[names[field.name]] = names[field.name], kind.typeName(), array
+    return [found[name] for name in names.values() if name and name in found]
+
+
+def _names(model: TorchModel) -> dict[str, str]:
+    """The output columns by the scorer's names for them, the prediction first."""
+    return {
+        "prediction": model.getPredictionCol(),
+        "probability": model.getProbabilityCol(),
+        "raw": model.getRawPredictionCol(),
+    }
+
+
+def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
+    """The inputs' values, in their order."""
+    if isinstance(data, (pd.DataFrame, Mapping)):
+        missing = [name for name in inputs if name not in data]
+        if missing:
+            raise InvalidInput(f"there is no {listed(missing)}; the data has {listed([str(each) for each in data])}.")
+        return [data[name] for name in inputs]
+    if len(inputs) > 1:
+        raise InvalidInput(
+            f"the model has the inputs {listed(inputs)} and was given a {type(data).__name__}; expected a DataFrame "
+            "with these columns, or a mapping of arrays by these names."
+        )
+    return [data]
+
+
+def _arrow(name: str, values: Any) -> pa.Array:
+    if isinstance(values, pd.Series):
+        values = values.to_numpy()
+    try:
+        array = _array(values)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise InvalidInput(f"column {name!r} cannot become a tensor: {error}") from error
+    if array.type == pa.null():
+        raise InvalidInput(f"column {name!r} has no values that could become a tensor.")
+    return array
+
+
+def _array(values: Any) -> pa.Array:
+    if not isinstance(values, np.ndarray):
+        values = list(values)
+        values = np.asarray(values) if _alike(values) else values
+    elif values.dtype == object and _alike(values):
+        values = np.stack(list(values))
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        if not values.ndim:
+            raise InvalidInput(f"the input is the number {values}; expected an array with rows first.")
+        return _lists(values)
+    # Of several lengths, bytes, or with values missing. NaN stays a number, as it does in Spark.
+    return pa.array([each.tolist() if isinstance(each, np.ndarray) else each for each in values], from_pandas=False)
+
+
+def _alike(values: Any) -> bool:
+    """Whether they are arrays of one shape, or lists that can be, or numbers."""
+    shapes = {getattr(each, "shape", None) for each in values}
+    return len(values) > 0 and len(shapes) == 1 and None not in shapes
+
+
+def _lists(values: npt.NDArray[Any]) -> pa.Array:
+    """An array ``[rows, ...]`` as nested lists of fixed lengths, over the same memory."""
+    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for length in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, length)
+    return array
+
+
+def _numpy(values: pa.Array) -> Any:
+    if not pa.types.is_list(values.type):
+        return values.to_numpy(zero_copy_only=False)
+    return list(values.flatten().to_numpy().reshape(len(values), -1)) if len(values) else []

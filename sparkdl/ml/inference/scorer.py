@@ -1,0 +1,156 @@
+"""A model inside an Arrow UDF: input columns in, one struct of output columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+from torch import Tensor, nn
+
+from sparkdl.data.arrow import decode
+from sparkdl.data.batch import Input, arguments
+from sparkdl.data.columns import Columns
+from sparkdl.data.shard import ragged
+from sparkdl.data.transforms import Collate, collated
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import unpack
+from sparkdl.ml.inference.footprint import most_rows
+from sparkdl.ml.inference.model_cache import Loaded
+from sparkdl.ml.inference.outputs import Meaning, no_outputs, output_type, outputs
+from sparkdl.training.objective import ModelFactory, Objective
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What a Python worker needs to score rows.
+
+    Attributes:
+        factory: makes the module.
+        weights: safetensors bytes; none where the factory carries them, as a ``Program`` does.
+        kind: what the output means.
+        precision: the precision it was trained in.
+        columns: the input columns. NaN and infinity in them go through the model as they are: what a row without a
+            number is worth is for the model to say, and its prediction is NaN where the model says nothing else.
+        collate: what every batch goes through; None for nothing.
+        thresholds: of a classifier's classes; None for 1 each.
+        scalar: whether a raw output is one number a row.
+        vectors: whether a classifier's scores and probabilities are wanted beside its prediction.
+        disagreement: whether the output says how far the members of an ensemble are apart.
+    """
+
+    factory: ModelFactory | nn.Module
+    weights: bytes
+    kind: Meaning
+    precision: str
+    columns: Columns
+    collate: Collate | None = None
+    thresholds: tuple[float, ...] | None = field(default=None, kw_only=True)
+    scalar: bool = field(default=False, kw_only=True)
+    vectors: bool = field(default=True, kw_only=True)
+    disagreement: bool = field(default=False, kw_only=True)
+
+    def scores(
+        self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: Loaded | None = None
+    ) -> Iterator[pa.Array]:
+        """One struct array for each tuple of input arrays; Spark passes a single column without a tuple.
+
+        Args:
+            batches: arrays of one length, of the input columns in order.
+            loaded: the model, where there is one already.
+
+        Raises:
+            InvalidInput: the data cannot be read, or the model's output is not what its kind says.
+        """
+        loaded = loaded or Loaded(self.module())
+        context = TaskContext.get()
+        if context is not None:
+            torch.set_num_threads(context.cpus())
+        for batch in batches:
+            arrays = batch if isinstance(batch, tuple) else (batch,)
+            if not len(arrays[0]):
+                yield no_outputs(self.returned())
+                continue
+            inputs = tuple(self._input(array, index) for index, array in enumerate(arrays))
+            raw = score(loaded, inputs, self.collate)
+            raw = raw if raw.dtype == torch.float64 else raw.float()
+            yield outputs(
+                raw, self.kind, thresholds=self.thresholds, vectors=self.vectors, disagreement=self.disagreement
+            )
+
+    def returned(self) -> StructType:
+        """The Spark type of what ``scores`` gives."""
+        return output_type(
+            self.kind,
+            scalar=self.scalar,
+            floating=self.columns.floating,
+            vectors=self.vectors,
+            disagreement=self.disagreement,
+        )
+
+    def module(self) -> nn.Module:
+        """The module with its weights, in evaluation mode."""
+        return restored(self.factory, self.weights, self.precision)
+
+    def _input(self, array: pa.Array, index: int) -> Input:
+        column, floating = self.columns.inputs[index], self.columns.floating
+        if column.ragged is not None:
+            return ragged(array, column, floating=floating, finite=False)
+        found = decode(array, column, floating=floating, finite=False)
+        # Arrow's memory is not to be written to, and a model may well do that.
+        tensor = torch.from_numpy(found if found.flags.writeable else found.copy())
+        return tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor
+
+
+def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
+    """A module with its weights, in evaluation mode.
+
+    Args:
+        factory: makes the module.
+        weights: safetensors bytes; none where the factory carries them.
+        precision: by which its dtype is chosen.
+    """
+    module = Objective(factory, nn.MSELoss(), precision=precision).build()
+    if weights:
+        unpack(weights, module)
+    return module.eval()
+
+
+def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
+    """The raw outputs of at least one row, ``[rows, ...]``, written where they belong piece by piece.
+
+    Raises:
+        InvalidInput: the model returned no tensor, or not one with as many rows as it was given.
+    """
+    rows = len(inputs[0])
+
+    def forward(piece: slice) -> Any:
+        return loaded.module(*arguments(collated(collate, tuple(each[piece] for each in inputs))))
+
+    if not loaded.measured:
+        loaded.pace.limit(most_rows(forward, inputs, at_once=lambda: loaded.at_once))
+        loaded.measured = True
+    found: Tensor | None = None
+    with torch.inference_mode():
+        for piece in loaded.pace.pieces(rows):
+            output = _checked(forward(piece), piece.stop - piece.start)
+            if len(output) == rows:
+                found = output
+            else:
+                found = output.new_empty((rows, *output.shape[1:])) if found is None else found
+                found[piece] = output
+    assert found is not None
+    return found
+
+
+def _checked(output: Any, rows: int) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
+    if output.dim() == 0 or len(output) != rows:
+        found = list(output.shape)
+        raise InvalidInput(f"the model returned the shape {found} for {rows} rows; expected [{rows}, ...].")
+    return output

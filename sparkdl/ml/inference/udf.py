@@ -1,0 +1,109 @@
+"""A scorer as a Spark function of its input columns, and the columns that it adds to a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
+
+from sparkdl.ml.inference.broadcast import Shipment, Shipped
+from sparkdl.ml.inference.scorer import Scorer
+from sparkdl.spark.columns import named, travelling
+
+_SCORED = "sparkdl outputs"
+_VECTORS = ("raw", "probability")
+
+
+def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: Mapping[str, str]) -> DataFrame:
+    """The rows, with the outputs of a scorer behind their own columns.
+
+    Args:
+        dataset: the rows.
+        scorer: gives the outputs.
+        shipment: by which the model travels.
+        names: of the output columns, by the scorer's own names for them; "" for one that is left out.
+
+    Raises:
+        InvalidInput: an input column is missing, or of a type that cannot become a tensor.
+    """
+    inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
+    if not hasattr(F, "arrow_udf"):
+        kinds = [field.dataType for field in dataset.select(*inputs).schema]
+        inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
+    scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), scorer.returned()
+    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), returned.names
+    found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
+    if not hasattr(F, "arrow_udf"):
+        found = {name: _numbers(column, returned[name].dataType) for name, column in found.items()}
+    found |= {name: array_to_vector(found[name]) for name in _VECTORS if name in found}
+    kept = [named(name) for name in dataset.columns]
+    return scored.select(*kept, *(found[name].alias(names[name]) for name in fields if names[name]))
+
+
+def make_udf(shipped: Shipped) -> Any:
+    """A Spark function that returns a struct of the output columns, or the prediction where that is the only one.
+
+    Where there are no Arrow UDFs its arguments are the inputs and then, of each of them, whether it is ``_absent``.
+    """
+    returned = shipped.scorer.returned()
+    if hasattr(F, "arrow_udf"):  # from pyspark 4.1 on
+
+        def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+            for scored in shipped.scores(batches):
+                yield scored if len(returned) > 1 else scored.field(0)
+
+        # Spark reads the hints of the function itself, and they are text here.
+        score.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+        return F.arrow_udf(score, _plain(returned))
+    return _make_pandas_udf(shipped, returned)
+
+
+def _absent(column: Column, kind: DataType) -> Column:
+    """Whether a value is null, or has a null in it, which pandas does not tell from NaN."""
+    if isinstance(kind, ArrayType):
+        return column.isNull() | F.exists(column, lambda each: _absent(each, kind.elementType))
+    return column.isNull()
+
+
+def _numbers(column: Column, kind: DataType) -> Column:
+    """What pandas has returned, with NaN where it has made null of it; outputs have no nulls of their own."""
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _numbers(each, kind.elementType))
+    return F.coalesce(column, F.lit(float("nan")).cast(kind)) if isinstance(kind, (FloatType, DoubleType)) else column
+
+
+def _nullable(kind: DataType) -> DataType:
+    return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind
+
+
+def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
+    """The same for pyspark 4.0, which has no Arrow UDFs."""
+    import pandas as pd
+    from pyspark.sql import pandas as spark_pandas
+
+    kind: Any = pd.DataFrame if len(returned) > 1 else pd.Series
+
+    def arrays(batch: tuple[pd.Series, ...]) -> tuple[pa.Array, ...]:
+        values, absent = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        # To pandas both are NaN. Rows with a null are refused; where there is none no NaN is to become one.
+        return tuple(pa.array(one, from_pandas=bool(gone.any())) for one, gone in zip(values, absent, strict=True))
+
+    def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
+        for scored in shipped.scores(map(arrays, batches)):
+            table = pa.Table.from_struct_array(scored).to_pandas()
+            yield table if len(returned) > 1 else table.iloc[:, 0]
+
+    score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}
+    make: Any = spark_pandas.functions.pandas_udf
+    # What comes from pandas may always be null, as far as Spark is concerned.
+    fields = [StructField(field.name, _nullable(field.dataType), True) for field in returned]
+    return make(score, _plain(StructType(fields)))
+
+
+def _plain(returned: StructType) -> DataType:
+    return returned if len(returned) > 1 else returned[0].dataType

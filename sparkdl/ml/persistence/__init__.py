@@ -1,0 +1,1 @@
+"""Saved estimators and models, and the identity of values."""

@@ -1,0 +1,208 @@
+"""Models as torch.export programs: what a model computes, with its weights, and without the code it was written in."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ShapesCollection
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.persistence.export_check import Archive
+
+Signature = list[tuple[list[int], str]]
+"""Of each input the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``."""
+
+
+def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
+    """A module in evaluation mode as the archive of a torch.export program, for batches of any size.
+
+    ``torch.export.load`` reads it as well. The inputs are not kept.
+
+    Args:
+        module: takes tensors ``[B, ...]``; stays as it is.
+        inputs: an example of each, ``[B, ...]`` with at least 2 rows.
+
+    Raises:
+        InvalidInput: torch cannot export the module, not for batches of any size, or the program computes something
+            else than the module.
+    """
+    if not inputs or any(tensor.dim() == 0 or len(tensor) < 2 for tensor in inputs):
+        raise InvalidInput("the example inputs of an export are expected to be tensors of at least 2 rows.")
+    if isinstance(module, Exported):
+        return module.exported()
+    was_training, batch = module.training, Dim("batch")
+    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
+    for tensor in inputs:
+        shapes[tensor] = {0: batch}
+    written = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own modules, such as nn.LSTM
+            program = torch.export.export(module.eval(), tuple(inputs), dynamic_shapes=shapes)
+            same = _same(_outputs(module, inputs), _outputs(program.module(), inputs))
+            program.example_inputs = None
+            torch.export.save(program, written)
+    except Exception as error:  # torch raises whatever the module's own code raises, and much of its own
+        raise InvalidInput(f"{type(module).__name__} cannot be exported: {_first_line(error)}") from error
+    finally:
+        module.train(was_training)
+    if not same:
+        raise InvalidInput(
+            f"{type(module).__name__} cannot be exported: the program computes something else than the module; "
+            "expected a forward() that depends on its inputs and the weights alone."
+        )
+    return written.getvalue()
+
+
+def load(archive: bytes, *, trust: bool = False) -> Exported:
+    """The module of an archive that ``export``, or ``torch.export.save``, made.
+
+    Args:
+        archive: the bytes of the ``.pt2`` file.
+        trust: load it even where loading can run code that is in it.
+
+    Raises:
+        InvalidInput: the archive is damaged, or without ``trust`` there are ``doubts`` about it.
+    """
+    checked = Archive.read(archive)
+    if not trust:
+        found = checked.doubts()
+        if found:
+            raise InvalidInput(
+                f"loading the program can run code that is in it: {'; '.join(found[:5])}"
+                f"{f' and {len(found) - 5} more' if len(found) > 5 else ''}. Load it with trust=True if you know who "
+                "made it."
+            )
+    try:
+        program = torch.export.load(io.BytesIO(archive if trust else checked.bare()))
+        return Exported(program.module(), archive, trust=trust)
+    except Exception as error:  # torch raises all kinds for what it cannot read
+        raise InvalidInput(
+            f"the program cannot be loaded with torch {torch.__version__}: {_first_line(error)}"
+        ) from error
+
+
+def doubts(archive: bytes) -> list[str]:
+    """What in an archive could run code when it is loaded; empty for a program that only computes.
+
+    Raises:
+        InvalidInput: it is no archive of a torch.export program, or it is damaged.
+    """
+    return Archive.read(archive).doubts()
+
+
+def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
+    """Inputs ``[rows, ...]`` as a signature tells: numbers from 0 to 1, and zeros where they are whole."""
+    made = []
+    generator = torch.Generator().manual_seed(0)
+    for shape, name in signature:
+        dtype: torch.dtype = getattr(torch, name)
+        if dtype.is_floating_point:
+            made.append(torch.rand(rows, *shape, generator=generator, dtype=torch.float64).to(dtype))
+        else:
+            made.append(torch.zeros(rows, *shape, dtype=dtype))
+    return tuple(made)
+
+
+class Exported(nn.Module):
+    """A loaded program as a module. It computes as in evaluation mode, in either mode.
+
+    Args:
+        program: what ``ExportedProgram.module()`` gives.
+        archive: where it comes from; copies and pickles are made of it and of the weights.
+        trust: whether the archive was loaded with ``trust``.
+    """
+
+    def __init__(self, program: nn.Module, archive: bytes, *, trust: bool) -> None:
+        super().__init__()
+        self.program = program
+        self._archive, self._trust = archive, trust
+        self.training = False
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The program's output."""
+        return self.program(*inputs)
+
+    def train(self, mode: bool = True) -> Exported:
+        """Take down the mode; the module inside refuses to be asked."""
+        self.training = mode
+        return self
+
+    def exported(self) -> bytes:
+        """The archive with the weights that the module has now: a program is not traced a second time."""
+        program = torch.export.load(io.BytesIO(self._archive if self._trust else Archive.read(self._archive).bare()))
+        state = self.program.state_dict()
+        for name, old in program.state_dict.items():
+            new = state[name].detach().cpu().clone()
+            if new.dtype != old.dtype:
+                raise InvalidInput(
+                    f"the program's {name} is {old.dtype} and became {new.dtype}; expected it as it was."
+                )
+            program.state_dict[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+        written = io.BytesIO()
+        torch.export.save(program, written)
+        return written.getvalue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (self._archive, self._trust, self.state_dict(), self.training)
+
+
+def _revived(archive: bytes, trust: bool, state: dict[str, Tensor], training: bool) -> Exported:
+    found = load(archive, trust=trust)
+    for name, parameter in found.named_parameters():
+        parameter.data = parameter.data.to(state[name].dtype)
+    found.load_state_dict(state)
+    return found.train(training)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model factory that carries the weights: the program of an archive.
+
+    Attributes:
+        archive: what ``export`` made.
+        trust: whether loading it may run code that is in it.
+    """
+
+    archive: bytes = field(repr=False)
+    trust: bool = False
+
+    def __call__(self) -> Exported:
+        """The program as a module.
+
+        Raises:
+            InvalidInput: as ``load``.
+        """
+        return load(self.archive, trust=self.trust)
+
+    def __repr__(self) -> str:
+        return f"Program({hashlib.sha256(self.archive).hexdigest()})"
+
+
+def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Any]:
+    """The outputs for a fixed state of torch's random numbers, as a flat list."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        return torch.utils._pytree.tree_leaves(module(*inputs))
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(
+        torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+        if isinstance(a, Tensor) and isinstance(b, Tensor)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

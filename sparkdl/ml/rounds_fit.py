@@ -1,0 +1,161 @@
+"""Fits on the rounds plane: ``strategy=`` an algorithm, and the same Params, history and model as on a gang.
+
+``numWorkers`` is the number of parts that rows are dealt out in; as many tasks run at a time as there are slots.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.data.columns import Column, Columns
+from sparkdl.data.transforms import Transforms
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.io.weights import pack
+from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.gang_fit import Fit, Fitted, make_cluster
+from sparkdl.ml.persistence.formatting import written
+from sparkdl.ml.report import scalar_output
+from sparkdl.ml.run import identity
+from sparkdl.ml.tracking.tracker import apart
+from sparkdl.rounds import Algorithm
+from sparkdl.rounds.loop import Rounds
+from sparkdl.rounds.parameters import module_of
+
+if TYPE_CHECKING:
+    from sparkdl.ml.estimator import GangEstimator
+
+# What the algorithm has fields of its own for, and what only a gang has.
+_UNUSED = ("batchSize", "epochs", "accumulate", "hooks", "slotWait", "maxRestarts", "minWorkers", "elasticWait")
+_STEPS = ("optimizer", "scheduler", "clipNorm", "augment")
+
+
+def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
+    """Train in rounds of tasks that need not be alive together.
+
+    Raises:
+        InvalidInput: a Param or a column cannot be used, or a setting is one that rounds cannot heed.
+        SparkdlError: a round failed.
+    """
+    start, algorithm = time.monotonic(), estimator.getStrategy()
+    _check(estimator, algorithm)
+    estimator.warn_of_unused(_unused(estimator, algorithm))
+    columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
+    cluster = make_cluster(estimator, fit, title=watch.title)
+    with _kept(estimator, fit, algorithm) as (checkpoints, memories):
+        rounds = Rounds(
+            algorithm,
+            fit.objective,
+            estimator.getSeed(),
+            checkpoints,
+            memories,
+            max_rounds=estimator.getMaxRounds(),
+            time_budget=estimator.getTimeBudget(),
+            patience=estimator.getPatience(),
+            classes=estimator.classes(),
+            transforms=_transforms(estimator, fit, algorithm),
+            listener=lambda row: watch.logbook.note("round", _row(row, algorithm, estimator.getMaxRounds())),
+            restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
+        )
+        watch.begin(fit.data.sparkSession)
+        listener = watch.logbook if estimator.getEvents() else None
+        with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
+            state, history = rounds.run(jobs)
+    assert rounds.seen is not None
+    status = str(history[-1].get("status", "")) if history else ""
+    if status.startswith("stopped"):
+        warnings.warn(f"{type(algorithm).__name__} {status}. The weights are the best that were seen.", stacklevel=3)
+    report = _report(rounds, history, time.monotonic() - start)
+    weights = pack(module_of(fit.objective, state["weights"]))
+    return Fitted(weights, history, report, scalar_output([rounds.seen.output]), rounds.seen.inputs)
+
+
+def _check(estimator: GangEstimator, algorithm: Algorithm) -> None:
+    """Refuse what rounds cannot do."""
+    name = type(algorithm).__name__
+    if estimator.getDevice() != "cpu":
+        raise InvalidInput(
+            f"device is {estimator.getDevice()!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
+            "a gang such as AllReduce()."
+        )
+    if estimator.getPrecision() == "bf16":
+        raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
+    patience, measured = estimator.getPatience(), estimator.getValidationCol() is not None
+    if patience is not None and not measured and not getattr(algorithm, "has_loss", True):
+        raise InvalidInput(
+            f"patience is {patience}, which counts rounds without a smaller loss, and the history of {name} has none; "
+            "set validationCol, or leave patience out: it stops by a rule of its own."
+        )
+
+
+def _unused(estimator: GangEstimator, algorithm: Algorithm) -> tuple[str, ...]:
+    unused: tuple[str, ...] = _UNUSED if algorithm.takes_steps else (*_UNUSED, *_STEPS)
+    if not apart(estimator.getHooks())[0]:
+        unused = tuple(name for name in unused if name != "hooks")
+    if not getattr(algorithm, "shuffle", True):
+        unused = (*unused, "numWorkers")
+    if estimator.getCheckpointEvery() != "never":
+        unused = (*unused, "checkpointEvery")  # whatever it is, each round is saved
+    return unused
+
+
+def _columns(columns: Columns, algorithm: Algorithm) -> Columns:
+    client = getattr(algorithm, "client", None)
+    return columns if client is None else replace(columns, client=Column(client, "int64"))
+
+
+def _transforms(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Transforms | None:
+    augment = estimator.getAugment() if algorithm.takes_steps else None
+    found = Transforms(estimator.getCollate(), augment, fit.objective.criterion().masses)
+    return found if found else None
+
+
+@contextmanager
+def _kept(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Iterator[tuple[Checkpoints | None, str]]:
+    """Where rounds are saved, if they are, and where parts keep their memories."""
+    never = estimator.getCheckpointEvery() == "never"
+    with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
+        directory = fit.run.directory
+        memories = files.join(folder if directory is None else directory, "memories")
+        if directory is None or never:
+            yield None, memories  # without a directory nothing is left of a driver that is gone
+            return
+        # More rounds make no other run, as with more epochs.
+        known = replace(algorithm, rounds=1) if "rounds" in {each.name for each in fields(algorithm)} else algorithm  # type: ignore[arg-type,type-var]
+        checkpoints = Checkpoints(
+            files.join(directory, "checkpoints"), run=identity(fit.configuration | {"strategy": written(known)})
+        )
+        checkpoints.latest(verify=False)  # another run's are refused before anything is launched
+        yield checkpoints, memories
+
+
+def _row(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> dict[str, Any]:
+    limits = [limit for limit in (getattr(algorithm, "rounds", None), most) if limit is not None]
+    return {**row, "rounds": min(limits, default=None)}
+
+
+def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """What a fit took: seconds, rows, bytes that parts have sent, skew over parts."""
+    assert rounds.seen is not None
+    rows = [sum(pair) for pair in zip(rounds.seen.training, rounds.seen.validation, strict=True)]
+    trained = sum(row["seconds"] for row in history)
+    return {
+        "seconds": seconds,
+        "train_seconds": trained,
+        "rows": sum(rows),
+        "rows_per_second": sum(rounds.seen.training) * len(history) / max(trained, 1e-9),
+        "bytes": rounds.sent,
+        "restarts": 0,
+        "workers": [len(rows)],
+        "rounds": len(history),
+        "best_round": rounds.best,
+        "rows_by_part": rows,
+        "skew": max(rows) * len(rows) / max(sum(rows), 1),
+    }

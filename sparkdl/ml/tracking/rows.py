@@ -1,0 +1,57 @@
+"""What trackers show of a run: the numbers of its rows, and its configuration without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl.io.redaction import public
+from sparkdl.ml.tracking.tracker import DriverRun
+
+_NUMBERS = ("epoch", "round", "member")
+_LIMITS = frozenset({"rounds"})  # what a row says of the run, in each row the same
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the history as a tracker writes it.
+
+    Attributes:
+        number: of the epoch, the round or the member.
+        figures: its other numbers by name, of a dict or a list ``name/key``; what is no number, such as a status, is
+            left out.
+    """
+
+    number: int
+    figures: dict[str, float]
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> Row:
+        """The row of a history."""
+        name = next(each for each in _NUMBERS if each in row)
+        others = {key: value for key, value in row.items() if key != name and key not in _LIMITS}
+        return Row(int(row[name]), dict(_figures("", others)))
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be a point of a curve, which NaN and infinity can."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if is_number(value):
+            yield before + name, float(value)
+        elif isinstance(value, Mapping):
+            yield from _figures(f"{before}{name}/", value)
+        elif isinstance(value, list):  # such as a metric of each class
+            yield from ((f"{before}{name}/{key}", float(each)) for key, each in enumerate(value) if is_number(each))
+
+
+def configuration(run: DriverRun) -> dict[str, Any]:
+    """The Params of a run by name; URIs of directories as anybody may see them."""
+    given = dict(run.configuration)
+    if isinstance(given.get("runDir"), str):
+        given["runDir"] = public(given["runDir"])
+    return given

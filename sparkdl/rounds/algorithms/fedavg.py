@@ -1,0 +1,206 @@
+"""Federated averaging: clients train on rows of their own, which never leave their part.
+
+    S      = a random set of max(1, C K) of the K clients, C K rounded     C = ``fraction``
+    w_k    = SGD(w), ``epochs`` passes over client k's rows, on its loss + mu/2 ||w_k - w||^2
+    d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = what the client's rows weigh
+    v'     = beta v + d                                                    beta = ``momentum``
+    w'     = w - eta v'                                                    eta = ``learning_rate``
+
+B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017 (FedAvg, with
+eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and batches of all of a client's rows); T. Hsu, H. Qi and M. Brown,
+Measuring the effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in
+heterogeneous networks, MLSys 2020 (FedProx, mu). With ``bits``, what a client sends, w - w_k, is rounded to so many
+bits a number, at random so that its mean stays: see ``sparkdl.rounds.quantization``. K counts the clients whose
+rows weigh anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from sparkdl.data.sampler import generator
+from sparkdl.data.shard import Part
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import average, scalars, weighed
+from sparkdl.rounds.clients import Clients
+from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.local_training import Local, toward
+from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
+from sparkdl.rounds.quantization import packed, quantised_each
+from sparkdl.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class FederatedAveraging:
+    """Federated averaging.
+
+    Attributes:
+        client: the column that says whose row it is, of integers; the same as the columns' ``client``.
+        fraction: of the clients that train in a round, above 0; at least one does.
+        rounds: how often weights are averaged.
+        epochs: passes over a client's rows in a round.
+        batch_size: rows of a client's step; with more than a client has, it takes one of all its rows.
+        learning_rate: of the server, 1 for plain averaging.
+        momentum: of the server, 0 for plain averaging.
+        mu: how strongly a client is held near the common weights; 0 not at all.
+        bits: of a number that a client sends, 1 to 16, each tensor with its extremes; None for all of it.
+        shuffle: bring each client's rows together in one part; False leaves rows where they are, and takes a client's
+            rows in another part for another client's.
+    """
+
+    client: str
+    fraction: float = 0.1
+    rounds: int = 100
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+    mu: float = 0.0
+    bits: int | None = None
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        whole(self, rounds=1, epochs=1, batch_size=1)
+        if not 0 < self.fraction <= 1:
+            raise InvalidInput(f"FederatedAveraging has fraction={self.fraction!r}; expected above 0 and at most 1.")
+        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.mu < math.inf):
+            raise InvalidInput(
+                f"FederatedAveraging has learning_rate={self.learning_rate!r}, momentum={self.momentum!r} and "
+                f"mu={self.mu!r}; expected above 0, from 0 to below 1, and at least 0."
+            )
+        if self.bits is not None and not (isinstance(self.bits, Integral) and 1 <= self.bits <= 16):
+            raise InvalidInput(f"FederatedAveraging has bits={self.bits!r}; expected 1 to 16, or None.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return True
+
+    def init(self, objective: Objective, seed: int) -> State:
+        """See ``Algorithm``; the first round counts the clients."""
+        weights, names = start(objective, seed)
+        velocity = torch.zeros_like(flatten(weights, names))
+        known = {"weights": weights, "names": names, "velocity": velocity}
+        return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
+
+    def sent(self, state: State) -> State:
+        """See ``Algorithm``; the server's momentum stays there."""
+        return {name: value for name, value in state.items() if name not in ("velocity", "row")}
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        """See ``Algorithm``: the part's chosen clients, one after the other."""
+        if state["clients"] is None:
+            counts = torch.zeros(part.count, dtype=torch.float64)
+            counts[part.index] = len(Clients.of(part, self.client, objective.criterion()))
+            return {"clients": counts}, None
+        w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
+        total = {"apart": torch.zeros_like(w), **weighed(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
+        chosen = self._chosen(state, part.index)
+        if chosen:
+            clients = Clients.of(part, self.client, objective.criterion())
+            training = _Training(self, objective, state, w)
+            for each in chosen:
+                training.add(total, *clients[each])
+        return total, None
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        """See ``Algorithm``: sums."""
+        return add(one, other)
+
+    def apply(self, state: State, update: Update) -> State:
+        """See ``Algorithm``: the server's step."""
+        if state["clients"] is None:
+            clients = [round(count) for count in update["clients"].tolist()]
+            if not sum(clients):
+                raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+            return {**state, "clients": clients}
+        names, share = state["names"], float(update["share"])
+        velocity = self.momentum * state["velocity"] + update["apart"] / share
+        w = flatten(state["weights"], names) - self.learning_rate * velocity
+        others = average(update, rest(state["weights"], names))
+        weights = {**unflatten(w, state["weights"], names), **others}
+        row = {"loss": float(update["loss"]) / share, **self._traffic(weights, state, round(float(update["clients"])))}
+        return {**state, "weights": weights, "velocity": velocity, "round": state["round"] + 1, "row": row}
+
+    def done(self, state: State) -> bool:
+        """See ``Algorithm``."""
+        return bool(state["round"] >= self.rounds)
+
+    def row(self, state: State) -> dict[str, float | str]:
+        """See ``Algorithm``.
+
+        Returns:
+            ``loss``, the mean of the clients' last passes, each before its step; ``clients``, how many they were;
+            ``bytes`` of the weights that they would send, and ``bytes_saved`` by ``bits``. Nothing for the round that
+            counts.
+        """
+        return dict(state["row"])
+
+    def _chosen(self, state: State, index: int) -> list[int]:
+        """Which clients of a part train in the round, by their positions in it."""
+        counts = state["clients"]
+        total, first = sum(counts), sum(counts[:index])
+        wanted = max(1, round(self.fraction * total))
+        drawn = torch.randperm(total, generator=generator(state["seed"], state["round"]))[:wanted] - first
+        return sorted(drawn[(drawn >= 0) & (drawn < counts[index])].tolist())
+
+    def _traffic(self, weights: Weights, state: State, clients: int) -> dict[str, float]:
+        """Bytes that so many clients send: what is trained in few bits, buffers as they are."""
+        trained = [weights[name] for name in state["names"]]
+        others = sum(tensor.nbytes for tensor in rest(weights, state["names"]).values())
+        whole = sum(tensor.nbytes for tensor in trained) + others
+        sent = sum(packed(tensor.numel(), tensor.element_size(), self.bits) for tensor in trained) + others
+        return {"clients": clients, "bytes": clients * sent, "bytes_saved": clients * (whole - sent)}
+
+
+class _Training:
+    """What the clients of a part have in common in a round, one module among it.
+
+    A client finds the module as the one before it did: weights, and buffers that are in no ``state_dict``. Making
+    a new module for each would take longer than a small client's steps, most of it for weights that are replaced.
+    """
+
+    def __init__(self, algorithm: FederatedAveraging, objective: Objective, state: State, w: Tensor) -> None:
+        self._algorithm, self._objective, self._state, self._w = algorithm, objective, state, w
+        self._module = module_of(objective, state["weights"])
+        self._parameters = list(trainable(self._module).values())
+        self._others = list(rest(state["weights"], state["names"]))  # what is averaged and not trained
+        self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        self._pull = toward(w, algorithm.mu) if algorithm.mu else None
+
+    def add(self, total: Update, client: int, rows: Part) -> None:
+        """Add what a client sends, times what its rows weigh."""
+        algorithm, key = self._algorithm, (self._state["seed"], client)
+        local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
+        self._reset()
+        try:
+            loss, mass = local.train(self._objective, self._module, rows)
+        except InvalidInput as error:
+            raise InvalidInput(f"client {client}: {error.message}") from error
+        share = float(mass)
+        total["apart"].add_(self._apart(client), alpha=share)
+        trained = self._module.state_dict()
+        for name in self._others:
+            total[f"weights/{name}"].add_(trained[name], alpha=share)
+        for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
+            total[name] += value
+
+    def _reset(self) -> None:
+        load(self._module, self._state["weights"])
+        for name, buffer in self._module.named_buffers():
+            buffer.copy_(self._buffers[name])
+
+    def _apart(self, client: int) -> Tensor:
+        """``w - w_k``, as it arrives."""
+        apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
+        if self._algorithm.bits is None:
+            return apart
+        random = generator(self._state["seed"], client, self._state["round"], 1)
+        return quantised_each(apart, [each.numel() for each in self._parameters], self._algorithm.bits, random)

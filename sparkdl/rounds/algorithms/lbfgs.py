@@ -1,0 +1,200 @@
+"""L-BFGS, one round an evaluation of the objective and its gradient over all rows.
+
+    g_k   = grad f(x_k),   s_k = x_{k+1} - x_k,   y_k = g_{k+1} - g_k,   rho_k = 1 / (y_k . s_k)
+    d_k   = -H_k g_k       by the two-loop recursion over the newest ``history`` pairs, from gamma = s.y / y.y
+    x_k+1 = x_k + t d_k    with t by the strong Wolfe conditions: ``sparkdl.rounds.line_search``
+
+    q = g;  for i = newest..oldest: a_i = rho_i s_i.q;  q -= a_i y_i
+    r = gamma q;  for i = oldest..newest: b = rho_i y_i.r;  r += (a_i - b) s_i;  d = -r
+
+J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 7.4 and 7.5; over shards of the data as
+Sandblaster does it: J. Dean et al., Large scale distributed deep networks, NIPS 2012. The line search is part of the
+state: a driver that is killed in the middle of one goes on with its next evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.data.shard import Part
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.evaluate import evaluate
+from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.line_search import Point, Search, begin, tell
+from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
+from sparkdl.rounds.prox import penalised
+from sparkdl.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """L-BFGS over all rows, for smooth objectives: regressions, and small networks without dropout.
+
+    Attributes:
+        history: pairs ``(s, y)`` that are kept.
+        l2: strength of ``l2/2 ||w||^2``, added to the mean loss.
+        biases: whether that is applied to biases as well.
+        tolerance: it is over when no entry of the gradient is larger than this.
+        progress: it is over when a step has won less than this, relative to the value.
+        evaluations: of a line search, at most.
+    """
+
+    history: int = 10
+    l2: float = 0.0
+    biases: bool = False
+    tolerance: float = 1e-6
+    progress: float = 1e-12
+    evaluations: int = 25
+
+    def __post_init__(self) -> None:
+        whole(self, history=1, evaluations=1)
+        for name in ("l2", "tolerance", "progress"):
+            if not getattr(self, name) >= 0:
+                raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least 0.")
+
+    @property
+    def takes_steps(self) -> bool:
+        """See ``Algorithm``."""
+        return False
+
+    def init(self, objective: Objective, seed: int) -> State:
+        """See ``Algorithm``; the first round evaluates the start."""
+        weights, names = start(objective, seed)
+        return {
+            "weights": weights,
+            "names": names,
+            "trial": flatten(weights, names),
+            "iterate": None,
+            "best": None,
+            "direction": None,
+            "search": None,
+            "pairs": [],
+            "note": "",
+            "status": "",
+        }
+
+    def sent(self, state: State) -> State:
+        """See ``Algorithm``; the pairs and what else the driver computes with stay there."""
+        return {name: state[name] for name in ("weights", "names", "trial", "search")}
+
+    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+        """See ``Algorithm``: the part's loss, mass and gradient."""
+        module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
+        total, mass = evaluate(objective, module, part)
+        gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
+        if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
+            if state["search"] is None:
+                raise InvalidInput("the loss or its gradient is not finite where it starts; scale the inputs.")
+            # A step of the search that was too long, and no reason to give up the run.
+            total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(mass)
+        return {"loss": total, "mass": mass, "infinite": infinite, "gradient": gradient}, None
+
+    def reduce(self, one: Update, other: Update) -> Update:
+        """See ``Algorithm``: sums."""
+        return add(one, other)
+
+    def apply(self, state: State, update: Update) -> State:
+        """See ``Algorithm``: a step of the line search, and of the iteration once that is over."""
+        found = self._penalised(state, update)
+        state = {**state, "note": ""}
+        if state["best"] is None or found["value"] < state["best"]["value"]:
+            state |= {"best": found, "weights": unflatten(found["x"], state["weights"], state["names"])}
+        if state["search"] is None:
+            return self._descend({**state, "iterate": found}, [])
+        search = Search.from_json(state["search"])
+        slope = float(found["gradient"] @ state["direction"])
+        told = tell(search, Point(search.t, found["value"], slope), most=self.evaluations)
+        if told.status == "searching":
+            return {**state, "search": told.to_json(), "trial": state["iterate"]["x"] + told.t * state["direction"]}
+        return self._accept(state, found) if told.status == "found" else self._failed(state, told)
+
+    def done(self, state: State) -> bool:
+        """See ``Algorithm``."""
+        return bool(state["status"])
+
+    def row(self, state: State) -> dict[str, float | str]:
+        """See ``Algorithm``: the best value, penalty included, its gradient's largest entry, and what there is to say.
+
+        ``status`` says why the run is over, or that a line search has failed.
+        """
+        best, status = state["best"], state["status"] or state["note"]
+        steepest = float(best["gradient"].abs().max())
+        return {"objective": best["value"], "gradient": steepest, **({"status": status} if status else {})}
+
+    def _penalised(self, state: State, update: Update) -> dict[str, Any]:
+        """The trial point, the objective there, and its gradient, from the sums over all rows."""
+        x, mass = state["trial"], float(update["mass"])
+        if not mass:
+            raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+        if float(update["infinite"]):
+            return {"x": x, "value": math.inf, "gradient": update["gradient"]}
+        value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
+        if self.l2:
+            decayed = x * _mask(state, self.biases)
+            value += self.l2 / 2 * float(decayed.double().square().sum())
+            gradient = gradient + self.l2 * decayed
+        return {"x": x, "value": value, "gradient": gradient}
+
+    def _accept(self, state: State, found: dict[str, Any]) -> State:
+        """The next iterate, and the direction from there."""
+        before = state["iterate"]
+        s, y = found["x"] - before["x"], found["gradient"] - before["gradient"]
+        curved = float(s @ y) > 1e-10 * float(y @ y)  # else H would not be positive definite
+        pairs = [*state["pairs"], {"s": s, "y": y}][-self.history :] if curved else state["pairs"]
+        won = before["value"] - found["value"]
+        state = {**state, "iterate": found}
+        if won <= self.progress * max(abs(found["value"]), 1e-300):
+            return {**state, "pairs": pairs, "status": "converged: the last step has won nothing to speak of"}
+        return self._descend(state, pairs)
+
+    def _failed(self, state: State, search: Search) -> State:
+        """On from the best point that was seen, or from the same one but straight down; else it is over."""
+        failed = f"the line search has found no step after {search.tries} evaluations"
+        if state["best"]["value"] < state["iterate"]["value"]:
+            return self._accept({**state, "note": f"{failed}: on from the best point"}, state["best"])
+        if state["pairs"]:
+            return self._descend({**state, "note": f"{failed}: on along the gradient"}, [])
+        return {**state, "status": f"stopped: {failed}, along the gradient"}
+
+    def _descend(self, state: State, pairs: list[dict[str, Tensor]]) -> State:
+        """The state with a direction, and the first step to try."""
+        x, value, g = (state["iterate"][name] for name in ("x", "value", "gradient"))
+        state = {**state, "pairs": pairs}
+        if float(g.abs().max()) <= self.tolerance:
+            return {**state, "status": "converged: the gradient is below the tolerance"}
+        d = -two_loops(g, pairs)
+        t = 1.0 if pairs else min(1.0, 1.0 / float(g.abs().sum()))
+        slack = 10 * torch.finfo(g.dtype).eps * abs(value)
+        search = begin(Point(0.0, value, float(g @ d)), t, slack=slack)
+        return {**state, "direction": d, "search": search.to_json(), "trial": x + t * d}
+
+
+def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """``H g`` of the newest pairs ``(s, y)``, oldest first."""
+    q, a = g.clone(), []
+    rho = [1.0 / float(pair["y"] @ pair["s"]) for pair in pairs]
+    for pair, weight in zip(reversed(pairs), reversed(rho), strict=True):
+        a.append(weight * float(pair["s"] @ q))
+        q -= a[-1] * pair["y"]
+    if pairs:
+        newest = pairs[-1]
+        q *= float(newest["s"] @ newest["y"]) / float(newest["y"] @ newest["y"])
+    for pair, weight, each in zip(pairs, rho, reversed(a), strict=True):
+        q += (each - weight * float(pair["y"] @ q)) * pair["s"]
+    return q
+
+
+def _mask(state: State, biases: bool) -> Tensor:
+    """1 where the penalty is applied, else 0."""
+    weights = {name: state["weights"][name] for name in state["names"]}
+    wanted = penalised(weights, biases)
+    return torch.cat(
+        [torch.full((each.numel(),), float(wanted[name]), dtype=each.dtype) for name, each in weights.items()]
+    )

@@ -1,0 +1,103 @@
+"""Training on one part alone, which the averaging algorithms and inexact ADMM have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.data.sampler import generator
+from sparkdl.data.shard import Part
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds.evaluate import shuffled
+from sparkdl.rounds.parameters import seeded, trainable
+from sparkdl.telemetry.step_timer import end_step, enter
+from sparkdl.training.objective import Objective, forward, trained
+
+Pull = Callable[[Sequence[nn.Parameter]], None]
+"""Adds to the gradients, after the backward pass and before they are clipped."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a part is trained on.
+
+    Attributes:
+        epochs: passes over its rows.
+        batch_size: rows of a step, of this part alone.
+        round: which round; optimizers are new in each, and a scheduler is stepped as often as there were rounds.
+        key: numbers that the order of the rows and the model's random numbers depend on, and on nothing else.
+        pull: see ``Pull``; None for nothing.
+    """
+
+    epochs: int
+    batch_size: int
+    round: int
+    key: tuple[int, ...]
+    pull: Pull | None = None
+
+    def train(self, objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
+        """Train the module in place, on a part that is ``alone``.
+
+        Returns:
+            The sum of the losses of the last pass, as they were before each step, and their mass; float64 scalars.
+
+        Raises:
+            InvalidInput: a loss is not finite.
+        """
+        criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
+        parameters = list(trainable(module).values())
+        optimizer = self._optimizer(objective, parameters)
+        total = mass = torch.zeros((), dtype=torch.float64)
+        module.train()
+        with seeded(seed):
+            for epoch in range(self.epochs):
+                total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+                enter("feed")
+                for batch in shuffled(part, self.batch_size, seed, epoch):
+                    enter("forward")
+                    loss = trained(criterion(forward(module, batch.inputs), batch))
+                    optimizer.zero_grad()
+                    enter("backward")
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    enter("update")
+                    self._step(objective, parameters, optimizer)
+                    total += loss.detach().double() * batch.weight
+                    mass += batch.weight
+                    end_step(rows=batch.rows)
+                    enter("feed")
+        if not bool(torch.isfinite(total)):
+            raise InvalidInput("the loss is not finite; lower the learning rate, or set clipNorm.")
+        return total, mass
+
+    def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = objective.open_optimizer(parameters)
+        if objective.scheduler is not None:
+            scheduler = objective.scheduler(optimizer)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+                for _ in range(self.round):
+                    scheduler.step()
+        return optimizer
+
+    def _step(self, objective: Objective, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        if self.pull is not None:
+            self.pull(parameters)
+        if objective.clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, objective.clip_norm)
+        optimizer.step()
+
+
+def toward(v: Tensor, strength: float) -> Pull:
+    """Adds the gradient of ``strength/2 ||x - v||^2``, ``v`` being flat."""
+
+    def pull(parameters: Sequence[nn.Parameter]) -> None:
+        pieces = torch.split(v, [each.numel() for each in parameters])
+        for each, piece in zip(parameters, pieces, strict=True):
+            drawn = strength * (each.detach() - piece.view_as(each))
+            each.grad = drawn if each.grad is None else each.grad + drawn
+
+    return pull

@@ -1,0 +1,238 @@
+"""The round loop: init or restore -> (map -> reduce -> apply -> save -> record)* until done.
+
+What a round has done counts once its state is saved: the state, the history, and the names of the parts' memories. So
+a driver that is killed in a round begins that round again, from the same state and the same memories.
+
+A round after which an algorithm has nothing to say for the history is one of preparation, in which rows are counted:
+it has the number 0, and counts neither in the history nor for ``max_rounds``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.shutdown import stop_requested, stopped
+from sparkdl.cluster.tasks import Jobs, Tensors
+from sparkdl.data.shard import Part
+from sparkdl.data.transforms import Transforms
+from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import pack_pieces, unpack_state
+from sparkdl.rounds import Algorithm, State, to_send
+from sparkdl.rounds.inspection import Look, Seen, look
+from sparkdl.rounds.local_state import Memories
+from sparkdl.rounds.patience import Patience
+from sparkdl.rounds.validation import Validation
+from sparkdl.telemetry.clock import Clock
+from sparkdl.training.labels import Classes
+from sparkdl.training.objective import Objective
+
+_SHARD = "rounds"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What an algorithm does to the training rows of a part, as the cluster runs it.
+
+    Attributes:
+        algorithm: how rounds agree.
+        objective: what is minimised.
+        rows: training rows of every part.
+        transforms: what batches go through before they reach the model.
+        memories: where parts keep their memories; None where there is no place that all tasks see.
+    """
+
+    algorithm: Algorithm
+    objective: Objective
+    rows: tuple[int, ...]
+    transforms: Transforms | None = None
+    memories: Memories | None = None
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """See ``RoundWork``; the note is the name of the part's memory."""
+        if part.columns.validation is not None:
+            part = part.subset(part.split()[0], self.rows)
+        part = replace(part, transforms=self.transforms)
+        name = state["memories"][part.index] if state["memories"] else None  # a part without rows may have none
+        memory = None if name is None else self._memories().read(name)
+        update, memory = self.algorithm.map(self.objective, state["state"], part, memory)
+        for key, tensor in update.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise InvalidInput(f"{key} is not finite; lower the learning rate, set clipNorm, or scale the inputs.")
+        if memory is None:
+            return update, None
+        return update, self._memories().write(state["number"], part.index, memory)
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """See ``RoundWork``."""
+        return self.algorithm.reduce(one, other)
+
+    def _memories(self) -> Memories:
+        if self.memories is None:
+            raise InvalidInput(f"{type(self.algorithm).__name__} keeps a memory of each part; give memories=.")
+        return self.memories
+
+
+@dataclass
+class Rounds:
+    """A run of rounds.
+
+    Attributes:
+        algorithm: how rounds agree.
+        objective: what is minimised.
+        seed: of the weights and of whatever is random.
+        checkpoints: where the state is saved after every round; None for nowhere.
+        memories: where parts keep their memories, a directory that all tasks see.
+        max_rounds: rounds after which it ends though the algorithm is not done; None for no limit.
+        time_budget: seconds after which no other round begins; None for no limit.
+        patience: rounds without a smaller loss after which it ends, with the weights of the best one; None for none.
+        classes: what labels are checked for; None where they are no class indices.
+        transforms: what batches go through before they reach the model; None for nothing.
+        listener: called with the history's row after every round.
+        restored: called with the rows of the rounds that it goes on from, if it does.
+        seen: what there is to train on, once it has begun.
+        best: the best round by patience; None without.
+        sent: bytes that the parts have sent to be reduced.
+    """
+
+    algorithm: Algorithm
+    objective: Objective
+    seed: int = 0
+    checkpoints: Checkpoints | None = None
+    memories: str | None = None
+    max_rounds: int | None = None
+    time_budget: float | None = None
+    patience: int | None = None
+    classes: Classes | None = None
+    transforms: Transforms | None = None
+    listener: Callable[[dict[str, Any]], None] | None = None
+    restored: Callable[[list[dict[str, Any]]], None] | None = None
+    seen: Seen | None = field(default=None, init=False)
+    best: int | None = field(default=None, init=False)
+    sent: int = field(default=0, init=False)
+
+    def run(self, jobs: Jobs) -> tuple[State, list[dict[str, Any]]]:
+        """Run rounds until the algorithm is done.
+
+        Returns:
+            The last state, whose ``"weights"`` are the model's, and the history: a row for each round, from 1.
+
+        Raises:
+            InvalidInput: the rows are not what can be trained on, a part's result is not finite, or the saved rounds
+                are of another run or other rows.
+            Fenced: another driver has begun to run the same.
+            Stopped: the process was asked to stop, and what is done is saved.
+        """
+        began, attempt = time.monotonic(), self._begin()
+        collate = None if self.transforms is None else replace(self.transforms, augment=None)
+        self.seen = look(jobs, Look(self.objective, self.classes, collate))
+        saved = self._restore(self.seen) or self._first(self.seen)
+        with self._remembering() as memories:
+            work = Round(self.algorithm, self.objective, self.seen.training, self.transforms, memories)
+            while not self._over(saved, time.monotonic() - began):
+                saved = self._round(jobs, work, saved, collate)
+                self._save(saved, attempt)
+                if memories is not None:  # what no checkpoint that is kept refers to
+                    memories.forget(saved["done"] - (1 if self.checkpoints is None else self.checkpoints.keep))
+                if self.listener is not None and saved["history"]:
+                    self.listener(saved["history"][-1])
+            if memories is not None and self.checkpoints is None:  # nobody will go on from here
+                memories.forget(saved["done"])
+        patience = self._patience(saved)
+        self.best = patience.round
+        return {**saved["state"], "weights": patience.weights(saved["state"])}, saved["history"]
+
+    def _first(self, seen: Seen) -> dict[str, Any]:
+        return {
+            "state": self.algorithm.init(self.objective, self.seed),
+            "memories": [],
+            "done": 0,
+            "history": [],
+            "parts": list(seen.fingerprints),
+            "best": Patience().state(),
+        }
+
+    def _round(self, jobs: Jobs, work: Round, saved: dict[str, Any], collate: Transforms | None) -> dict[str, Any]:
+        """What is to be saved after another round."""
+        start, number = time.monotonic(), len(saved["history"]) + 1
+        needed = to_send(self.algorithm, saved["state"])
+        sent = {"state": needed, "memories": saved["memories"], "number": saved["done"] + 1}
+        update, memories = jobs.run(work, sent, number=number)
+        self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
+        state = self.algorithm.apply(saved["state"], update)
+        row, patience = self.algorithm.row(state), self._patience(saved)
+        after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": saved["done"] + 1}
+        if not row:
+            return after
+        held = bool(self.seen and sum(self.seen.validation))
+        if held or self.objective.metrics:
+            row = {**row, **Validation(self.objective, collate, held=held).measure(jobs, state["weights"], number)}
+        row = {"round": number, **row, "seconds": time.monotonic() - start}
+        if self.patience is not None:
+            patience.after(row, state)
+        return {**after, "history": [*saved["history"], row], "best": patience.state()}
+
+    def _patience(self, saved: dict[str, Any]) -> Patience:
+        return Patience(self.patience, **saved["best"])
+
+    def _over(self, saved: dict[str, Any], seconds: float) -> bool:
+        done = len(saved["history"])
+        if self.algorithm.done(saved["state"]) or self._patience(saved).over(done):
+            return True
+        if self.max_rounds is not None and done >= self.max_rounds:
+            return True
+        if self.time_budget is not None and seconds >= self.time_budget:
+            return True
+        if stop_requested() is not None:
+            raise stopped(f"ended after round {done}")
+        return False
+
+    @contextmanager
+    def _remembering(self) -> Iterator[Memories | None]:
+        if self.memories is None:
+            yield None
+            return
+        memories = Memories(self.memories)
+        memories.open()
+        try:
+            yield memories
+        finally:
+            memories.close()
+
+    def _begin(self) -> int:
+        if self.checkpoints is None:
+            return 0
+        attempt = self.checkpoints.next_attempt()
+        self.checkpoints.fence(attempt)
+        return attempt
+
+    def _restore(self, seen: Seen) -> dict[str, Any] | None:
+        found = None if self.checkpoints is None else self.checkpoints.latest()
+        if found is None:
+            return None
+        saved: dict[str, Any] = unpack_state(found[1].read(_SHARD))
+        if saved["parts"] != list(seen.fingerprints):
+            rows = [sum(int(each.partition("-")[0]) for each in parts) for parts in (saved["parts"], seen.fingerprints)]
+            raise InvalidInput(
+                f"the rounds that are saved were run on {len(saved['parts'])} parts of {rows[0]} rows, and now there "
+                f"are {len(seen.fingerprints)} of {rows[1]}, or others than those. Take another runDir, or the same "
+                "data and parts; where a query gives other rows each time it runs, write its result to a table, or "
+                "give idCol."
+            )
+        if self.restored is not None:
+            self.restored(saved["history"])
+        return saved
+
+    def _save(self, saved: dict[str, Any], attempt: int) -> None:
+        if self.checkpoints is None:
+            return
+        clock = Clock(step=saved["done"])
+        name = self.checkpoints.name(clock, attempt)
+        digest = self.checkpoints.write(name, _SHARD, *pack_pieces(saved)).result()
+        self.checkpoints.commit(name, [digest], clock, world_size=len(saved["parts"]))

@@ -1,0 +1,1 @@
+"""Events of workers: recorded, sent to the driver, logged, timed and shown."""

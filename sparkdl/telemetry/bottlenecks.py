@@ -1,0 +1,198 @@
+"""What a run took, in numbers and in words.
+
+A member is busy when it is in any phase but the exchange: there it waits for the others. With ``b_r`` the busy seconds
+of rank ``r``,
+
+    skew_r = b_r / median(b)       the slowest rank is that of the largest b_r
+
+The rank that is slowest waits for nobody, so what it spends in the exchange is what the exchange itself takes; what
+others spend in it beyond that they wait for the slowest.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.telemetry.downsampling import sound
+from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.step_timer import PHASES
+
+__all__ = ["Report", "Spent", "spending", "verdict"]
+
+SKEWED = 1.2
+"""Times the median of busy seconds, from which on a rank is said to be slow."""
+BOUND = 0.3
+"""Share of the time, from which on a run is said to be bound by a phase."""
+NOTED = 0.1
+"""Share of the time, from which on checkpoints, validation, hooks and the rest are worth a word."""
+
+_COMPUTING = ("forward", "backward", "update")
+_TOLD = {
+    "validate": "validation",
+    "checkpoint": "waiting for checkpoints to be copied",
+    "hooks": "hooks",
+    "other": "work between the phases",
+}
+
+
+def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> dict[str, Any]:
+    """What members spent their time on.
+
+    Args:
+        phases: seconds by phase, of every rank; empty of one of which nothing is known.
+        hosts: of every rank, where they are known.
+        unit: what ranks are the numbers of, as parts of rounds.
+
+    Returns:
+        ``phases``, the mean over ranks; ``phases_by_rank``; ``skew_by_rank``; ``slowest_rank``, None where there is
+        one rank or nothing was measured; ``verdict``, in words.
+    """
+    names = [name for name in PHASES if any(name in each for each in phases)]
+    by_rank = [{name: round(each.get(name, 0.0), 6) for name in names} for each in phases]
+    busy = [_busy(each) for each in by_rank]
+    median = _median(busy)
+    return {
+        "phases": {name: round(statistics.fmean(each[name] for each in by_rank), 6) for name in names},
+        "phases_by_rank": by_rank,
+        "skew_by_rank": [round(each / median, 3) if median else 1.0 for each in busy],
+        "slowest_rank": busy.index(max(busy)) if len(busy) > 1 and median else None,
+        "verdict": verdict(by_rank, hosts, unit=unit),
+    }
+
+
+def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> str:
+    """What a run is bound by, in a sentence or a few; empty where nothing was measured.
+
+    Args:
+        phases: see ``spending``.
+        hosts: see ``spending``.
+        unit: see ``spending``.
+    """
+    totals = [sum(each.values()) for each in phases]
+    if not any(totals):
+        return ""
+    busy = [_busy(each) for each in phases]
+    slowest = busy.index(max(busy))
+    shares = {name: seconds / totals[slowest] for name, seconds in phases[slowest].items()}
+    told = [_bound(shares, len(phases))]
+    if len(phases) > 1 and busy[slowest] >= SKEWED * _median(busy):
+        where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
+        known = [each for each in phases if each]
+        told.append(f"{unit} {slowest}{where} is the slowest, {_slow(known, phases[slowest])}")
+    told += [
+        f"{shares[name]:.0%} goes into {what}."
+        for name, what in _TOLD.items()
+        if NOTED <= shares.get(name, 0.0) < BOUND
+    ]
+    return " ".join(told)
+
+
+def _bound(shares: Mapping[str, float], ranks: int) -> str:
+    feed, exchange = shares.get("feed", 0.0), shares.get("exchange", 0.0)
+    if feed >= BOUND and feed >= exchange:
+        return (
+            f"Feed-bound: {feed:.0%} of the time is spent waiting for batches; simplify collate and augment, or "
+            "give a task more cores."
+        )
+    if exchange >= BOUND:
+        return (
+            f"Exchange-bound: {exchange:.0%} of the time goes into the exchange even on the rank that waits least; "
+            "use larger batches or fewer members."
+        )
+    rare = max(_TOLD, key=lambda name: shares.get(name, 0.0))
+    if shares.get(rare, 0.0) >= BOUND:
+        return f"Bound by {_TOLD[rare]}: {shares[rare]:.0%} of the time."
+    computing = sum(shares.get(name, 0.0) for name in _COMPUTING)
+    rest = f", {exchange:.0%} into the exchange" if ranks > 1 else ""
+    return f"Compute-bound: {computing:.0%} of the time goes into the model, {feed:.0%} into waiting for batches{rest}."
+
+
+def _slow(phases: Sequence[Mapping[str, float]], slowest: Mapping[str, float]) -> str:
+    beyond = {
+        name: seconds - _median([each.get(name, 0.0) for each in phases])
+        for name, seconds in slowest.items()
+        if name != "exchange"
+    }
+    times = _busy(slowest) / max(_median([_busy(each) for each in phases]), 1e-9)
+    said = f"{times:.1f} times as busy as the median, most of it in {max(beyond, key=beyond.__getitem__)}"
+    own = slowest.get("exchange", 0.0)
+    waited = max((each.get("exchange", 0.0) - own) / max(sum(each.values()), 1e-9) for each in phases)
+    return said + (f"; others wait up to {waited:.0%} of their time." if waited > 0 else ".")
+
+
+def _median(values: Sequence[float]) -> float:
+    """Of what is known; 0 of nothing."""
+    known = [value for value in values if value]
+    return statistics.median(known) if known else 0.0
+
+
+def _busy(phases: Mapping[str, float]) -> float:
+    return sum(seconds for name, seconds in phases.items() if name != "exchange")
+
+
+class Spent:
+    """A listener that adds up what tasks tell of their steps, which bring back no sums of their own."""
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, Counter[str]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, if it is of steps."""
+        if event.kind == "step" and sound(event):
+            self._by_rank.setdefault(event.rank, Counter()).update(event.payload["seconds"])
+
+    def phases(self) -> list[dict[str, float]]:
+        """Seconds by phase, of every rank; empty of one that has told nothing."""
+        count = max(self._by_rank, default=-1) + 1
+        return [dict(self._by_rank.get(rank, {})) for rank in range(count)]
+
+
+class Report(dict[str, Any]):
+    """What a run took: a dict, which can also be written as a page.
+
+    Args:
+        values: the figures by name.
+        history: a row per epoch, round or member.
+        directory: of the run, where its events and its configuration are; None where there is none.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        history: Sequence[Mapping[str, Any]] = (),
+        directory: str | None = None,
+    ) -> None:
+        super().__init__(values or {})
+        self._history = [dict(row) for row in history]
+        self._directory = directory
+
+    def html(self, path: str | None = None) -> str:
+        """Write the run as one self-contained page; without a ``runDir`` it has no timeline and no configuration.
+
+        Args:
+            path: of the file, a path or URI; by default ``report.html`` in the ``runDir``.
+
+        Returns:
+            Where it was written.
+
+        Raises:
+            InvalidInput: no path is given and there is no ``runDir``, or plotly is not installed.
+        """
+        from sparkdl.telemetry.html import RunData, write_page
+
+        if path is None:
+            if self._directory is None:
+                raise InvalidInput("the run had no runDir; expected html(path), with the path of the file.")
+            path = files.join(self._directory, "report.html")
+        if self._directory is not None and files.exists(self._directory):
+            run = RunData.read(self._directory)
+        else:
+            run = RunData("run", history=self._history, report=dict(self))
+        write_page([run], path)
+        return path

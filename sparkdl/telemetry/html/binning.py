@@ -1,0 +1,55 @@
+"""Where the seconds of a run lie: its time cut into pieces, and what each rank did in each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sparkdl.telemetry.html.run_data import Lap, RunData
+from sparkdl.telemetry.step_timer import PHASES
+
+BINS = 400
+"""Pieces that the time of a run is cut into, for the timeline; the throughput is of four of them each."""
+
+
+def dominant(run: RunData) -> dict[int, list[int | None]]:
+    """For each rank and each piece of the time the index of the phase it was in longest; None where it was in none."""
+    size = width(run)
+    spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    for lap in (*run.stages(), *run.laps()):
+        for place, share in _shares(run, lap, size, BINS):
+            for phase, seconds in lap.seconds.items():
+                if phase in PHASES:
+                    spent[lap.rank][place][phase] += seconds * share
+    found: dict[int, list[int | None]] = {}
+    for rank, places in spent.items():
+        row: list[int | None] = [None] * BINS
+        for place, phases in places.items():
+            if any(phases.values()):
+                row[place] = PHASES.index(max(phases.items(), key=lambda each: each[1])[0])
+        found[rank] = row
+    return found
+
+
+def rates(run: RunData) -> tuple[dict[int, list[float]], float]:
+    """Rows a second of each rank that used any, in each piece of the time; and the seconds of such a piece."""
+    size, count = width(run) * 4, BINS // 4
+    found: dict[int, list[float]] = defaultdict(lambda: [0.0] * count)
+    for lap in run.laps():
+        for place, share in _shares(run, lap, size, count):
+            found[lap.rank][place] += lap.rows * share / size
+    return {rank: found[rank] for rank in sorted(found) if any(found[rank])}, size
+
+
+def width(run: RunData) -> float:
+    """Seconds of a piece of the time."""
+    return max(run.seconds, 1e-3) / BINS
+
+
+def _shares(run: RunData, lap: Lap, size: float, count: int) -> Iterator[tuple[int, float]]:
+    """The pieces of the time that some steps lie in, and how much of the steps lies in each."""
+    first, last = (min(max(int((time - run.start) / size), 0), count - 1) for time in (lap.start, lap.end))
+    whole = max(lap.end - lap.start, 1e-9)
+    for place in range(first, last + 1):
+        begin, end = run.start + place * size, run.start + (place + 1) * size
+        yield place, max(0.0, min(end, lap.end) - max(begin, lap.start)) / whole

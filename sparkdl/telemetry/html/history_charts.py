@@ -1,0 +1,142 @@
+"""Charts of a run's history: one line for each measure, or for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.html.run_data import RunData
+from sparkdl.telemetry.html.style import FAINT, Chart, colour, is_number, labels, short, text, thinned, titled
+
+MOST_METRICS = 24
+"""Charts of metrics; of more the first ones."""
+
+_ASIDE = frozenset(("epoch", "round", "member", "candidate", "step", "samples", "seconds", "rows_per_second", "seed"))
+_PLACES = frozenset(("fold", "base"))  # of a member in its ensemble
+_RESIDUALS = ("primal", "dual")
+_VALIDATED = "valid_"
+_FEW = 12  # rows that have each a number at the axis
+
+
+def loss(runs: Sequence[RunData]) -> Chart | None:
+    """Losses by epoch, round or member, and of one run the running loss between epochs; None where there is none."""
+    figure = go.Figure()
+    for run in runs:
+        for name in filter(_is_loss, measures(run)):
+            _line(figure, runs, run, name)
+    if len(runs) == 1 and runs[0].noun == "rank":
+        _running(figure, runs[0])
+    if not figure.data:
+        return None
+    return Chart("Loss", counted(figure, runs, ""))
+
+
+def metrics(runs: Sequence[RunData]) -> list[Chart]:
+    """A chart for each other measure, with that of the validation rows beside that of the training rows."""
+    names = dict.fromkeys(name for run in runs for name in measures(run))
+    others = [name for name in names if not _is_loss(name) and name not in _RESIDUALS]
+    charts = []
+    for stem in list(dict.fromkeys(name.removeprefix(_VALIDATED) for name in others))[:MOST_METRICS]:
+        figure = go.Figure()
+        for run in runs:
+            for name in (stem, _VALIDATED + stem):
+                _line(figure, runs, run, name)
+        title = ", ".join(name for name in (stem, _VALIDATED + stem) if name in others)
+        figure.update_layout(showlegend=len(figure.data) > 1)
+        charts.append(Chart(title, counted(figure, runs, "")))
+    return charts
+
+
+def residuals(runs: Sequence[RunData]) -> Chart | None:
+    """ADMM's primal and dual residuals, on a logarithmic scale; None where there are none."""
+    figure = go.Figure()
+    for run in runs:
+        for name in _RESIDUALS:
+            _line(figure, runs, run, name)
+    if not figure.data:
+        return None
+    titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
+    return Chart("Residuals", figure, "How far the parts are from the consensus (primal), and how far it moves (dual).")
+
+
+def members(run: RunData) -> Chart | None:
+    """How long each member of an ensemble trained; None where there is no ensemble."""
+    rows = [row for row in run.history if run.noun == "member" and is_number(row.get("seconds"))]
+    if not rows:
+        return None
+    figure = go.Figure()
+    figure.add_bar(
+        x=[row[run.unit] for row in rows],
+        y=[short(row["seconds"]) for row in rows],
+        text=[text(_place(row)) for row in rows],
+        textposition="none",
+        hovertemplate=f"{run.noun} %{{x}}: %{{y}} s %{{text}}<extra></extra>",
+        marker={"color": colour(0)},
+    )
+    return Chart("Members of the ensemble", counted(figure, [run], "seconds"), "How long each one trained.")
+
+
+def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
+    """The figure with the epochs, rounds or members of the runs along its axis."""
+    figure.update_xaxes(dtick=1 if max(len(run.history) for run in runs) <= _FEW else None)
+    return titled(figure, ", ".join(dict.fromkeys(run.unit for run in runs if run.history)) or "epoch", y)
+
+
+def measures(run: RunData) -> list[str]:
+    """The names of what the history measures, in its order."""
+    names = dict.fromkeys(name for row in run.history for name, value in row.items() if is_number(value))
+    return [name for name in names if name not in _ASIDE | _PLACES]
+
+
+def _place(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {row[name]}" for name in sorted(_PLACES) if row.get(name) is not None)
+
+
+def _is_loss(name: str) -> bool:
+    return name.endswith("loss") or name == "objective"
+
+
+def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -> None:
+    """Draw a measure of a run, if it has it: of epochs and rounds a line, of members a point each."""
+    rows = thinned([(index, row) for index, row in enumerate(run.history, start=1) if is_number(row.get(name))])
+    if not rows:
+        return
+    several, apart, place = len(runs) > 1, run.noun == "member", runs.index(run)
+    figure.add_scatter(
+        x=[row.get(run.unit, index) for index, row in rows],
+        y=[short(row[name]) for _, row in rows],
+        name=f"{labels([each.name for each in runs])[place]}: {text(name)}" if several else text(name),
+        mode="markers" if apart else "lines+markers" if len(rows) <= 50 else "lines",
+        # Of several runs each has one colour, and what is of the validation rows is dashed.
+        line={
+            "color": colour(place if several else len(figure.data)),
+            **({"dash": "dash"} if several and name.startswith(_VALIDATED) else {}),
+        },
+        marker={"size": 8 if apart else 5, "symbol": "circle-open" if name.startswith(_VALIDATED) else "circle"},
+    )
+
+
+def _running(figure: go.Figure, run: RunData) -> None:
+    """Draw what rank 0 told of its loss within epochs; where an attempt went back, the line is broken."""
+    told: list[tuple[float | None, float | None]] = []
+    before: Event | None = None
+    for event in run.of_kind("progress"):
+        if event.rank != 0 or event.clock is None or not is_number(event.payload.get("loss")):
+            continue
+        steps = event.payload["steps"]
+        if before is not None and before.attempt != event.attempt:
+            told.append((None, None))
+        told.append((short(event.clock["step"] / steps), short(event.payload["loss"])))
+        before = event
+    if len(told) > 1 + len(run.history):  # else there is hardly anything between the epochs
+        told = thinned(told)
+        figure.add_scatter(
+            x=[at for at, _ in told],
+            y=[value for _, value in told],
+            name="loss of rank 0 since the epoch began",
+            mode="lines",
+            line={"color": FAINT, "width": 1},
+        )

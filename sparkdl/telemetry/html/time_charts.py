@@ -1,0 +1,196 @@
+"""Charts of where the time of a run went: rows a second, phases, attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from sparkdl.telemetry.html.binning import dominant, rates, width
+from sparkdl.telemetry.html.history_charts import counted
+from sparkdl.telemetry.html.run_data import RunData
+from sparkdl.telemetry.html.style import (
+    PHASE_COLOURS,
+    Chart,
+    Unit,
+    colour,
+    in_order,
+    is_number,
+    labels,
+    over_time,
+    short,
+    text,
+    thinned,
+    titled,
+)
+from sparkdl.telemetry.step_timer import PHASES
+
+MOST_RANKS = 64
+"""Ranks in a chart of ranks."""
+MOST_LAYERS = 16
+"""Ranks whose throughput is told apart."""
+
+_RESTART, _AGAIN = "#D55E00", "#7D7D7D"
+
+
+def throughput(runs: Sequence[RunData]) -> Chart | None:
+    """Rows a second over the time of the run, of each rank on top of the others; of several runs the sums.
+
+    Where no event tells of steps it is what the history has of it; None where there is nothing.
+    """
+    figure, unit = go.Figure(), Unit.of(max(run.seconds for run in runs))
+    names = labels([run.name for run in runs])
+    for index, run in enumerate(runs):
+        found, size = rates(run)
+        apart = len(runs) == 1 and 1 < len(found) <= MOST_LAYERS
+        shown = found if apart else {0: [sum(each) for each in zip(*found.values(), strict=True)]} if found else {}
+        for rank, each in shown.items():
+            figure.add_scatter(
+                x=[unit((place + 0.5) * size) for place in range(len(each))],
+                y=[round(rate) for rate in each],
+                name=f"{run.noun} {rank}" if apart else names[index],
+                mode="lines",
+                line={"width": 1.5, "color": colour(len(figure.data) if apart else index)},
+                showlegend=apart or len(runs) > 1,
+                **({"stackgroup": "rows"} if apart else {"fill": "tozeroy"} if len(runs) == 1 else {}),
+            )
+    if not figure.data:
+        return _by_row(runs)
+    if len(runs) == 1:
+        _marks(figure, runs[0], unit)
+    return Chart("Throughput", over_time(figure, max(run.seconds for run in runs), unit, "rows/s"))
+
+
+def phase_shares(runs: Sequence[RunData]) -> Chart | None:
+    """Which share of its time each rank, or of several runs each run, has spent in each phase; None without any."""
+    names = labels([run.name for run in runs])
+    bars, note = (
+        [(names[index], _mean(run.phases())) for index, run in enumerate(runs)],
+        f"Mean of the {runs[0].noun}s of each run.",
+    )
+    if len(runs) == 1:
+        [run], spent = runs, runs[0].phases()
+        bars = [(text(run.called(rank)), spent[rank]) for rank in _busiest(run, spent)]
+        note = _left_out(len(spent), run)
+    bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
+    figure = go.Figure()
+    for phase in PHASES:
+        values = [seconds.get(phase, 0.0) for _, seconds in bars]
+        if any(values):
+            figure.add_bar(
+                y=[name for name, _ in bars],
+                x=[round(100 * value / sum(bar[1].values()), 2) for value, bar in zip(values, bars, strict=True)],
+                customdata=[short(value) for value in values],
+                hovertemplate="%{y}: %{x:.1f} %, %{customdata} s",
+                name=phase,
+                orientation="h",
+                marker={"color": PHASE_COLOURS[phase], "line": {"width": 0}},
+            )
+    if not figure.data:
+        return None
+    in_order(titled(figure, "% of the time in steps", ""), len(bars))
+    figure.update_layout(barmode="stack", bargap=0.15).update_xaxes(range=[0, 100])
+    title = "Phases by run" if len(runs) > 1 else f"Phases by {runs[0].noun}"
+    return Chart(title, figure, note, wide=True)
+
+
+def timeline(run: RunData) -> Chart | None:
+    """The phase that each rank spends most of each moment in; attempts as lines across. None without any phase."""
+    found = dominant(run)
+    if not found:
+        return None
+    unit, size, count = Unit.of(run.seconds), width(run), len(PHASES)
+    ranks = _busiest(run, found)
+    scale = [[(index + side) / count, PHASE_COLOURS[phase]] for index, phase in enumerate(PHASES) for side in (0, 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=[found[rank] for rank in ranks],
+            x0=unit(size / 2),
+            dx=size / unit.seconds,
+            y=[text(run.called(rank)) for rank in ranks],
+            text=[[PHASES[each] if each is not None else "" for each in found[rank]] for rank in ranks],
+            hovertemplate=f"%{{y}} at %{{x:.1f}} {unit.name}: %{{text}}<extra></extra>",
+            hoverongaps=False,
+            colorscale=scale,
+            zmin=-0.5,
+            zmax=count - 0.5,
+            ygap=2,
+            showscale=False,
+        )
+    )
+    for index in sorted({each for row in found.values() for each in row if each is not None}):
+        _legend(figure, PHASES[index], marker={"color": PHASE_COLOURS[PHASES[index]], "symbol": "square", "size": 10})
+    _marks(figure, run, unit)
+    in_order(over_time(figure, run.seconds, unit, ""), len(ranks))
+    whole = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
+    notes = f"What each {run.noun} did most, at each moment.", whole, _left_out(len(found), run)
+    return Chart("Timeline", figure, " ".join(filter(None, notes)), wide=True)
+
+
+def workers(run: RunData) -> Chart | None:
+    """Members over time; None where there were always as many."""
+    starts = run.of_kind("attempt")
+    if len({event.payload["size"] for event in starts}) < 2:
+        return None
+    figure, unit = go.Figure(), Unit.of(run.seconds)
+    figure.add_scatter(
+        x=[unit(run.since(event)) for event in starts] + [unit(run.seconds)],
+        y=[event.payload["size"] for event in starts] + [starts[-1].payload["size"]],
+        mode="lines+markers",
+        line={"shape": "hv", "color": colour(0)},
+        name="members",
+        showlegend=False,
+    )
+    _marks(figure, run, unit)
+    over_time(figure, run.seconds, unit, "members").update_yaxes(rangemode="tozero")
+    if max(event.payload["size"] for event in starts) <= 10:
+        figure.update_yaxes(dtick=1)
+    return Chart("Members of each attempt", figure)
+
+
+def _by_row(runs: Sequence[RunData]) -> Chart | None:
+    """The throughput that the history tells of."""
+    figure = go.Figure()
+    for index, run in enumerate(runs):
+        rows = thinned([row for row in run.history if is_number(row.get("rows_per_second")) and run.unit in row])
+        if rows and run.noun != "member":
+            figure.add_scatter(
+                x=[row[run.unit] for row in rows],
+                y=[round(row["rows_per_second"]) for row in rows],
+                name=labels([each.name for each in runs])[index],
+                mode="lines+markers",
+                line={"color": colour(index)},
+                showlegend=len(runs) > 1,
+            )
+    if not figure.data:
+        return None
+    return Chart("Throughput", counted(figure, runs, "rows/s").update_yaxes(rangemode="tozero"))
+
+
+def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(each.get(name, 0.0) for each in phases.values()) / (len(phases) or 1) for name in PHASES}
+
+
+def _busiest(run: RunData, ranks: Iterable[int]) -> list[int]:
+    """The ranks, or of more than can be drawn those that were busiest: that the others have waited for."""
+    busy = {rank: sum(seconds.values()) - seconds.get("exchange", 0.0) for rank, seconds in run.phases().items()}
+    return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS])
+
+
+def _left_out(count: int, run: RunData) -> str:
+    return f"The busiest {MOST_RANKS} of {count} {run.noun}s." if count > MOST_RANKS else ""
+
+
+def _legend(figure: go.Figure, name: str, **look: object) -> None:
+    """An entry in the legend for what is drawn otherwise."""
+    figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in look else "markers", **look)
+
+
+def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
+    """Lines across where an attempt ended and another followed, and where the run was begun again."""
+    again = [event for event in run.of_kind("begin") if event.time > run.start]
+    for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("begun again", _AGAIN, again)):
+        for event in events:
+            figure.add_vline(x=unit(run.since(event)), line_dash="dash", line_width=1.5, line_color=hue)
+        if events:
+            _legend(figure, name, line={"color": hue, "dash": "dash", "width": 1.5})

@@ -1,0 +1,140 @@
+"""One live line on the driver: a view of the events."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from tqdm.auto import tqdm
+
+from sparkdl.telemetry.emit import Event
+
+# What a row of the history has beside measures.
+_ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
+
+
+class Progress:
+    """A listener that keeps a progress bar: epoch, step, loss, metrics, rows/s, time left; or round, and what it gave.
+
+    Beside it are the members that are alive, and after a failure the number of the attempt. Before that it says what is
+    waited for, and with how many members the gang begins where they are not as many as before; after a failure why it
+    begins again.
+
+    Args:
+        title: what is being done.
+        stream: where the line goes; standard error by default.
+    """
+
+    def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
+        self._title = title
+        self._stream = stream or sys.stderr
+        self._bar: Any = None
+        self._unit = ""  # what the bar counts: members train by epochs of their own, which are not the fit's
+        self._waiting = False
+        self._alive: set[int] = set()
+        self._validated: dict[str, str] = {}  # the measures of the last epoch, which stay until the next one ends
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, event: Event) -> None:
+        """Show an event, if it is one that the line shows."""
+        if event.kind == "started":
+            self._alive.add(event.rank)
+        elif event.kind in ("finished", "failed"):
+            self._alive.discard(event.rank)
+        elif event.kind == "progress" and event.clock is not None and event.rank == 0 and self._unit in ("", "step"):
+            self._move(event)
+        elif event.kind == "epoch" and event.clock is not None and self._unit == "step":
+            self._validated = {name: _number(value) for name, value in event.payload.items() if name not in _ASIDE}
+            self._show(event)
+        elif event.kind == "round":
+            self._round(event.payload)
+        elif event.kind == "members":
+            self._members(event.payload["count"])
+        elif event.kind == "member" and self._unit == "member":
+            self._bar.update(1)
+            self._bar.refresh()
+        elif event.kind == "waiting" and self._bar is None:
+            self._wait(event.payload)
+        elif event.kind == "restart":
+            self._alive.clear()
+            again = f"again in {event.payload['seconds']:g} s" if event.payload["seconds"] else "again at once"
+            self._say(f"{event.payload['cause']}; {again}")
+        elif event.kind == "resized":
+            self._say(f"{event.payload['size']} of {event.payload['of']} members begin")
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._waiting:
+            self._stream.write("\n")
+            self._waiting = False
+        if self._bar is not None:
+            self._bar.close()
+            self._bar, self._unit = None, ""
+
+    def _wait(self, payload: dict[str, Any]) -> None:
+        self._waiting = True
+        self._stream.write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
+        self._stream.flush()
+
+    def _say(self, what: str) -> None:
+        self.close()  # the next attempt has a bar of its own, and waits for slots before
+        self._stream.write(f"{self._title}: {what}\n")
+        self._stream.flush()
+
+    def _move(self, event: Event) -> None:
+        payload = event.payload
+        if self._bar is None:
+            if self._waiting:
+                self._stream.write("\n")
+                self._waiting = False
+            self._epochs = payload["epochs"]
+            total = payload["steps"] * payload["epochs"]
+            self._open("step", total)
+        self._show(event)
+
+    def _round(self, payload: dict[str, Any]) -> None:
+        if self._bar is None:
+            total = payload["rounds"]
+            self._open("round", total)
+        figures = {
+            name: f"{value:.4g}"
+            for name, value in payload.items()
+            if isinstance(value, float) and name not in ("round", "seconds")
+        }
+        self._bar.set_postfix(figures, refresh=False)
+        self._bar.update(payload["round"] - self._bar.n)
+        self._bar.refresh()
+
+    def _open(self, unit: str, total: int | None) -> None:
+        self._unit = unit
+        self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
+
+    def _members(self, count: int) -> None:
+        """So many members more are to be trained."""
+        if self._bar is None:
+            self._open("member", 0)
+        self._bar.total += count
+        self._bar.refresh()
+
+    def _show(self, event: Event) -> None:
+        clock, payload = event.clock or {}, event.payload
+        epoch = min(clock["epoch"] + 1, self._epochs)
+        attempt = f", attempt {event.attempt + 1}" if event.attempt else ""
+        self._bar.set_description(f"{self._title}{attempt}: epoch {epoch}/{self._epochs}", refresh=False)
+        shown = {"loss": _number(payload.get("loss")), **self._validated}
+        shown |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
+        shown["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
+        if self._alive:
+            shown["members"] = str(len(self._alive))
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(clock["step"] - self._bar.n)
+        self._bar.refresh()
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, (int, float)) else "-"

@@ -1,0 +1,1 @@
+"""One training run on one gang: the loop, its state, its data, its metrics."""

@@ -1,0 +1,111 @@
+"""A member's rows, weighed, split and dealt: what the gang loop takes its batches from.
+
+Everything that members have to agree on before the first step is agreed here: who has how many rows of which kind,
+whether rows weigh, whether labels can be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch
+from sparkdl.data.fingerprint import fingerprint
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Part
+from sparkdl.data.transforms import Transforms
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.step_timer import enter
+from sparkdl.training.labels import check_labels
+
+if TYPE_CHECKING:
+    from sparkdl.training.loop import Training
+
+
+class Rows:
+    """The rows of one member.
+
+    Args:
+        part: the member's part.
+        group: the members.
+        training: what the run does.
+        device: where batches are wanted.
+
+    Attributes:
+        validation: the validation rows; None without a validation column.
+        plan: how training rows are dealt into steps.
+        share: this member's share of all training rows.
+        report: rows, and the seconds that training has waited for batches.
+
+    Raises:
+        InvalidInput: there are no rows to train on, no validation rows, or labels that cannot be.
+    """
+
+    def __init__(self, part: Part, group: Group, training: Training, device: torch.device) -> None:
+        self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
+        self._group, self._device, self._whole = group, device, part
+        if training.classes is not None:
+            check_labels(part, group, training.classes)
+        criterion = training.objective.criterion()
+        self._transforms = Transforms(training.collate, training.augment, criterion.masses)
+        part, self.validation = _split(part.weighed(criterion.masses), group)
+        self._part = _weighed_together(part, group)
+        self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
+        if not self.plan.total:
+            raise InvalidInput("there are no rows to train on: every row is a validation row.")
+        if self.validation is not None and not sum(self.validation.parts):
+            raise InvalidInput(
+                "there is a validation column, but no row is a validation row; expected some, or no such column."
+            )
+        self.share = part.rows / self.plan.total
+
+    def fingerprints(self) -> list[str]:
+        """The fingerprint of every part, as text; reads this member's rows once."""
+        return [str(each) for each in self._group.gather(fingerprint(self._whole))]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The epoch's batches; counts the time that the training waits for them.
+
+        Args:
+            epoch: the epoch, from 0.
+            start: the first step of it that is wanted, from 0: what comes before is neither read nor transformed, and
+                the batches are those that a whole epoch has from there on. With the number of steps there are none.
+        """
+        totals = None
+        if self._part.masses is not None:
+            weights = self._part.step_weights(self.plan, epoch)
+            enter("exchange")
+            self._group.sum_(weights)
+            totals = weights.tolist()
+        batches = self._part.batches(
+            self.plan, epoch=epoch, start=start, totals=totals, device=self._device, transforms=self._transforms
+        )
+        while True:
+            enter("feed")
+            before = time.perf_counter()
+            batch = next(batches, None)
+            self.report["feed_wait_seconds"] += time.perf_counter() - before
+            if batch is None:
+                return
+            yield batch
+
+
+def _weighed_together(part: Part, group: Group) -> Part:
+    """Members with a part that weighs 1 a row count weights as well where another member has to."""
+    if not any(group.gather(part.masses is not None)):
+        return part
+    return part if part.masses is not None else part.with_unit_masses()
+
+
+def _split(part: Part, group: Group) -> tuple[Part, Part | None]:
+    """Training and validation rows."""
+    if part.columns.validation is None:
+        return part, None
+    training, validation = part.split()
+    rows = group.gather((len(training), len(validation)))
+    parts = tuple(zip(*rows, strict=True))
+    return part.subset(training, parts[0]), part.subset(validation, parts[1])

@@ -1,0 +1,149 @@
+"""Every member holds the whole model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.cluster.group.world import World
+from sparkdl.data.batch import Batch
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.step_timer import enter
+from sparkdl.training.layouts import GradientSink
+from sparkdl.training.layouts.state_check import check_fit, kind_of
+from sparkdl.training.objective import Objective, forward, trained
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Every member holds the whole model; as many replicas as members."""
+
+    def replicas(self, world_size: int) -> int:
+        """One replica for each member."""
+        return world_size
+
+    def place(self, objective: Objective, world: World) -> ReplicatedReplica:
+        """Build the model on this member's device."""
+        return ReplicatedReplica(objective, world.device)
+
+
+class ReplicatedReplica:
+    """A whole model on one device.
+
+    Args:
+        objective: model, loss, optimizer and arithmetic.
+        device: where the model lies.
+    """
+
+    def __init__(self, objective: Objective, device: torch.device) -> None:
+        self.module = objective.build(device)
+        self.module.train()
+        self.parameters: Sequence[nn.Parameter] = [
+            parameter for parameter in self.module.parameters() if parameter.requires_grad
+        ]
+        self.sink: GradientSink | None = None
+        self.output: Any = None
+        self.optimizer = objective.open_optimizer(self.parameters)
+        self.scheduler = objective.scheduler(self.optimizer) if objective.scheduler is not None else None
+        self._criterion = objective.criterion(device)
+        self._clip_norm = objective.clip_norm
+        self._autocast = _autocast(objective.precision, device)
+        self._exchanged = False
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+
+    def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
+        """See ``Replica.gradients``."""
+        self._exchanged = last and self.sink is not None
+        if self._exchanged:
+            self._listener().begin(batch.share)
+        loss = self._pass(batch) if batch.weight else self._nothing()
+        if self._exchanged:
+            self._exchanged = False
+            self._listener().finish()
+        enter("other")
+        return loss
+
+    def apply(self) -> None:
+        """See ``Replica.apply``."""
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        for parameter in self.parameters:  # also those that the optimizer was not given
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Replica.state_dict``."""
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise InvalidInput("a parameter has a gradient that no step has used; a state is taken between steps.")
+        module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
+        return {
+            "alike": {
+                "parameters": {name: value for name, value in module.items() if name in named},
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
+            },
+            "own": {
+                "buffers": {name: value for name, value in module.items() if name not in named},
+                # No part of a model's file, but a step may depend on them all the same.
+                "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See ``Replica.load_state_dict``."""
+        alike, own = state["alike"], state["own"]
+        module = alike["parameters"] | own["buffers"]
+        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
+        self.module.load_state_dict(module)
+        for name, buffer in own["not persistent"].items():
+            owner, _, last = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), last, buffer.to(self.parameters[0].device))
+        self.optimizer.load_state_dict(alike["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(alike["scheduler"])
+
+    def _pass(self, batch: Batch) -> Tensor:
+        enter("forward")
+        with self._autocast:
+            output = forward(self.module, batch.inputs)
+            loss = trained(self._criterion(output, batch))
+        enter("backward")
+        (loss if batch.fraction == 1.0 else loss * batch.fraction).backward()  # type: ignore[no-untyped-call]
+        self.output = output.detach() if isinstance(output, Tensor) else output
+        return loss.detach()
+
+    def _nothing(self) -> Tensor:
+        self.output = None
+        return torch.zeros((), device=self.parameters[0].device, dtype=self.parameters[0].dtype)
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        # Weak, since torch keeps hooks where Python's garbage collector does not look: the replica would never be
+        # freed, nor the process group that its sink holds, which peers in a collective wait to see closed.
+        weak = weakref.ref(self)
+
+        def ready(parameter: Tensor) -> None:
+            replica = weak()
+            if replica is not None and replica._exchanged:
+                replica._listener().ready(index)
+
+        return ready
+
+    def _listener(self) -> GradientSink:
+        assert self.sink is not None
+        return self.sink
+
+
+def _autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

@@ -1,0 +1,62 @@
+"""Whether a saved state is of the replica that it is loaded into: what differs, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.objective import shapes
+
+_TOLD = 5  # differences that a message names
+
+
+def kind_of(value: object) -> str | None:
+    """The class of an optimizer or a scheduler; None where there is none."""
+    return None if value is None else type(value).__qualname__
+
+
+def check_fit(
+    module: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]
+) -> None:
+    """Refuse a state of another architecture, optimizer or scheduler: torch would load some of those, and go wrong.
+
+    Args:
+        module: the module's own ``state_dict``.
+        optimizer: the replica's optimizer.
+        scheduler: the replica's scheduler, or None.
+        state: the module's, and what ``ReplicatedReplica.state_dict`` returned as alike.
+
+    Raises:
+        InvalidInput: they differ; the message says in what.
+    """
+    found = [*_tensors(module, state["module"]), *_optimizers(optimizer, scheduler, state)]
+    if found:
+        more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+        raise InvalidInput(
+            f"the saved state is of another training: {'; '.join(found[:_TOLD])}{more}. Train with the model, the "
+            "optimizer and the scheduler that it was saved with, or begin anew elsewhere."
+        )
+
+
+def _tensors(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**own, **saved}:
+        if name not in saved:
+            yield f"it has no {name}, which the model has"
+        elif name not in own:
+            yield f"it has {name}, which the model has not"
+        elif isinstance(own[name], Tensor) and shapes(own[name]) != shapes(saved[name]):
+            yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(own[name])}"
+
+
+def _optimizers(optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]) -> Iterator[str]:
+    for name, own in (("optimizer", kind_of(optimizer)), ("scheduler", kind_of(scheduler))):
+        if state["kinds"][name] != own:
+            yield f"its {name} is {state['kinds'][name]}, this training's is {own}"
+    saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+    groups = [len(group["params"]) for group in optimizer.param_groups]
+    if saved != groups:
+        yield f"its optimizer has groups of {saved} parameters, this training's of {groups}"

@@ -1,0 +1,146 @@
+"""Synchronous data-parallel SGD by all-reduce.
+
+With ``g_i`` the gradient of member ``i``'s local mean loss and ``p_i`` its share of the global batch, every member
+takes the step of the optimizer on
+
+    g = sum_i p_i g_i,        sum_i p_i = 1,
+
+which is the gradient of the mean over the global batch: the same algorithm as on one machine with that batch,
+whatever the number of members and however unevenly the rows lie. Members with no rows have ``p_i = 0`` and take part.
+
+Gradients are summed bucket by bucket while the backward pass is still at work on the layers below (Li et al. 2020,
+"PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv:2006.15704; the ring all-reduce:
+Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations").
+
+All members end a step bit-equal. Against one machine the result differs by rounding, since sums are associated
+differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.data.batch import Batch
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.step_timer import enter
+from sparkdl.training.layouts import Replica
+from sparkdl.training.strategies import equalise
+from sparkdl.training.strategies.buckets import Bucket, make_buckets
+from sparkdl.training.strategies.reducers import Exact, Exchange, Reducer
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """Every member takes the same step on the mean gradient of the global batch.
+
+    Attributes:
+        reduce: how a bucket is summed.
+        bucket_bytes: size of a bucket; larger ones use the network better, smaller ones overlap more.
+    """
+
+    reduce: Reducer = field(default_factory=Exact)
+    bucket_bytes: int = 25 << 20
+
+    def __post_init__(self) -> None:
+        if self.bucket_bytes < 1:
+            raise InvalidInput(f"bucket_bytes is {self.bucket_bytes}; expected at least 1.")
+
+    def attach(self, replica: Replica, group: Group) -> AllReduceSync:
+        """See ``Strategy.attach``."""
+        equalise(replica, group)
+        return AllReduceSync(self, replica, group)
+
+
+class AllReduceSync:
+    """All-reduce at work on one replica; in a group of one it only applies."""
+
+    alike = True
+
+    def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
+        self._replica = replica
+        self._share = 1.0
+        self._buckets: list[Bucket] = make_buckets(replica.parameters, strategy.bucket_bytes) if group.size > 1 else []
+        self._slots = {
+            parameter: (bucket, slot) for bucket in self._buckets for slot, parameter in enumerate(bucket.parameters)
+        }
+        self._reduction = strategy.reduce.open(self._buckets, group)
+        self._waiting: set[int] = set()
+        self._left: list[int] = []
+        self._under_way: list[Exchange] = []
+        self._unused: list[int] = []
+        replica.sink = self if self._buckets else None
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one member gives to the exchange in a step."""
+        return sum(bucket.buffer.nbytes for bucket in self._buckets)
+
+    def begin(self, share: float) -> None:
+        """See ``GradientSink.begin``."""
+        self._share = share
+        self._waiting = set(self._slots)
+        self._left = [len(bucket.parameters) for bucket in self._buckets]
+        self._under_way, self._unused = [], []
+
+    def ready(self, index: int) -> None:
+        """See ``GradientSink.ready``."""
+        if index not in self._waiting:
+            raise InvalidInput(
+                "a parameter got its gradient in several pieces in one backward pass, as a weight does that is shared "
+                "between reentrant checkpoints; expected one piece. Use torch.utils.checkpoint(use_reentrant=False)."
+            )
+        bucket, slot = self._slots[index]
+        parameter = self._replica.parameters[index]
+        gradient = parameter.grad
+        if gradient is None:
+            bucket.gradients[slot].zero_()
+            bucket.used[slot] = 0
+            self._unused.append(index)
+        elif gradient.is_sparse:
+            raise InvalidInput("a parameter has a sparse gradient; expected dense ones (Embedding(sparse=False)).")
+        else:
+            torch.mul(gradient, self._share, out=bucket.gradients[slot])
+            parameter.grad = None
+        self._waiting.discard(index)
+        self._left[bucket.index] -= 1
+        # In bucket order on every member, whichever gradients come first: collectives are matched by their order.
+        while len(self._under_way) < len(self._buckets) and not self._left[len(self._under_way)]:
+            self._under_way.append(self._reduction.start(self._buckets[len(self._under_way)]))
+
+    def finish(self) -> None:
+        """See ``GradientSink.finish``."""
+        for index in sorted(self._waiting, reverse=True):
+            self.ready(index)
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Wait for the sums and take the optimizer's step on them."""
+        enter("exchange")
+        with reaching_peers():
+            for exchange in self._under_way:
+                exchange.wait()
+        enter("update")
+        nobody = {index for index in self._unused if self._slots[index][0].used[self._slots[index][1]] == 0}
+        for index, (bucket, slot) in self._slots.items():
+            # As on one machine: the optimizer passes over a parameter that no row of the global batch used.
+            self._replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
+        for bucket in self._buckets:
+            bucket.used.fill_(1)
+        self._under_way = []
+        self._replica.apply()
+
+    def detach(self) -> None:
+        """Stop listening."""
+        self._replica.sink = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reduction's state."""
+        return self._reduction.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the reduction's state."""
+        self._reduction.load_state_dict(state)

@@ -1,0 +1,358 @@
+"""The entry points without Spark: configurations, mistakes in them, exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from pyspark.errors import PySparkValueError
+from torch import nn
+
+from sparkdl import AllReduce, TorchClassifier, TorchRegressor
+from sparkdl.cluster.shutdown import stop_requested
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, Stopped
+from sparkdl.ml.persistence import factory
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = {
+    "data": {"path": "train.parquet"},
+    "test": {"path": "test.csv", "format": "csv", "options": {"header": True}},
+    "estimator": {
+        "class_path": "sparkdl.TorchClassifier",
+        "init_args": {
+            "model": {"class_path": "some_nets.Net", "init_args": {"hidden": 32}},
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+            "scheduler": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 3}},
+            "loss": {"class_path": "torch.nn.CrossEntropyLoss", "init_args": {"label_smoothing": 0.1}},
+            "metrics": {
+                "f1": {"class_path": "torchmetrics.classification.MulticlassF1Score", "init_args": {"num_classes": 10}}
+            },
+            "strategy": {"class_path": "sparkdl.AllReduce", "init_args": {"bucket_bytes": 1000}},
+            "inputCols": ["features"],
+            "epochs": 4,
+        },
+    },
+    "output": "model",
+}
+MODEL = "estimator.init_args.model"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A configuration file like ``CONFIG``, in which what stands at a dotted key, or in place of one, is another."""
+
+    def write(changes=(), renamed=()):
+        config = json.loads(json.dumps(CONFIG))
+        for key, value in dict(changes).items():
+            *path, last = key.split(".")
+            functools.reduce(dict.__getitem__, path, config)[last] = value
+        for key, name in dict(renamed).items():
+            *path, last = key.split(".")
+            section = functools.reduce(dict.__getitem__, path, config)
+            section[name] = section.pop(last)
+        file = tmp_path / "job.yaml"
+        file.write_text(yaml.safe_dump(config))
+        return str(file)
+
+    return write
+
+
+# ---- configurations ---------------------------------------------------------------------------------------------
+
+
+def test_configuration_describes_the_arguments(read, write):
+    job = read(write())
+    assert (job.data.path, job.data.format, job.data.options) == ("train.parquet", "parquet", {})
+    assert (job.test.path, job.test.format, job.test.options) == ("test.csv", "csv", {"header": True})
+    assert job.output == "model"
+    assert type(job.estimator) is TorchClassifier
+    assert job.estimator.getInputCols() == ["features"]
+    assert job.estimator.getEpochs() == 4
+    assert job.estimator.getLoss().label_smoothing == 0.1
+    assert job.estimator.getMetrics()["f1"].num_classes == 10
+    assert job.estimator.getStrategy() == AllReduce(bucket_bytes=1000)
+
+
+def test_factories_are_partials_of_what_was_given(read, write):
+    estimator = read(write()).estimator
+    for found, kind, given in (
+        (estimator.getOptimizer(), torch.optim.SGD, {"lr": 0.1}),
+        (estimator.getScheduler(), torch.optim.lr_scheduler.StepLR, {"step_size": 3}),
+    ):
+        assert (found.func, found.args, found.keywords) == (kind, (), given)
+        assert len(pickle.dumps(found)) < 200
+    assert factory.describe(estimator.getModel()) == {"path": "some_nets:Net", "args": [], "kwargs": {"hidden": 32}}
+
+
+@pytest.mark.parametrize(
+    ("model", "described"),
+    [
+        ("some_nets.build", {"path": "some_nets:build", "args": [], "kwargs": {}}),
+        (
+            {"class_path": "some_nets.build", "init_args": {"hidden": 3}},
+            {"path": "some_nets:build", "args": [], "kwargs": {"hidden": 3}},
+        ),
+        ("some_nets.Net", {"path": "some_nets:Net", "args": [], "kwargs": {}}),
+    ],
+)
+def test_model_may_be_a_function(read, write, model, described):
+    assert factory.describe(read(write({MODEL: model})).estimator.getModel()) == described
+
+
+def test_arguments_of_a_model_may_be_objects(read, write):
+    model = {"class_path": "some_nets.Net", "init_args": {"activation": {"class_path": "torch.nn.Tanh"}}}
+    found = read(write({MODEL: model})).estimator.getModel()
+    assert isinstance(found, partial)
+    assert isinstance(found.keywords["activation"], nn.Tanh)
+
+
+def test_loss_may_be_a_function_without_annotations(read, write):
+    assert read(write({"estimator.init_args.loss": "some_nets.zero_one"})).estimator.getLoss().__name__ == "zero_one"
+
+
+def test_what_is_not_given_keeps_the_default(read, write):
+    job = read(write({"estimator": {"class_path": "sparkdl.TorchRegressor", "init_args": {"model": "some_nets.Net"}}}))
+    assert type(job.estimator) is TorchRegressor
+    assert {param.name for param in job.estimator.extractParamMap() if job.estimator.isSet(param)} <= {
+        "model",
+        "labelCol",
+    }
+    assert job.estimator.getStrategy() == AllReduce()
+
+
+def test_command_line_overrides_the_file(read, write):
+    changes = {
+        "--estimator.epochs": "7",
+        "--estimator.model.hidden": "5",
+        "--estimator.optimizer.init_args.lr": "0.5",
+        "--estimator.strategy.bucket_bytes": "2000",
+        "--test.options.header": "false",
+        "--data.format": "orc",
+        "--overwrite": "true",
+    }
+    job = read(write(), *(word for change in changes.items() for word in change))
+    assert job.estimator.getEpochs() == 7
+    assert job.estimator.getModel().keywords == {"hidden": 5}
+    assert job.estimator.getOptimizer().keywords == {"lr": 0.5}
+    assert job.estimator.getStrategy().bucket_bytes == 2000
+    assert job.test.options == {"header": "false"}
+    assert (job.data.path, job.data.format, job.overwrite) == ("train.parquet", "orc", True)
+    chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.Exact")
+    assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
+
+
+def test_print_config_prints_what_gives_the_same_job(jobs, read, write, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        jobs.command.main(jobs.train.train, ["--config", write(), "--estimator.epochs", "9", "--print_config"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    again = tmp_path / "again.yaml"
+    again.write_text(printed)
+    first, second = read(write(), "--estimator.epochs", "9"), read(str(again))
+    assert (first.data, first.test, first.output) == (second.data, second.test, second.output)
+    assert second.estimator.getEpochs() == 9
+    assert first.estimator.getModel().keywords.items() <= second.estimator.getModel().keywords.items()
+    assert first.estimator.getOptimizer().keywords.items() <= second.estimator.getOptimizer().keywords.items()
+    assert first.estimator.getStrategy() == second.estimator.getStrategy()
+    assert yaml.safe_load(printed)["data"]["format"] == "parquet"  # the defaults too
+
+
+CONFIGURATIONS = sorted((ROOT / "conf" / "train").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_configurations_that_come_along_are_good(read, path):
+    if path.name == "adult.yaml":
+        estimator = read(str(path), "--date", "2026-11-22", job="etl_train").stages[-1]
+    else:
+        estimator = read(str(path)).estimator
+    assert factory.describe(estimator.getModel())
+    assert estimator.training().batch_size > 0
+
+
+# ---- mistakes ---------------------------------------------------------------------------------------------------
+
+TYPOS = [
+    ("estimator", "estimatr", "unknown key 'estimatr'; did you mean 'estimator'?"),
+    ("data.path", "pth", "unknown key 'data.pth'; did you mean 'data.path'?"),
+    ("test.path", "pth", "test: unknown key 'pth'; did you mean 'path'?"),
+    ("estimator.class_path", "class_pth", "estimator: unknown key 'class_pth'; did you mean 'class_path'?"),
+    ("estimator.init_args.epochs", "epoch", "estimator: unknown key 'epoch'; did you mean 'epochs'?"),
+    (f"{MODEL}.init_args", "init_arg", "estimator.model: unknown key 'init_arg'; did you mean 'init_args'?"),
+    (f"{MODEL}.class_path", "classpath", "estimator.model: unknown key 'classpath'; did you mean 'class_path'?"),
+    (f"{MODEL}.init_args.hidden", "hiden", "estimator.model: unknown key 'hiden'; did you mean 'hidden'?"),
+    ("estimator.init_args.optimizer.init_args.lr", "lrr", "estimator.optimizer: unknown key 'lrr'; did you mean 'lr'?"),
+    (
+        "estimator.init_args.metrics.f1.init_args.num_classes",
+        "classes",
+        "estimator.metrics: unknown key 'classes'; did you mean 'num_classes'?",
+    ),
+    (
+        "estimator.init_args.strategy.init_args.bucket_bytes",
+        "size",
+        "estimator.strategy: unknown key 'size'; expected one of bucket_bytes, class_path, init_args, reduce",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "name", "said"), TYPOS)
+def test_unknown_key_in_the_file_names_the_nearest(refused, write, key, name, said):
+    assert refused("--config", write(renamed={key: name})).splitlines()[-1] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("estimatr.epochs", "unknown key 'estimatr'; did you mean 'estimator'?"),
+        ("data.pth", "unknown key 'data.pth'; did you mean 'data.path'?"),
+        ("test.formt", "test: unknown key 'formt'; did you mean 'format'?"),
+        ("estimator.batchsize", "estimator: unknown key 'batchsize'; did you mean 'batchSize'?"),
+        ("estimator.model.hiden", "estimator.model: unknown key 'hiden'; did you mean 'hidden'?"),
+        ("estimator.optimizer.init_args.lrr", "estimator.optimizer: unknown key 'lrr'; did you mean 'lr'?"),
+        ("zzz", "unknown key 'zzz'; expected one of config, data, estimator, output, overwrite, test"),
+    ],
+)
+def test_unknown_key_on_the_command_line_names_the_nearest(refused, write, key, said):
+    assert refused("--config", write(), f"--{key}", "3").splitlines()[-1] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({MODEL: "no_such_module.Net"}, "No module named 'no_such_module'"),
+        ({MODEL: "some_nets.Nett"}, "has no attribute 'Nett'"),
+        ({"estimator.init_args.epochs": "many"}, "epochs"),
+        ({"estimator.init_args.strategy": "collections.OrderedDict"}, "does not implement protocol Strategy"),
+        ({"estimator.class_path": "sparkdl.TorchModel"}, "GangEstimator"),
+    ],
+)
+def test_bad_value_is_refused(refused, write, changes, said):
+    assert said in refused("--config", write(changes))
+
+
+def test_missing_file_and_missing_argument_are_refused(refused, tmp_path):
+    assert "nowhere.yaml" in refused("--config", str(tmp_path / "nowhere.yaml"))
+    assert "model" in refused("--data.path", "here", job="predict").splitlines()[-1]
+
+
+# ---- exit codes -------------------------------------------------------------------------------------------------
+
+
+def ending(error):
+    def job(*, data: str = ""):
+        """Do nothing but end."""
+        if error is not None:
+            raise error
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, ""),
+        (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
+        (
+            MemberFailed("it broke", place=Place(rank=1), trace="the traceback"),
+            1,
+            "error: it broke [rank 1]\n\nthe traceback\n",
+        ),
+        (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),
+    ],
+)
+def test_exit_code_and_message(jobs, capsys, error, code, said):
+    assert jobs.command.main(ending(error), []) == code
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("error", "code"), [(MemberLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
+def test_whatever_ends_a_job_after_sigterm_is_how_it_stops(jobs, error, code):
+    def job(*, data: str = ""):
+        """Be sent SIGTERM, and end."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop_requested() == "the driver got SIGTERM"
+        ending(error)()
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert jobs.command.main(job, [], stops=True) == code
+    assert stop_requested() is None
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_bug_keeps_its_traceback(jobs):
+    with pytest.raises(ZeroDivisionError):
+        jobs.command.main(ending(ZeroDivisionError()), [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--estimator.epochs", "0"], "epochs is 0"),
+        (["--estimator", "sparkdl.ml.estimator.GangEstimator"], "estimator has no class_path"),
+        (["--estimator.class_path", "sparkdl.TorchEstimator"], "validationCol"),
+    ],
+)
+def test_invalid_input_ends_the_job_before_spark_is_started(jobs, write, capsys, arguments, said):
+    assert jobs.command.main(jobs.train.train, ["--config", write(), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_estimator_without_a_class_is_refused(jobs, write, capsys):
+    assert jobs.command.main(jobs.train.train, ["--config", write({"estimator": {"epochs": 3}})]) == 2
+    assert "estimator has no class_path" in capsys.readouterr().err
+
+
+def test_prediction_without_a_purpose_is_refused(jobs, capsys):
+    assert jobs.command.main(jobs.predict.predict, ["--model", "model", "--data.path", "data"]) == 2
+    assert "output, label or both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [("train", ["--estimator", "--output"]), ("predict", ["--model", "--label"]), ("evaluate", ["--data.table"])],
+)
+def test_help(job, words):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    shown = subprocess.run(
+        [sys.executable, f"jobs/{job}.py", "--help"],
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"usage: {job}.py [--config FILE] [--key value ...]")
+    assert all(word in shown.stdout for word in words)
+
+
+# ---- what is said of predictions ------------------------------------------------------------------------------------
+
+
+def test_scores(jobs):
+    text = jobs.metrics.scores({(0, 0): 3, (0, 1): 1, (2, 2): 100})
+    assert text.splitlines() == [
+        "accuracy 0.9904 (103 of 104 rows)",
+        "",
+        "confusion: a row for each label, a column for each prediction",
+        "         0    1    2",
+        "    0    3    1    .",
+        "    1    .    .    .",
+        "    2    .    .  100",
+    ]
+    assert jobs.metrics.scores({}) == "accuracy 0.0000 (0 of 0 rows), 0 classes"
+    many = {(one, one): 1 for one in range(jobs.metrics.MOST_CLASSES + 1)}
+    assert jobs.metrics.scores(many) == "accuracy 1.0000 (21 of 21 rows), 21 classes"

@@ -1,0 +1,208 @@
+"""Who is in the gang, how its members talk, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.world import (
+    Group,
+    Invitation,
+    Meeting,
+    World,
+    in_a_group,
+    is_peer_failure,
+    join,
+    meet,
+    reaching_peers,
+)
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.shard import Part
+from sparkdl.errors import InvalidInput, PeerLost
+
+MEETING = Meeting(0, 1, "run", 3, Address("127.0.0.1"))
+EVERY_DTYPE = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn),
+)
+
+
+@pytest.fixture(scope="module")
+def three():
+    with LocalCluster(3) as cluster:
+        yield cluster
+
+
+# ---- collectives ------------------------------------------------------------------------------------------------
+
+
+def talk(world: World, part: Part | None) -> dict[str, Any]:
+    group, own = world.group(), float(world.rank + 1)
+    summed, averaged = torch.full((2, 2), own), torch.full((2,), own)
+    group.sum_(summed)
+    group.mean_(averaged)
+    broadcast = torch.full((2,), own)
+    group.broadcast_(broadcast, source=2)
+    later = torch.full((3,), own)
+    group.sum_(later, wait=False).wait()
+    return {
+        "sum": summed.tolist(),
+        "mean": averaged.tolist(),
+        "broadcast": broadcast.tolist(),
+        "later": later.tolist(),
+        "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), own)}),
+        "agree": [world.agree("first", {"rank": world.rank}), world.agree("second", {})],
+    }
+
+
+def test_collectives(three):
+    for found in three.gang(talk):
+        assert found["sum"] == [[6.0, 6.0], [6.0, 6.0]]
+        assert found["mean"] == [2.0, 2.0]
+        assert found["broadcast"] == [3.0, 3.0]
+        assert found["later"] == [6.0] * 3
+        assert [value["rank"] for value in found["gather"]] == [0, 1, 2]
+        assert [value["tensor"].tolist() for value in found["gather"]] == [[], [2.0], [3.0, 3.0]]
+        assert found["agree"] == [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [{}, {}, {}]]
+
+
+def laid_out(own: int) -> dict[str, torch.Tensor]:
+    """The same numbers, ``own`` times, in memory that is laid out in several ways."""
+    return {
+        "strided": (torch.arange(10.0) * own)[::2],
+        "columns": (torch.arange(12.0) * own).view(3, 4)[:, 1:3],
+        "transposed": (torch.arange(6.0) * own).view(2, 3).t(),
+        "channels last": (torch.arange(24.0) * own).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        "number": torch.tensor(7.0 * own),
+        "nothing": torch.empty(0, 3),
+    }
+
+
+def spread(world: World, part: Part | None) -> dict[str, Any]:
+    group = world.group()
+    dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
+    broadcast, summed = laid_out(world.rank + 1), laid_out(world.rank + 1)
+    for tensor in (*dtypes.values(), *broadcast.values()):
+        group.broadcast_(tensor)
+    for tensor in summed.values():
+        group.sum_(tensor)
+    # Not all of these dtypes can be pickled.
+    return {
+        "dtypes": {name: tensor.float() for name, tensor in dtypes.items()},
+        "broadcast": broadcast,
+        "summed": summed,
+    }
+
+
+def test_tensors_of_any_dtype_and_layout(three):
+    for found in three.gang(spread):
+        for dtype in EVERY_DTYPE:
+            assert torch.equal(found["dtypes"][str(dtype)], torch.tensor([0.0, 1.0])), dtype
+        for name, tensor in laid_out(1).items():
+            assert torch.equal(found["broadcast"][name], tensor), name
+            assert torch.equal(found["summed"][name], tensor * 6), name
+
+
+def test_a_sum_that_is_not_waited_for_has_to_be_contiguous(three):
+    with pytest.raises(ValueError, match="contiguous"):
+        Group(0, 3).sum_(torch.zeros(4)[::2], wait=False)
+
+
+def test_alone_nothing_is_exchanged():
+    world = World(0, 1)
+    group, tensor = world.group(), torch.tensor([1.0, 2.0])
+    group.sum_(tensor)
+    group.mean_(tensor)
+    group.broadcast_(tensor)
+    assert tensor.tolist() == [1.0, 2.0]
+    assert group.gather("alone") == ["alone"]
+    assert world.agree("key", {"numbers": (1, 2)}) == [{"numbers": [1, 2]}]
+
+
+def test_axes():
+    assert World(1, 2, axes={"data": 2}).axes == {"data": 2}
+    with pytest.raises(ValueError, match="no axis 'pipeline'; this world has data"):
+        World(0, 1).group("pipeline")
+
+
+# ---- joining and leaving ----------------------------------------------------------------------------------------
+
+
+def alone(meeting: Meeting = MEETING) -> Invitation:
+    lines: list[str] = []
+
+    def exchange(line: str) -> list[str]:
+        lines.append(line)
+        return [line]
+
+    invitation = meet(meeting, exchange)
+    assert len(lines) == 1
+    assert json.loads(lines[0]) == {"host": socket.gethostname(), "address": "127.0.0.1"}
+    return invitation
+
+
+def test_the_process_is_set_back(monkeypatch):
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "8")
+    monkeypatch.setenv("MASTER_ADDR", "outer.invalid")
+    before = dict(os.environ)
+    for error in (None, ValueError("inside"), KeyboardInterrupt()):
+        with contextlib.suppress(ValueError, KeyboardInterrupt), join(MEETING, alone()) as world:
+            assert (world.rank, world.size, world.local_rank, world.attempt) == (0, 1, 0, 3)
+            assert in_a_group()
+            assert dist.get_world_size() == 1
+            assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]) == ("0", "1", "0")
+            assert "MASTER_ADDR" not in os.environ
+            os.environ["MASTER_PORT"] = "5"
+            if error is not None:
+                raise error
+        assert dict(os.environ) == before
+        assert not in_a_group()
+        assert world.store is None
+
+
+def test_a_group_left_behind_by_others_is_replaced():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    left = dist.group.WORLD
+    with join(MEETING, alone()):
+        assert dist.group.WORLD is not left
+    assert not in_a_group()
+
+
+def test_keys_begin_with_run_and_attempt():
+    with join(MEETING, alone()) as world:
+        world.store.set("key", "value")
+        underlying = world.store.underlying_store
+        assert underlying.get("run/3/key") == b"value"
+
+
+# ---- consequences -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "peer"),
+    [
+        (PeerLost("gone"), True),
+        (dist.DistNetworkError("no route"), True),
+        (dist.DistStoreError("no answer"), True),
+        (RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:1"), True),
+        (RuntimeError("[/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms"), True),
+        (RuntimeError("CUDA out of memory"), False),
+        (ValueError("Connection closed by peer"), False),
+        (InvalidInput("no rows"), False),
+    ],
+)
+def test_what_only_says_that_another_member_has_gone(error, peer):
+    assert is_peer_failure(error) is peer
+    with pytest.raises(PeerLost if peer else type(error)) as caught, reaching_peers():
+        raise error
+    assert str(error) in str(caught.value)

@@ -1,0 +1,49 @@
+"""Rounds without Spark keep the contract."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from multiprocessing.connection import Connection
+
+import pytest
+
+from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.worker_process import MemberProcess
+from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as found:
+        yield found
+
+
+class TestInline(MapReduceContract):
+    @pytest.fixture
+    def cluster(self):
+        return InlineCluster()
+
+
+class TestLocal(MapReduceContract, LossContract):
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
+
+    def test_a_gang_and_rounds_take_turns(self, cluster):
+        assert cluster.gang(lambda world, part: world.rank) == [0, 1]
+
+
+def test_an_answer_that_breaks_off_is_that_of_a_process_that_has_ended():
+    """It was killed while it sent a large result: a part like any other whose process went."""
+    process = MemberProcess(0)
+    ours, theirs = socket.socketpair()
+    process.connection.close()
+    process.connection = Connection(ours.detach())
+    try:
+        theirs.sendall(struct.pack("!i", 100) + b"half of it")  # as multiprocessing announces a hundred bytes
+        theirs.close()
+        with pytest.raises(EOFError):
+            process.receive()
+    finally:
+        process.kill()

@@ -1,0 +1,187 @@
+"""Drivers on the first of several hosts: a process that keeps one session, and calls in it what it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.hosts.hosts import LONG, until
+from tests.sessions import session
+
+LOST = 10
+"""Seconds after which the master and the drivers give a silent host up; Spark's own values are one and two minutes."""
+
+PATIENCE = 150.0
+"""Seconds that a call may take."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a driver runs; it travels to it as JSON.
+
+    Attributes:
+        master: the master's URL.
+        address: the driver's, on the network of the executors.
+        folder: for its files.
+        settings: of its session besides those that all have; names as ``tests.sessions.session`` takes them.
+    """
+
+    master: str
+    address: str
+    folder: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def session(self, executors: int, cores: int) -> contextlib.AbstractContextManager[Any]:
+        """A session whose executors Spark spreads over the hosts that there are.
+
+        Args:
+            executors: how many.
+            cores: of each. Spark deals tasks out one to an executor before any gets a second one.
+        """
+        settings = {
+            "driver__host": self.address,
+            "driver__bindAddress": self.address,
+            "cores__max": str(executors * cores),
+            "executor__cores": str(cores),
+            "executor__memory": "1g",
+            # By default tasks follow their rows where those lie on one host, all members to the same.
+            "shuffle__reduceLocality__enabled": "false",
+            "network__timeout": f"{LOST}s",
+            "network__timeoutInterval": "2s",
+            "executor__heartbeatInterval": "2s",
+            # A silent driver is given up after so many: by default after sixty, ten minutes and more.
+            "executor__heartbeat__maxFailures": "5",
+        }
+        return session(self.folder, self.master, **settings | self.settings)
+
+
+def serve(place: dict[str, Any], executors: int, cores: int) -> None:
+    """What a driver does: calls the functions that its standard input names, in one session, until that ends."""
+    with Place(**place).session(executors, cores):
+        for line in sys.stdin:
+            module, name, arguments, path = json.loads(line)
+            print(f"{time.strftime('%X')} {name}", flush=True)
+            faulthandler.dump_traceback_later(PATIENCE - 10)
+            answer: dict[str, Any] = {}
+            try:
+                answer["value"] = getattr(importlib.import_module(module), name)(*arguments)
+            except Exception:
+                answer["error"] = traceback.format_exc()
+            faulthandler.cancel_dump_traceback_later()
+            print(f"{time.strftime('%X')} done", flush=True)
+            Path(f"{path}.tmp").write_text(json.dumps(answer))
+            os.replace(f"{path}.tmp", path)
+
+
+def settle(addresses: list[str]) -> None:
+    """Wait until this driver has an executor on each of these hosts and no other."""
+    scheduler = SparkSession.active().sparkContext._jsc.sc().taskScheduler()
+
+    def executors(address: str) -> int:
+        found = scheduler.getExecutorsAliveOnHost(address)
+        return found.get().size() if found.isDefined() else 0
+
+    until(lambda: all(executors(address) == 1 for address in addresses), f"an executor on each of {addresses}")
+
+
+class Driver:
+    """A process on a host that calls functions in its session, one at a time.
+
+    Args:
+        process: it; its input is a pipe.
+        out: where it writes to; its answers lie beside it.
+
+    Attributes:
+        pid: the process's.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
+        self.pid = process.pid
+        self._process, self._out = process, out
+        self._asked = 0
+
+    @property
+    def output(self) -> str:
+        """What it has written so far."""
+        return self._out.read_text(errors="replace")
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lives and has answered all it was asked."""
+        return self._process.poll() is None and (self._asked == 0 or self._answer.exists())
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Driver:
+        """Have it call a top-level function; arguments and result travel as JSON, and ``result()`` waits for it."""
+        assert self.idle, f"the driver has ended, or is busy\n{self.output}"
+        self._asked += 1
+        line = json.dumps([function.__module__, function.__qualname__, arguments, self._answer], default=str)
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+        return self
+
+    def result(self, timeout: float = PATIENCE) -> Any:
+        """What the function of the last call has returned; the driver is killed where that takes too long."""
+        try:
+            self.until(self._answer.exists, "its answer", timeout=timeout)
+        except TimeoutError:
+            self.kill()
+            raise
+        answer = json.loads(self._answer.read_text())
+        assert "error" not in answer, f"{self.output}\n{answer['error']}"
+        return answer["value"]
+
+    def until(self, condition: Callable[[], Any], what: str, *, timeout: float = LONG) -> Any:
+        """Wait until something holds, as long as the driver runs and has not answered yet."""
+
+        def holds() -> Any:
+            answered = self._answer.exists()
+            if found := condition():
+                return found
+            assert self._process.poll() is None, f"the driver has ended before {what}\n{self.output}"
+            assert not answered, f"the driver has answered before {what}: {self._answer.read_text()}\n{self.output}"
+            return None
+
+        try:
+            return until(holds, what, timeout=timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.output}") from None
+
+    def code(self, timeout: float = LONG) -> int:
+        """With what it ends, of its own accord."""
+        return self._process.wait(timeout)
+
+    def end(self, timeout: float = LONG) -> None:
+        """Let it stop its session and come to its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the driver does not end\n{self.output}") from None
+        assert code == 0, f"the driver ended with {code}\n{self.output}"
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its JVM included; returns when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(LONG)
+
+    @property
+    def _answer(self) -> Path:
+        return self._out.with_suffix(f".{self._asked}.json")

@@ -1,0 +1,292 @@
+"""A state as bytes: everything comes back as it was, what cannot is refused by its path, damage is noticed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+import random
+import struct
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import pack_state, random_state, set_random_state, unpack_state
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.complex64, torch.complex128),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are the same to the bit, types included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and raw(one) == raw(other)
+    if isinstance(one, (np.ndarray, np.generic)):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other)
+    return bool(one == other)
+
+
+def raw(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def returned(value: Any) -> Any:
+    return unpack_state(pack_state(value))
+
+
+# ---- round trips ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, False, 0, -1, 2**63, -(2**63), 2**64 + 1, -(10**5000), 1, 1.0, 0.1, -0.0, 5e-324, 1.8e308),
+        *(math.inf, -math.inf, math.nan, "", "ä\0\ud800\n", "state", b"", b"\0\xff" * 9),
+        *([], (), {}, [[]], ([],), {"": {}}, {0: 1, "0": 2, -(10**5000): 3}, {"b": 1, "a": 2}),
+        *(np.float32(0.1), np.int64(-5), np.bool_(True), np.complex128(1 - 2j)),
+        *(np.array(3, ">i2"), np.zeros((0, 3)), np.arange(6, dtype="<u4").reshape(2, 3).T),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_come_back_as_they_were(value):
+    assert same(returned(value), value)
+    assert same(returned({"at": [value, (value,)]}), {"at": [value, (value,)]})
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3, 4)], ids=str)
+def test_tensors_come_back_as_they_were(dtype, shape):
+    bits = torch.randint(0, 2 if dtype == torch.bool else 256, (math.prod(shape) * 16,), dtype=torch.uint8)
+    tensor = bits[: math.prod(shape) * torch.empty((), dtype=dtype).element_size()].view(dtype).reshape(shape)
+    assert same(returned({"x": tensor})["x"], tensor)
+
+
+def test_parts_and_views_of_tensors_come_back_dense():
+    whole = torch.arange(24.0).reshape(4, 6)
+    complex_ = torch.view_as_complex(whole.reshape(12, 2))
+    views = [whole, whole.T, whole[1:3], whole[:, ::2], whole[0], torch.zeros(1).expand(5), complex_.conj()]
+    found = returned([*views, whole])
+    for got, view in zip(found, [*views, whole], strict=True):
+        assert got.is_contiguous()
+        assert torch.equal(got, view)
+    assert found[0] is found[-1]
+
+
+def test_one_tensor_is_written_once():
+    tensor = torch.zeros(10_000)
+    assert len(pack_state([tensor] * 5)) < 50_000
+
+
+def test_parameters_come_back_as_tensors():
+    found = returned(nn.Parameter(torch.ones(2)))
+    assert type(found) is Tensor
+    assert not found.requires_grad
+
+
+def test_dicts_of_other_kinds():
+    found = returned([OrderedDict(b=1, a=2), defaultdict(list, x=[1]), Counter({3: 2})])
+    assert [type(each) for each in found] == [dict, dict, Counter]
+    assert found == [{"b": 1, "a": 2}, {"x": [1]}, Counter({3: 2})]
+
+
+def some(draw: random.Random, depth: int) -> Any:
+    """A random state."""
+    leaves = [
+        lambda: draw.choice([None, True, False, "", "a b", math.nan, -math.inf]),
+        lambda: draw.randint(-(2**80), 2**80),
+        lambda: draw.gauss(0, 10 ** draw.randint(-200, 200)),
+        lambda: draw.randbytes(draw.randint(0, 9)),
+        lambda: torch.rand([draw.randint(0, 3) for _ in range(draw.randint(0, 3))]).to(draw.choice(DTYPES[:6])),
+        lambda: np.asarray(draw.random(), draw.choice(["f4", "f8", ">f2", "c8"])),
+    ]
+    if depth == 0 or draw.random() < 0.3:
+        return draw.choice(leaves)()
+    values = [some(draw, depth - 1) for _ in range(draw.randint(0, 5))]
+    keys = [draw.choice([index, f"k{index}.x"]) for index in range(len(values))]
+    return draw.choice([values, tuple(values), dict(zip(keys, values, strict=True))])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_nesting_comes_back(seed):
+    serialization = some(random.Random(seed), 5)
+    assert same(returned(serialization), serialization)
+
+
+def test_the_same_state_is_the_same_bytes():
+    serialization = {"x": torch.ones(3), "y": [1, b"z"], "z": np.ones(2)}
+    assert pack_state(serialization) == pack_state(copy.deepcopy(serialization)) == pack_state(returned(serialization))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_an_optimizers_state_comes_back(optimizer):
+    module = nn.Linear(2, 2)
+    optimizing = optimizer(module.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(
+        optimizing,
+        [torch.optim.lr_scheduler.ConstantLR(optimizing), torch.optim.lr_scheduler.MultiStepLR(optimizing, [1, 1, 4])],
+        [2],
+    )
+    module(torch.ones(1, 2)).sum().backward()
+    optimizing.step()
+    scheduler.step()
+    for serialization in (optimizing.state_dict(), scheduler.state_dict()):
+        assert same(returned(serialization), serialization)
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+class Number(int):
+    """Not an int exactly."""
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"optimizer": {"state": {0: {"momentum": object()}}}}, r"^optimizer\.state\[0\]\.momentum is of type object"),
+        ([1, (2, {3})], r"^\[1\]\[1\] is of type set"),
+        (len, "^the state is of type builtin_function_or_method"),
+        ({"n": Number(1)}, "^n is of type Number"),
+        ({"a": np.array([None])}, "^a is of type ndarray of object"),
+        ({"a": np.array(["x"])}, "^a is of type ndarray of <U1"),
+        ({"a": {(1, 2): 3}}, r"^a has the key \(1, 2\) of type tuple; expected str or int"),
+        ({"a": {True: 3}}, "^a has the key True of type bool"),
+        ({"a": torch.eye(2).to_sparse()}, "^a is a torch.sparse_coo tensor"),
+        ({"a": torch.empty(2, device="meta")}, "^a is a torch.strided tensor of float32 on meta"),
+        ({"a": torch.empty(2, dtype=torch.bits8)}, "^a is a .* tensor of bits8"),
+        ({"a": torch.Size([1])}, "^a is of type Size"),
+    ],
+    ids=lambda each: each[:30] if isinstance(each, str) else "",
+)
+def test_what_is_no_data_is_refused_by_its_path(state, said):
+    with pytest.raises(InvalidInput, match=said):
+        pack_state(serialization)
+
+
+def test_what_holds_itself_is_refused():
+    serialization: list[Any] = []
+    serialization.append(serialization)
+    with pytest.raises(InvalidInput, match="nested too deeply, or holds itself"):
+        pack_state(serialization)
+
+
+# ---- damage ---------------------------------------------------------------------------------------------------------
+
+STATE = {"weights": torch.arange(40.0), "steps": [1, 2, 3], "name": "net", "random": np.arange(7), "best": 0.25}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_changed_byte_is_noticed(seed):
+    draw, packed = random.Random(seed), pack_state(STATE)
+    for _ in range(60):
+        damaged = bytearray(packed)
+        damaged[draw.randrange(len(packed))] ^= draw.randint(1, 255)
+        try:
+            found = unpack_state(bytes(damaged))
+        except InvalidInput:
+            continue
+        assert same(found, STATE)  # a byte that says nothing, such as a space of the header
+
+
+def test_every_cut_is_noticed():
+    packed = pack_state(STATE)
+    for length in range(len(packed)):
+        with pytest.raises(InvalidInput, match="the saved state cannot be read"):
+            unpack_state(packed[:length])
+    with pytest.raises(InvalidInput):
+        unpack_state(packed + b"\0")
+
+
+@pytest.mark.parametrize("packed", [b"", b"\0" * 100, b"\xff" * 100, pickle.dumps(STATE), save({"x": torch.ones(1)})])
+def test_other_bytes_are_refused(packed):
+    with pytest.raises(InvalidInput, match="the saved state cannot be read"):
+        unpack_state(packed)
+
+
+def forged(tree: Any, *tensors: Tensor) -> bytes:
+    """Bytes with a right checksum around any JSON."""
+    from sparkdl.io import serialization
+
+    text = tree if isinstance(tree, str) else json.dumps(tree)
+    named = {str(number): tensor for number, tensor in enumerate(tensors)}
+    return save(named, {"state": f"{serialization._checksum(text, tensors):08x}{text}"})
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        *("", "{", "[" * 100_000, '{"list": [' * 50_000, [], {}, {"a": 1, "b": 2}, {"object": "os.system"}),
+        *({"tensor": [7]}, {"tensor": [0, "qint8", [4]]}, {"tensor": [0, "complex64", [9]]}, {"tensor": []}),
+        *({"array": [0, "O", [1]]}, {"array": [0, "V8", [1]]}, {"array": [0, "<f8", [10**30]]}, {"array": [0]}),
+        *({"dict": [[None, 1]]}, {"dict": [[{"list": []}, 1]]}, {"dict": 3}, {"float": "1"}, {"int": "x"}),
+    ],
+    ids=lambda tree: str(tree)[:30],
+)
+def test_forged_bytes_are_refused(tree):
+    with pytest.raises(InvalidInput):
+        unpack_state(forged(tree, torch.zeros(8, dtype=torch.uint8)))
+
+
+# ---- random numbers -------------------------------------------------------------------------------------------------
+
+
+def drawn() -> list[Any]:
+    """Some numbers from every generator; an odd number of Gaussian ones, of which Python and numpy keep one back."""
+    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(3).tolist()]
+
+
+@pytest.fixture
+def spared():
+    """Put the generators back afterwards."""
+    before = random_state()
+    yield
+    set_random_state(before)
+
+
+@pytest.mark.usefixtures("spared")
+@pytest.mark.parametrize("before", range(3))
+def test_generators_go_on_where_they_were(before):
+    for _ in range(before):
+        drawn()
+    packed = pack_state(random_state(torch.device("cpu")))
+    expected = [drawn(), drawn()]
+    set_random_state(unpack_state(packed), torch.device("cpu"))
+    assert [drawn(), drawn()] == expected
+
+
+@pytest.mark.usefixtures("spared")
+def test_a_state_does_not_change_with_the_generators():
+    serialization = random_state()
+    packed = pack_state(serialization)
+    drawn()
+    assert pack_state(serialization) == packed
+    assert pack_state(random_state()) != packed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("spared")
+def test_a_gpus_generator_goes_on_where_it_was():
+    device = torch.device("cuda", 0)
+    packed = pack_state(random_state(device))
+    expected = torch.rand(5, device=device)
+    set_random_state(unpack_state(packed), device)
+    assert torch.equal(torch.rand(5, device=device), expected)

@@ -1,0 +1,389 @@
+"""Programs: what was exported computes the same for any batch, and a forged archive runs nothing when it is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import pickle
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.persistence.export import Program, doubts, examples, export, load
+from sparkdl.ml.persistence.export_check import _expression, _operator
+
+
+class Mixed(nn.Module):
+    """Two inputs, batch statistics, a buffer that is not saved, a constant, a block without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.table = nn.Linear(3, 4), nn.Embedding(5, 4)
+        self.norm, self.dropout = nn.BatchNorm1d(4), nn.Dropout()
+        self.register_buffer("steps", torch.arange(4.0), persistent=False)
+
+    def forward(self, x: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            shift = x.mean() + torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return self.dropout(self.norm(self.numbers(x))) + self.table(kind) * self.steps + shift
+
+
+class Layers(nn.Module):
+    """Convolution, recurrence and attention; the batch is reshaped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lstm = nn.Conv2d(1, 2, 3), nn.LSTM(8, 4, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.conv(x.reshape(-1, 1, 8, 8)).flatten(1).sum(1, keepdim=True)
+        return image + self.attention(self.lstm(x.reshape(x.shape[0], 8, 8))[0]).mean((1, 2)).unsqueeze(1)
+
+
+class Choosy(nn.Module):
+    """Looks at numbers in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if float(x.sum()) > 0 else -self.layer(x)
+
+
+class Dicing(nn.Linear):
+    """Computes something else each time, of numbers that are not torch's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * random.random()
+
+
+MIXED = [([3], "float32"), ([], "int64")]
+CASES = [(Mixed, MIXED, "float32"), (Layers, [([64], "float32")], "float32"), (Layers, [([64], "float64")], "float64")]
+
+
+@pytest.fixture(scope="module")
+def archive() -> bytes:
+    torch.manual_seed(1)
+    return export(Mixed(), examples(MIXED))
+
+
+@pytest.mark.parametrize(("net", "signature", "dtype"), CASES)
+def test_what_was_exported_computes_the_same_for_any_batch(net: Any, signature: Any, dtype: str) -> None:
+    module = net().to(getattr(torch, dtype))
+    packed = export(module, examples(signature))
+    assert module.training
+    assert doubts(packed) == []
+    loaded = load(packed)
+    assert len(loaded(*examples(signature, 0))) == 0
+    for rows in (1, 2, 7):
+        inputs = examples(signature, rows)
+        torch.testing.assert_close(loaded(*inputs), module.eval()(*inputs))
+        assert loaded(*inputs).dtype == getattr(torch, dtype)
+    torch.testing.assert_close(torch.export.load(io.BytesIO(packed)).module()(*inputs), loaded(*inputs))
+
+
+def test_a_loaded_program_is_a_module(archive: bytes) -> None:
+    loaded, inputs = load(archive), examples(MIXED, 5)
+    before = loaded(*inputs)
+    assert not loaded.training
+    torch.testing.assert_close(loaded.train()(*inputs), before)
+    assert loaded.training
+    assert not loaded.eval().training
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded(*inputs), before)
+
+
+def test_its_weights_can_be_trained_copied_pickled_and_exported_again(archive: bytes) -> None:
+    loaded, inputs = load(archive), examples(MIXED, 5)
+    before = loaded(*inputs).detach()
+    loaded(*inputs).sum().backward()
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.sub_(0.1 * parameter.grad)
+    after = loaded(*inputs)
+    assert not torch.allclose(after, before)
+    for again in (copy.deepcopy(loaded), cloudpickle.loads(pickle.dumps(loaded)), load(export(loaded, inputs))):
+        torch.testing.assert_close(again(*inputs), after)
+    torch.testing.assert_close(load(archive)(*inputs), before)
+
+
+def test_a_program_is_a_factory_that_tells_models_apart(archive: bytes) -> None:
+    other = export(Mixed(), examples(MIXED))
+    assert repr(Program(archive)) == repr(cloudpickle.loads(pickle.dumps(Program(archive))))
+    assert repr(Program(archive)) != repr(Program(other))
+    assert len(repr(Program(archive))) < 100
+    torch.testing.assert_close(Program(archive)()(*examples(MIXED)), load(archive)(*examples(MIXED)))
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "why"),
+    [
+        (Choosy(), examples([([3], "float32")]), "Choosy cannot be exported: "),
+        (Dicing(3, 1), examples([([3], "float32")]), "Dicing cannot be exported: .*something else"),
+        (nn.Linear(3, 1), examples([([4], "float32")]), "Linear cannot be exported: "),
+        (nn.Linear(3, 1), examples([([3], "float32")], rows=1), "at least 2 rows"),
+        (nn.Linear(3, 1), (), "at least 2 rows"),
+    ],
+)
+def test_what_cannot_be_exported_says_why(module: nn.Module, inputs: Any, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        export(module, inputs)
+    assert module.training
+
+
+# ---- forged archives -------------------------------------------------------------------------------------------------
+
+
+class Marks:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def rewritten(archive: bytes, changes: dict[str, Any]) -> bytes:
+    """The archive with other or further files; None takes one out, a function changes the JSON."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as found:
+        files = {name.partition("/")[2]: found.read(name) for name in found.namelist()}
+    for name, change in changes.items():
+        if callable(change):
+            held = json.loads(files[name])
+            change(held)
+            files[name] = json.dumps(held).encode()
+        else:
+            files[name] = change
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as written:
+        for name, data in files.items():
+            if data is not None:
+                written.writestr(f"archive/{name}", data)
+    return packed.getvalue()
+
+
+MODEL, WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
+CONSTANTS = "data/constants/model_constants_config.json"
+
+
+def graph(program: Any) -> Any:
+    return program["graph_module"]["graph"]
+
+
+def last(program: Any) -> Any:
+    return graph(program)["nodes"][-1]
+
+
+def pickled(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def forged_payload(config: Any) -> None:
+    next(iter(config["config"].values())).update(use_pickle=True)
+
+
+def forged_constant(prefix: str) -> Any:
+    def change(config: Any) -> None:
+        next(iter(config["config"].values())).update(path_name=f"{prefix}_0", use_pickle=True, tensor_meta=None)
+
+    return change
+
+
+def forged_graphs(marker: Path) -> dict[str, dict[str, Any]]:
+    """By name the changes to a program's JSON that would leave ``marker`` behind, in one way or another."""
+    code = f"__import__('pathlib').Path({str(marker)!r}).touch()"
+    system = [{"name": "", "arg": {"as_string": f"touch {marker}"}, "kind": 1}]
+
+    def call(program: Any) -> None:
+        last(program).update(target="torch.os.system", inputs=system)
+
+    def call_inside(program: Any) -> None:
+        blocks = (
+            one["arg"]["as_graph"]
+            for node in graph(program)["nodes"]
+            for one in node["inputs"]
+            if "as_graph" in one["arg"]
+        )
+        next(blocks)["graph"]["nodes"][-1].update(target="torch.os.system", inputs=system)
+
+    def named(program: Any) -> None:
+        last(program).update(name=f"x = {code} #")
+
+    def keyword(program: Any) -> None:
+        last(program)["inputs"][0]["name"] = f"x={code}, y"
+
+    def operator(program: Any) -> None:
+        last(program)["inputs"][0]["arg"] = {"as_operator": "torch.os.system"}
+
+    def expression(program: Any) -> None:
+        sizes = graph(program)["tensor_values"]["x"]["sizes"]
+        sizes[0] = {"as_expr": {"expr_str": code, "hint": {"as_int": 2}}}
+
+    def argument(program: Any) -> None:
+        program["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = [f"x={code}", "kind"]
+
+    def structure(program: Any) -> None:
+        enum = json.dumps([{"__enum__": True, "fqn": "antigravity:x", "name": code}])
+        spec = json.dumps([1, {"type": "builtins.dict", "context": enum, "children_spec": []}])
+        program["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = spec
+
+    def path(program: Any) -> None:
+        name = f'x", {code}, "'
+        program["graph_module"]["signature"]["input_specs"][0]["parameter"]["parameter_name"] = name
+
+    return {
+        "operator": {MODEL: call},
+        "inner operator": {MODEL: call_inside},
+        "node name": {MODEL: named},
+        "keyword": {MODEL: keyword},
+        "operator argument": {MODEL: operator},
+        "expression": {MODEL: expression},
+        "forward argument": {MODEL: argument},
+        "structure": {MODEL: structure},
+        "path": {MODEL: path},
+    }
+
+
+def forged_payloads(marker: Path) -> dict[str, dict[str, Any]]:
+    """By name the files that would leave ``marker`` behind when torch unpickles or runs them."""
+    evil = pickled({"numbers.weight": Marks(marker)})
+    return {
+        "weight": {WEIGHTS: forged_payload, "data/weights/weight_0": evil},
+        "constant": {CONSTANTS: forged_payload, "data/constants/tensor_0": evil},
+        "custom object": {CONSTANTS: forged_constant("custom_obj"), "data/constants/custom_obj_0": evil},
+        "opaque object": {
+            CONSTANTS: forged_constant("opaque_obj"),
+            "data/constants/opaque_obj_0": pickle.dumps(Marks(marker)),
+        },
+        "old weights": {"data/weights/model.pt": evil},
+        "old constants": {"data/constants/model.pt": evil},
+        "examples": {"data/sample_inputs/model.pt": evil},
+        "compiled": {"data/aotinductor/model/model.so": b"ELF"},
+        "second model": {"models/other.json": b"{}"},
+    }
+
+
+def forgeries(marker: Path) -> dict[str, dict[str, Any]]:
+    """All of them."""
+    return forged_graphs(marker) | forged_payloads(marker)
+
+
+@pytest.mark.parametrize("name", forgeries(Path("marker")))
+def test_a_forged_archive_is_refused_and_runs_nothing(archive: bytes, name: str, tmp_path: Path) -> None:
+    forged = rewritten(archive, forgeries(tmp_path / "marker")[name])
+    assert len(doubts(forged)) >= 1
+    with pytest.raises(InvalidInput, match=r"can run code that is in it: .* trust=True if you know who made it"):
+        load(forged)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("name", ["weight", "examples", "expression"])
+def test_the_forgeries_work_on_who_trusts_them(archive: bytes, name: str, tmp_path: Path) -> None:
+    forged = rewritten(archive, forgeries(tmp_path / "marker")[name])
+    with contextlib.suppress(InvalidInput):  # having run, most of them make no program
+        load(forged, trust=True)
+    assert (tmp_path / "marker").exists()
+
+
+def test_guards_and_metadata_are_left_out(archive: bytes, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        program["guards_code"] = [f"__import__('pathlib').Path({str(tmp_path / 'marker')!r}).touch() or True"]
+        last(program)["metadata"]["from_node"] = "[1"
+
+    forged = rewritten(archive, {MODEL: change, "extra/notes": b"none"})
+    assert doubts(forged) == []
+    load(forged)(*examples(MIXED))
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_file_that_is_there_twice_is_refused(archive: bytes) -> None:
+    packed = io.BytesIO(archive)
+    with zipfile.ZipFile(packed, "a") as written, pytest.warns(UserWarning, match="Duplicate name"):
+        written.writestr(f"archive/{MODEL}", b"{}")
+    with pytest.raises(InvalidInput):
+        load(packed.getvalue())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {MODEL: None},
+        {MODEL: b"{"},
+        {MODEL: b"[]"},
+        {MODEL: b"{}"},
+        {WEIGHTS: b"[]"},
+        {WEIGHTS: b'{"config": {"x": 1}}'},
+        {"data/weights/weight_0": None},
+        {"data/weights/weight_0": b"1234"},
+    ],
+)
+def test_a_damaged_archive_is_refused(archive: bytes, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="the program"):
+        load(rewritten(archive, changes))
+
+
+def test_what_is_no_archive_is_refused(archive: bytes) -> None:
+    for data in (b"", b"no zip", archive[:-100], archive[: len(archive) // 2], archive.replace(b"graph", b"grasp", 1)):
+        with pytest.raises(InvalidInput, match="the program's archive is damaged"):
+            load(data)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("torch.ops.aten.add.Tensor", "torch.ops.aten.gelu.default", "torch.ops.aten.sym_size.int", "_operator.mul"),
+        *("torch.ops.aten.__and__.Tensor", "torch.sym_max", "math.trunc"),
+    ],
+)
+def test_operators_that_compute(target: str) -> None:
+    assert _operator(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("torch.os.system", "torch.load", "torch.hub.load", "_operator.methodcaller", "_operator.attrgetter"),
+        *("torch.ops.load_library", "torch.ops.aten.from_file.default", "torch.ops.aten.save.default"),
+        *("torch.ops.aten.__init__.__globals__", "torch.ops.aten.add", "torch.ops.aten.gone.default", "#x:y", ""),
+        *("torch.ops.higher_order.cond", "builtins.eval", "torch.ops.aten.add.Tensor\n"),
+    ],
+)
+def test_operators_that_do_not(target: str) -> None:
+    assert not _operator(target)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("s0", "2*s0 + 1", "s0//2", "-s0", "s0 < 5", "Eq(s0, 1)", "Integer(3)", "Float('1.5', precision=53)"),
+        *("Symbol('s77', positive=True, integer=True)", "Min(Integer(4), Mul(Integer(4), Symbol('u0')))"),
+    ],
+)
+def test_expressions_that_are_arithmetic(text: str) -> None:
+    assert _expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("__import__('os')", "s0.__class__", "(lambda: 1)()", "[1]", "s0 if s1 else s2", "exec('1')", "s0\n+1", ""),
+        *("Symbol('a b')", "Symbol('s0', **x)", "f(s0)", "S('x')", "sympify('1')", "'%s' % s0 .x", "9**9**9", "x; y"),
+        *("Symbol(*s0)", "().__class__", "s0 and s1", "Mul(s0)(1)", "1j", "s0 @ s1", "Symbol('é')"),
+    ],
+)
+def test_expressions_that_are_not(text: str) -> None:
+    assert not _expression(text)

@@ -1,0 +1,103 @@
+"""Values of Params, as explainParams() shows them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from torch import nn
+
+from sparkdl import AllReduce
+from sparkdl.ml.persistence.formatting import shown, written
+from tests.ml import nets
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An augmentation with a setting."""
+
+    scale: float = 0.1
+    start: Any = nets.column
+
+    def __call__(self, inputs: Any, target: Any, generator: Any) -> Any:
+        return inputs, target
+
+
+class Plain:
+    """Has no representation of its own."""
+
+    def method(self) -> None:
+        """Something to call."""
+
+
+class Pair(NamedTuple):
+    """Two values by name."""
+
+    one: Any
+    other: Any = None
+
+
+@dataclass
+class Filled:
+    """One of its fields was taken away."""
+
+    one: Any
+    gone: Any = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        del self.gone
+
+
+ITSELF: list[Any] = [1]
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("label", "label"),
+        ("", "''"),
+        (None, "None"),
+        (["a", "b"], "['a', 'b']"),
+        (("a",), "('a',)"),
+        ({"mean": torchmetrics.MeanMetric()}, "{'mean': MeanMetric()}"),
+        (nets.column, "column"),
+        (nets.Line, "Line"),
+        (partial(nets.mlp, 3, 4, outputs=1), "partial(mlp, 3, 4, outputs=1)"),
+        (partial(torch.optim.SGD, lr=0.1), "partial(SGD, lr=0.1)"),
+        (lambda: None, "<lambda>"),
+        (nn.Sequential(nn.ReLU(), nn.Tanh()), "Sequential( (0): ReLU() (1): Tanh() )"),
+        (AllReduce(bucket_bytes=64), "AllReduce(reduce=Exact(), bucket_bytes=64)"),
+        (Noise(), "Noise(scale=0.1, start=column)"),
+        ([Plain()], "[Plain object]"),
+        (Plain().method, "Plain.method"),
+        ({"b", "a"}, "{'a', 'b'}"),
+        (set(), "set()"),
+        ([frozenset({2, 1})], "[frozenset({1, 2})]"),
+        (OrderedDict(a={"c", "b"}), "OrderedDict({'a': {'b', 'c'}})"),
+        (np.array([{"b", "a"}, None], dtype=object), "array([{'a', 'b'}, None], dtype=object)"),
+        (Pair({"b", "a"}), "Pair(one={'a', 'b'}, other=None)"),
+        (SimpleNamespace(call=nets.column), "SimpleNamespace(call=column)"),
+        (torch.Size([2, 3]), "torch.Size([2, 3])"),
+        (Filled(1), "Filled(one=1)"),
+        (Filled(ITSELF), "Filled(one=[1, ...])"),
+        (threading.Lock(), "<unlocked _thread.lock object>"),
+        ("x" * 300, "x" * 197 + "..."),
+    ],
+)
+def test_a_value_is_shown_on_one_line(value, text):
+    assert shown(value) == text
+
+
+def test_what_is_told_in_another_way():
+    assert written([Plain(), {"a": Plain()}], lambda each: "plain" if isinstance(each, Plain) else None) == (
+        "[plain, {'a': plain}]"
+    )

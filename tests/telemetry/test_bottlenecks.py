@@ -1,0 +1,98 @@
+"""What a run took, in numbers and in words."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.bottlenecks import Report, spending, verdict
+
+EVEN = {"feed": 1.0, "forward": 3.0, "backward": 4.0, "exchange": 1.0, "update": 1.0}
+
+
+def test_spending_is_told_by_phase_and_rank() -> None:
+    slow = EVEN | {"forward": 9.0, "exchange": 0.0}
+    told = spending([EVEN, EVEN, slow], ["a", "b", "c"])
+    assert told["phases"] == {"feed": 1.0, "forward": 5.0, "backward": 4.0, "exchange": 0.666667, "update": 1.0}
+    assert told["phases_by_rank"] == [EVEN, EVEN, slow]
+    assert told["skew_by_rank"] == [1.0, 1.0, pytest.approx(15 / 9, abs=1e-3)]
+    assert told["slowest_rank"] == 2
+    assert told["verdict"] == verdict([EVEN, EVEN, slow], ["a", "b", "c"])
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_phase_that_a_rank_was_never_in_is_0() -> None:
+    told = spending([{"forward": 1.0}, {"forward": 1.0, "checkpoint": 0.5}])
+    assert told["phases_by_rank"] == [{"forward": 1.0, "checkpoint": 0.0}, {"forward": 1.0, "checkpoint": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("phases", "said"),
+    [
+        (
+            [EVEN, EVEN],
+            "Compute-bound: 80% of the time goes into the model, 10% into waiting for batches, 10% into the exchange.",
+        ),
+        ([{"feed": 1.0, "forward": 9.0}], "Compute-bound: 90% of the time goes into the model, 10% into waiting for"),
+        ([{"feed": 6.0, "forward": 4.0}], "Feed-bound: 60% of the time is spent waiting for batches"),
+        ([{"forward": 4.0, "exchange": 6.0}] * 2, "Exchange-bound: 60% of the time goes into the exchange even on"),
+        ([{"forward": 4.0, "validate": 6.0}], "Bound by validation: 60% of the time."),
+        ([{"forward": 8.0, "checkpoint": 2.0}], "20% goes into waiting for checkpoints to be copied."),
+        ([{"forward": 8.0, "hooks": 2.0}], "20% goes into hooks."),
+    ],
+)
+def test_what_bounds_a_run_is_said(phases, said) -> None:
+    assert said in verdict(phases)
+
+
+def test_waiting_for_the_slowest_is_not_the_exchange_s_fault() -> None:
+    waiting = EVEN | {"exchange": 19.0}
+    slow = EVEN | {"feed": 19.0}
+    said = verdict([waiting, slow, waiting], ["a", "b", "c"])
+    assert "Exchange-bound" not in said
+    assert "Feed-bound" in said
+    assert "Rank 1 on b is the slowest, 3.0 times as busy as the median, most of it in feed" in said
+    assert "others wait up to 64% of their time" in said
+
+
+def test_ranks_that_are_alike_are_not_slow() -> None:
+    assert "slowest" not in verdict([EVEN, EVEN | {"forward": 3.5}])
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    assert verdict([]) == verdict([{}, {}]) == ""
+    told = spending([])
+    assert (told["phases"], told["slowest_rank"], told["verdict"]) == ({}, None, "")
+
+
+# ---- the report -------------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_a_dict() -> None:
+    report = Report({"seconds": 1.5}, history=[{"epoch": 1}])
+    assert report == {"seconds": 1.5}
+    assert json.loads(json.dumps(report)) == report
+    for other in (copy.deepcopy(report), cloudpickle.loads(cloudpickle.dumps(report)), copy.copy(report)):
+        assert other == report
+        assert isinstance(other, Report)
+
+
+def test_without_a_directory_a_page_needs_a_path(tmp_path: Path) -> None:
+    report = Report({"seconds": 1.5, "rows": 10}, history=[{"epoch": 1, "loss": 0.75}])
+    with pytest.raises(InvalidInput, match=r"no runDir; expected html\(path\)"):
+        report.html()
+    path = str(tmp_path / "page.html")
+    assert report.html(path) == path
+    assert "0.75" in Path(path).read_text()
+
+
+def test_with_a_directory_it_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "history.json").write_text(json.dumps([{"epoch": 1, "loss": 0.625}]))
+    report = Report({"seconds": 1.5}, directory=str(tmp_path))
+    assert report.html() == str(tmp_path / "report.html")
+    assert "0.625" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,98 @@
+"""Fewer events that tell the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sparkdl.telemetry.downsampling import merged, sound, thinned
+from sparkdl.telemetry.emit import Event, read_events
+from sparkdl.telemetry.event_file import DRIVER, Journal
+
+
+def step(number: int, rank: int = 0, attempt: int = 0, **seconds: float) -> Event:
+    told = {
+        "steps": 2,
+        "rows": 10,
+        "bytes": 100,
+        "seconds": seconds or {"forward": 0.5},
+        "start": float(number),
+        "marks": [["forward", 0.0]],
+        "end": 0.5,
+    }
+    return Event("step", rank, attempt, 1000.0 + number, {"epoch": 0, "step": number, "samples": number}, told, "a")
+
+
+def progress(number: int, rank: int = 0) -> Event:
+    return Event("progress", rank, 0, 1000.0 + number, None, {"loss": 1.0}, "a")
+
+
+def sums(events: list[Event]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for event in events:
+        if event.kind == "step":
+            found.update({name: event.payload[name] for name in ("steps", "rows", "bytes")})
+            found.update(event.payload["seconds"])
+    return found
+
+
+def test_steps_add_up_and_the_later_one_gives_the_detail() -> None:
+    found = merged(step(1, forward=1.0, feed=0.5), step(2, forward=2.0, exchange=0.25))
+    assert found.clock == {"epoch": 0, "step": 2, "samples": 2}
+    assert found.payload["seconds"] == {"forward": 3.0, "feed": 0.5, "exchange": 0.25}
+    assert (found.payload["steps"], found.payload["rows"], found.payload["bytes"]) == (4, 20, 200)
+    assert (found.payload["start"], found.time) == (2.0, 1002.0)
+
+
+def test_few_events_stay_as_they_are() -> None:
+    events = [step(1), progress(1), Event("epoch", 0, 0, 1.0, None, {"epoch": 1})]
+    assert sorted(thinned(events, 10), key=lambda event: event.kind) == sorted(events, key=lambda event: event.kind)
+
+
+@pytest.mark.parametrize("count", [999, 1000, 4321])
+def test_sums_of_many_are_exact_and_no_member_is_left_out(count: int) -> None:
+    events = [step(number, rank) for number in range(count) for rank in (0, 1)]
+    found = thinned(events, 100)
+    assert len(found) <= 102
+    assert sums(found) == sums(events)
+    for rank in (0, 1):
+        own = [event for event in found if event.rank == rank]
+        assert 20 <= len(own) <= 51
+        assert own[-1].clock == {"epoch": 0, "step": count - 1, "samples": count - 1}
+
+
+def test_attempts_are_not_added_together() -> None:
+    found = thinned([step(number, attempt=number % 2) for number in range(200)], 10)
+    assert {event.attempt for event in found} == {0, 1}
+    assert sums([event for event in found if event.attempt == 1])["steps"] == 200
+
+
+def test_what_there_are_few_of_stays() -> None:
+    rows = [Event("epoch", 0, 0, float(number), None, {"epoch": number}) for number in range(500)]
+    found = thinned([*rows, *(progress(number) for number in range(500))], 100)
+    assert [event for event in found if event.kind == "epoch"] == rows
+    assert 20 <= len([event for event in found if event.kind == "progress"]) <= 101
+
+
+def test_a_user_s_own_event_of_the_same_name_is_passed_over() -> None:
+    odd = [
+        Event("step", 0, 0, 1.0, None, {"value": 3}),
+        Event("span", 0, 0, 1.0, None, {"unserialisable": "TypeError"}),
+        Event("step", 0, 0, 1.0, None, {"truncated": 1 << 21}),
+    ]
+    assert not any(map(sound, odd))
+    assert thinned([*odd, step(1)], 10) == [step(1)]
+
+
+def test_a_folder_is_read_thin(tmp_path: Path) -> None:
+    events = [step(number, rank) for number in range(500) for rank in (0, 1)]
+    Journal(tmp_path, f"{DRIVER}1").append([event.to_json().encode() for event in events[:600]])
+    Journal(tmp_path, "rank-0").append([event.to_json().encode() for event in events[590:] if event.rank == 0])
+    Journal(tmp_path, "rank-1").append([event.to_json().encode() for event in events[590:] if event.rank == 1])
+    assert len(read_events(tmp_path)) == 1000
+    found = read_events(tmp_path, most=100)
+    assert len(found) <= 110
+    assert sums(found) == sums(events)
+    assert found == sorted(found, key=lambda event: event.time)

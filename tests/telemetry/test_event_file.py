@@ -1,0 +1,146 @@
+"""Events in files: what is kept, what is counted, what is read back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparkdl.telemetry import event_file as module
+from sparkdl.telemetry.emit import Event, read_events
+from sparkdl.telemetry.event_file import Journal
+from tests.object_store import object_store
+
+
+def event(number: int, rank: int = 0, **given: object) -> Event:
+    return Event("count", rank, 0, 1000.0 + number, None, {"number": number}, "a", **given)  # type: ignore[arg-type]
+
+
+def lines(*events: Event) -> list[bytes]:
+    return [each.to_json().encode() for each in events]
+
+
+def test_lines_are_in_the_file_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events", "driver")
+    assert journal.append(lines(event(1), event(2))) == 2
+    assert read_events(tmp_path / "events") == [event(1), event(2)]
+    assert journal.append(lines(event(3))) == 1
+    assert len(read_events(tmp_path / "events")) == 3
+    journal.close()
+
+
+def test_nothing_is_made_for_nothing(tmp_path: Path) -> None:
+    Journal(tmp_path / "events", "driver").close()
+    assert not list(tmp_path.iterdir())
+    assert read_events(tmp_path / "events") == []
+
+
+def test_an_event_that_is_kept_twice_is_read_once(tmp_path: Path) -> None:
+    heard = event(1, received=1001.5)
+    for name, each in (("driver-1", heard), ("rank-0", event(1)), ("rank-1", event(1, rank=1))):
+        Journal(tmp_path, name).append(lines(each))
+    found = read_events(tmp_path)
+    assert found == [heard, event(1, rank=1)]
+    assert found[0].received == 1001.5
+
+
+def test_a_line_that_was_cut_short_is_passed_over(tmp_path: Path) -> None:
+    Journal(tmp_path, "driver").append(lines(event(1)))
+    with (tmp_path / "driver.jsonl").open("ab") as file:
+        file.write(lines(event(2))[0][:20])
+    with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
+        assert read_events(tmp_path) == [event(1)]
+    Journal(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
+    with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
+        assert read_events(tmp_path) == [event(1), event(3)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_is_counted_and_said_once(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(small_disk, "driver")
+    wanted = [event(number) for number in range(2_000)]
+    kept = sum(journal.append(lines(each)) for each in wanted)
+    journal.close()
+    assert 0 < kept < len(wanted)
+    cut = not (small_disk / "driver.jsonl").read_bytes().endswith(b"\n")
+    with pytest.warns(RuntimeWarning, match="is skipped") if cut else contextlib.nullcontext():
+        assert len(read_events(small_disk)) == kept
+    assert caplog.text.count("events cannot be kept in") == 1
+    assert "No space left" in caplog.text
+
+
+def test_a_device_that_is_full_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "driver.jsonl").symlink_to("/dev/full")
+    journal = Journal(tmp_path, "driver")
+    assert journal.append(lines(event(1))) == 0
+    journal.close()
+
+
+# ---- object stores: there is no append, and lines become files of their own ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory):
+    with object_store(tmp_path_factory.mktemp("store")) as query:
+        yield lambda name: f"s3://key:secret@runs/{name}?{query}"
+
+
+def test_lines_are_written_when_it_is_time(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store("one")
+    journal = Journal(folder, "driver")
+    assert journal.append(lines(event(1), event(2))) == 2
+    journal.flush()
+    assert read_events(folder) == []
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    journal.flush()
+    assert read_events(folder) == [event(1), event(2)]
+    journal.append(lines(event(3)))
+    journal.close()
+    assert read_events(folder) == [event(1), event(2), event(3)]
+    assert journal.lost == 0
+
+
+def test_or_when_there_are_many(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store("two")
+    monkeypatch.setattr(module, "BYTES", 100)
+    journal = Journal(folder, "driver")
+    journal.append(lines(event(1)))
+    journal.flush()
+    assert read_events(folder) == [event(1)]
+
+
+def test_another_process_of_the_name_writes_other_files(store) -> None:
+    folder = store("three")
+    for number in (1, 2):
+        journal = Journal(folder, "rank-0.attempt-0")
+        journal.append(lines(event(number)))
+        journal.close()
+    assert read_events(folder) == [event(1), event(2)]
+
+
+def test_what_cannot_be_written_is_counted_and_credentials_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    journal = Journal(
+        f"s3://key:secret@runs/x?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1", "driver"
+    )
+    assert journal.append(lines(event(1), event(2))) == 2
+    journal.close()
+    assert journal.lost == 2
+    assert str(journal) == "s3://runs/x/driver.jsonl"
+    assert "secret" not in caplog.text

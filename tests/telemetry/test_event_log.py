@@ -1,0 +1,143 @@
+"""The driver's record of a run: what is shown, what is kept, what is counted."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparkdl.telemetry import event_log as module
+from sparkdl.telemetry.emit import Channel, Event, Recorder, read_events
+from sparkdl.telemetry.event_log import Logbook
+
+
+def event(number: int, kind: str = "count", rank: int = 0, attempt: int = 0, **payload: object) -> Event:
+    return Event(kind, rank, attempt, 1000.0 + number, None, {"number": number, **payload}, "a")
+
+
+def test_events_are_shown_at_once_and_kept(tmp_path: Path) -> None:
+    shown: list[Event] = []
+    with Logbook(str(tmp_path), [shown.append]) as logbook:
+        logbook(event(1))
+        assert shown == [event(1)]
+        logbook.note("begin", {"environment": {"python": "3"}})
+    assert (logbook.received, logbook.dropped) == (2, 0)
+    first, second = read_events(tmp_path)
+    assert first == event(1)
+    assert (second.kind, second.rank, second.payload) == ("begin", -1, {"environment": {"python": "3"}})
+    assert second.received == second.time
+
+
+def test_each_run_has_a_file_of_its_own(tmp_path: Path) -> None:
+    for number in range(3):
+        with Logbook(str(tmp_path)) as logbook:
+            logbook(event(number))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert read_events(tmp_path) == [event(0), event(1), event(2)]
+
+
+def test_a_view_that_fails_costs_neither_the_others_nor_the_file(tmp_path: Path, caplog) -> None:
+    def fail(_: Event) -> None:
+        raise LookupError("no screen")
+
+    shown: list[Event] = []
+    with Logbook(str(tmp_path), [fail, shown.append]) as logbook:
+        logbook(event(1))
+        logbook(event(2))
+    assert shown == read_events(tmp_path) == [event(1), event(2)]
+    assert caplog.text.count("LookupError: no screen") == 1
+
+
+def test_what_is_beside_is_not_waited_for_until_the_end() -> None:
+    go, seen = threading.Event(), []
+
+    def slow(number: int) -> None:
+        assert go.wait(30)
+        seen.append(number)
+
+    aside = module.Aside(slow, "slow")
+    assert not aside.busy
+    for number in range(100):
+        aside.put(number)
+    assert aside.busy
+    assert not seen
+    go.set()
+    aside.close()
+    assert seen == list(range(100))
+    assert not aside.busy
+
+
+def test_what_a_queue_has_no_room_for_is_counted(tmp_path: Path) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def slow(_: Event) -> None:
+        begun.set()
+        assert go.wait(30)
+
+    aside = module.Aside(slow, "slow", 3)
+    aside.put(event(0))
+    assert begun.wait(30)
+    for number in range(1, 10):
+        aside.put(event(number))
+    assert aside.lost == 6
+    go.set()
+    aside.close()
+    aside.put(event(10))
+    assert aside.lost == 7
+
+
+def test_the_end_does_not_wait_for_ever_and_nothing_follows_it(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(module, "CLOSING", 0.1)
+    go, begun, seen = threading.Event(), threading.Event(), []
+
+    def slow(number: int) -> None:
+        seen.append(number)
+        begun.set()
+        go.wait(30)
+
+    aside = module.Aside(slow, "slow")
+    for number in range(5):
+        aside.put(number)
+    assert begun.wait(30)
+    aside.close()
+    assert "slow does not end; 4 still wait for it, and are left out" in caplog.text
+    assert aside.lost == 4
+    go.set()
+    aside._thread.join(30)
+    assert seen == [0]
+
+
+def test_events_that_members_have_lost_are_counted_once() -> None:
+    with Logbook() as logbook:
+        logbook(event(1, "recorder", dropped=3, recorder="one"))
+        logbook(event(2, "outcome", dropped=3, recorder="one"))
+        logbook(event(3, "outcome", rank=1, dropped=2, recorder="two"))  # of which nothing else came through
+        logbook(event(4, "outcome", dropped=4, recorder="three"))  # of the same part, in another round
+        logbook(event(5, "outcome", attempt=1, dropped=0, recorder="four"))
+    assert logbook.dropped == 9
+
+
+def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.uuid, "uuid4", lambda: type("Known", (), {"hex": "k" * 32}))
+    monkeypatch.setattr(module.time, "strftime", lambda *_: "now")
+    (tmp_path / "driver-now-kkkkkkkk.jsonl").symlink_to("/dev/full")
+    shown: list[Event] = []
+    with Logbook(str(tmp_path), [shown.append]) as logbook:
+        for number in range(10):
+            logbook(event(number))
+    assert len(shown) == 10
+    assert (logbook.received, logbook.dropped) == (10, 10)
+
+
+def test_what_members_send_says_when_it_was_received(tmp_path: Path) -> None:
+    with (
+        Logbook(str(tmp_path)) as logbook,
+        Channel(logbook) as channel,
+        Recorder(channel.endpoint, rank=1) as recorder,
+    ):
+        recorder.record("hello")
+    [found] = read_events(tmp_path)
+    assert found.received is not None
+    assert found.received >= found.time  # it is one host
+    assert found.host

@@ -1,0 +1,140 @@
+"""Members' log lines on the driver."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+
+import pytest
+
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.emit import Event, Recorder, recording
+from sparkdl.telemetry.log_forwarding import Allowance, MemberLogs, forwarding, level_of
+from tests.contracts import work
+
+
+@pytest.fixture
+def events():
+    found: list[Event] = []
+    with recording(Recorder(None, rank=2, listener=found.append)):
+        yield found
+
+
+def line(message: str, level: str = "WARNING", logger: str = "app", left_out: int = 0, rank: int = 1) -> Event:
+    told = {"level": level, "logger": logger, "message": message, "left_out": left_out}
+    return Event("log", rank, 0, 0.0, None, told, "worker-3")
+
+
+def shown(*events: Event, **options) -> list[str]:
+    stream = io.StringIO()
+    view = MemberLogs(stream, **options)
+    for event in events:
+        view(event)
+    return stream.getvalue().splitlines()
+
+
+def test_records_from_a_level_on_are_sent(events) -> None:
+    with forwarding(logging.WARNING):
+        logging.getLogger("app").info("not this")
+        logging.getLogger("app").warning("%d rows", 3)
+        logging.getLogger("app.sub").error("bad")
+    logging.getLogger("app").warning("nor this")
+    assert [event.payload for event in events] == [
+        {"level": "WARNING", "logger": "app", "message": "3 rows", "left_out": 0},
+        {"level": "ERROR", "logger": "app.sub", "message": "bad", "left_out": 0},
+    ]
+
+
+def test_with_info_what_is_printed_is_sent_as_well(events, capsys) -> None:
+    with forwarding(logging.INFO):
+        logging.getLogger("app").info("this")
+        print("one\ntwo", end="")
+        print(" and a half")
+        print("  ")
+        sys.stdout.flush()
+    print("after")
+    assert [event.payload["message"] for event in events] == ["this", "one", "two and a half"]
+    assert capsys.readouterr().out == "one\ntwo and a half\n  \nafter\n"
+
+
+def test_the_root_logger_is_left_as_it_was(events) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+    with forwarding(logging.DEBUG):
+        assert root.level == logging.DEBUG
+        logging.getLogger("app").debug("this")
+    assert (root.level, root.handlers) == before
+    assert len(events) == 1
+
+
+def test_off_sends_nothing(events) -> None:
+    with forwarding(level_of("off")):
+        logging.getLogger("app").critical("not this")
+    assert events == []
+
+
+def test_a_record_that_cannot_be_formatted_costs_nothing(events, capsys) -> None:
+    before = list(logging.getLogger().handlers)
+    with forwarding(logging.WARNING):
+        [handler] = [each for each in logging.getLogger().handlers if each not in before]
+        for message, argument in (("%d rows", "three"), ("%s", "next")):
+            handler.handle(logging.LogRecord("app", logging.WARNING, "app.py", 1, message, (argument,), None))
+    assert [event.payload["message"] for event in events] == ["next"]
+    assert "TypeError" in capsys.readouterr().err
+
+
+def test_too_many_lines_are_left_out_and_counted(events) -> None:
+    with forwarding(logging.WARNING):
+        for number in range(5_000):
+            logging.getLogger("app").warning("%d", number)
+    assert 100 <= len(events) < 5_000
+    assert events[0].payload["left_out"] == 0
+
+
+def test_an_allowance_is_a_burst_and_then_a_rate() -> None:
+    now = 0.0
+    allowance = Allowance(rate=2.0, burst=3, now=lambda: now)
+    assert [allowance.take() for _ in range(5)] == [0, 0, 0, None, None]
+    now = 0.5
+    assert [allowance.take() for _ in range(2)] == [2, None]
+    now = 100.0
+    assert [allowance.take() for _ in range(4)] == [1, 0, 0, None]
+
+
+def test_a_level_has_a_name() -> None:
+    assert [level_of(name) for name in ("debug", "info", "warning", "error", "off")] == [10, 20, 30, 40, None]
+    with pytest.raises(InvalidInput, match="'loud'; expected one of debug, info, warning, error, off"):
+        level_of("loud")
+
+
+def test_lines_have_the_rank_before_them() -> None:
+    assert shown(line("look out"), line("hello", "INFO", "print", rank=0), Event("loss", 0, 0, 0.0, None, {})) == [
+        "[rank 1, worker-3] WARNING app: look out",
+        "[rank 0, worker-3] hello",
+    ]
+
+
+def test_the_driver_leaves_lines_out_as_well_and_says_so() -> None:
+    now = 0.0
+    allowance = Allowance(rate=1.0, burst=1, now=lambda: now)
+    stream = io.StringIO()
+    view = MemberLogs(stream, allowance)
+    for number in range(3):
+        view(line(str(number)))
+    now = 1.0
+    view(line("3", left_out=7))
+    assert stream.getvalue().splitlines() == [
+        "[rank 1, worker-3] WARNING app: 0",
+        "[9 lines of members are left out]",
+        "[rank 1, worker-3] WARNING app: 3",
+    ]
+
+
+def test_a_member_in_a_process_of_its_own_is_heard() -> None:
+    events: list[Event] = []
+    with LocalCluster(2, logs="info") as cluster:
+        cluster.gang(work.says, listener=events.append)
+    said = {(event.rank, event.payload["message"]) for event in events if event.kind == "log"}
+    assert said == {(rank, f"{how} by {rank}") for rank in (0, 1) for how in ("printed", "logged")}

@@ -1,0 +1,105 @@
+"""Buckets are a pure function of the parameter list, and their views are the memory that travels."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.training.strategies.buckets import FIRST_BYTES, assign, make_buckets
+
+
+def one_kind(sizes: list[int], capacity: int, first: int) -> list[list[int]]:
+    """From the last to the first: close a bucket as soon as it holds as much as it may."""
+    buckets: list[list[int]] = [[]]
+    for index in range(len(sizes) - 1, -1, -1):
+        buckets[-1].append(index)
+        if sum(sizes[member] for member in buckets[-1]) >= (first if len(buckets) == 1 else capacity):
+            buckets.append([])
+    return [bucket for bucket in buckets if bucket]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_one_kind_of_parameters(seed: int) -> None:
+    draw = random.Random(seed)
+    sizes = [draw.choice((0, 1, 10, 100, 1000)) for _ in range(draw.randint(0, 60))]
+    capacity, first = draw.randint(1, 500), draw.randint(1, 500)
+    assert assign(sizes, ["float32"] * len(sizes), capacity, first) == one_kind(sizes, capacity, first)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_several_kinds_of_parameters(seed: int) -> None:
+    draw = random.Random(100 + seed)
+    sizes = [draw.randint(0, 40) for _ in range(50)]
+    kinds = [draw.choice("abc") for _ in sizes]
+    capacity, first = 100, 50
+    buckets = assign(sizes, kinds, capacity, first)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(50))
+    for bucket in buckets:
+        assert bucket == sorted(bucket, reverse=True)
+        assert len({kinds[index] for index in bucket}) == 1
+        *others, _ = bucket
+        assert sum(sizes[index] for index in others) < capacity
+    for kind in "abc":  # each kind in its own order
+        found = [index for bucket in buckets for index in bucket if kinds[index] == kind]
+        assert found == sorted(found, reverse=True)
+    # a bucket is sent when its last gradient comes: of those that were filled, the one that is filled first goes first
+    filled = [bucket[-1] for bucket in buckets if sum(sizes[index] for index in bucket) >= capacity]
+    assert filled == sorted(filled, reverse=True)
+
+
+def test_no_parameters_are_no_buckets() -> None:
+    assert assign([], [], 100) == []
+    assert make_buckets([], 100) == []
+
+
+def test_the_first_bucket_is_small() -> None:
+    sizes = [FIRST_BYTES // 2] * 8
+    assert assign(sizes, ["f"] * 8, 4 * FIRST_BYTES) == [[7, 6], [5, 4, 3, 2, 1, 0]]
+
+
+def test_a_large_parameter_has_a_bucket_of_its_own() -> None:
+    assert assign([1, 1000, 1], ["f"] * 3, 10, first=1) == [[2], [1], [0]]
+
+
+def parameters() -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    shapes = [(3, 4), (4,), (), (0, 5), (2, 2, 2), (7,)]
+    made = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    return [*made, nn.Parameter(torch.randn(5).double()), nn.Parameter(torch.randn(6).bfloat16())]
+
+
+@pytest.mark.parametrize("capacity", [1, 40, 1 << 20])
+def test_views_cover_the_buffer(capacity: int) -> None:
+    given = parameters()
+    buckets = make_buckets(given, capacity)
+    assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
+    assert sorted(index for bucket in buckets for index in bucket.parameters) == list(range(len(given)))
+    for bucket in buckets:
+        assert bucket.buffer.numel() == sum(view.numel() for view in bucket.gradients) + len(bucket.parameters)
+        assert bucket.used.tolist() == [1] * len(bucket.parameters)
+        for number, (index, view) in enumerate(zip(bucket.parameters, bucket.gradients, strict=True)):
+            assert view.shape == given[index].shape
+            assert view.dtype == given[index].dtype == bucket.buffer.dtype
+            assert not view.any()
+            view.fill_(number + 2)
+        bucket.used.fill_(9)
+        flat = [[float(number + 2)] * view.numel() for number, view in enumerate(bucket.gradients)]
+        assert bucket.buffer.tolist() == [
+            *(value for values in flat for value in values),
+            *[9] * len(bucket.parameters),
+        ]
+
+
+def test_the_buckets_do_not_depend_on_values_or_gradients() -> None:
+    given = parameters()
+    other = copy.deepcopy(given)
+    for parameter in other:
+        parameter.data.fill_(3)
+        parameter.grad = torch.ones_like(parameter)
+    assert [bucket.parameters for bucket in make_buckets(given, 30)] == [
+        bucket.parameters for bucket in make_buckets(other, 30)
+    ]
