@@ -188,7 +188,8 @@ class LocalCluster:
         device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
         threads: torch's threads in each member; None shares this machine's cores among those of the gang.
         timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
-        logs: the level from which on members' log records go to listeners, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
+        logs: the level from which on members' log records go to listeners, one of
+            ``sparkdl.telemetry.log_forwarding.LEVELS``.
     """
 
     def __init__(

@@ -3,8 +3,9 @@
     with stoppable():                # the job: SIGTERM becomes a request
         model = estimator.fit(df)    # raises Stopped once the members have saved
 
-A gang that is asked to stop saves and ends (``sparkdl.cluster.stop_watch``). What else runs in the block goes on: a model that
-is being saved is saved. Whatever it is, it has 28 s, two less than what Kubernetes gives by default before SIGKILL.
+A gang that is asked to stop saves and ends (``sparkdl.cluster.stop_watch``). What else runs in the block goes on: a
+model that is being saved is saved. Whatever it is, it has 28 s, two less than what Kubernetes gives by default before
+SIGKILL.
 
 A signal handler runs between any two instructions of the main thread, which may hold the very lock that a
 ``threading.Event`` takes to be set. So a request is an element of a list, and whoever waits for one looks every quarter

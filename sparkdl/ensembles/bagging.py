@@ -7,8 +7,8 @@
 
 Rows are drawn with replacement, as L. Breiman has it (Bagging predictors, Machine Learning 24, 1996), or without
 (Pasting small votes for classification in large databases and on-line, Machine Learning 36, 1999); with
-``featureSubset`` each member sees some of the features (random subspaces, see ``sparkdl.ensembles.resampling.subspace``). How rows
-are drawn is in ``sparkdl.ensembles.resampling.bootstrap``.
+``featureSubset`` each member sees some of the features (random subspaces, see
+``sparkdl.ensembles.resampling.subspace``). How rows are drawn is in ``sparkdl.ensembles.resampling.bootstrap``.
 
 With ``partitioned=True`` no row leaves its partition: every partition trains a member of its own, and only models
 travel. N. Chawla, L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.

@@ -17,8 +17,8 @@ from sparkdl.spark.columns import named
 
 # Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
 _OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
-# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.ml.run``. Members train
-# for the epochs, with the workers and within the budgets that are said once; so these are not free.
+# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.ml.run``. Members
+# train for the epochs, with the workers and within the budgets that are said once; so these are not free.
 _ELSEWHERE = (
     *("runDir", "parallelism", "slotWait", "elasticWait", "minWorkers", "maxRestarts", "checkpointEvery"),
     *("hooks", "allowPlaintext", "events", "logLevel"),

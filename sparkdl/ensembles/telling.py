@@ -1,7 +1,7 @@
 """Values as texts by which they are known: the same in another process, and others for other values.
 
-A value is told as it is written in code (``sparkdl.ml.persistence.formatting``). Where that text passes something over, beside it are
-the first digits of a SHA-256 of the rest:
+A value is told as it is written in code (``sparkdl.ml.persistence.formatting``). Where that text passes something
+over, beside it are the first digits of a SHA-256 of the rest:
 
     array, tensor   dtype, shape and bytes
     module          attributes and state of it and of all within, and the code of their classes

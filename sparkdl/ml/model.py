@@ -32,7 +32,8 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
 
     Args:
         factory: makes the module.
-        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.ml.persistence.export.Program`` does.
+        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.ml.persistence.export.Program``
+            does.
         kind: what the module's output means.
         precision: the precision it was trained in.
         history: a row per epoch.

@@ -24,7 +24,7 @@ from sparkdl.data.shard import Part
 from sparkdl.training.objective import Objective
 
 State = dict[str, Any]
-"""Plain data, as ``sparkdl.io.serialization`` packs it; ``"weights"`` is the best ``state_dict`` that is known, tied ones once."""
+"""Plain data for ``sparkdl.io.serialization``; ``"weights"`` is the best ``state_dict`` so far, tied ones once."""
 
 Update = dict[str, Tensor]
 """What a part gives to a round. Tensors of any shape; those of the same name have the same one for all parts."""

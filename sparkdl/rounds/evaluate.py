@@ -2,9 +2,9 @@
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.training.objective``. Rows are taken a few thousand at a time, in row-id order,
-and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the objective
-is one function of the weights.
+with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.training.objective``. Rows are taken a few thousand at a time, in row-id
+order, and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the
+objective is one function of the weights.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     r* = argmin_{r' <= r} loss_r'          the best round so far; the first of equal ones
     stop after round r  if  r - r* >= patience
 
-as ``sparkdl.training.early_stopping`` has it of epochs. The loss is ``valid_loss``, or where no row is held out what the
-algorithm itself says of it, its ``loss`` or ``objective``.
+as ``sparkdl.training.early_stopping`` has it of epochs. The loss is ``valid_loss``, or where no row is held out what
+the algorithm itself says of it, its ``loss`` or ``objective``.
 """
 
 from __future__ import annotations

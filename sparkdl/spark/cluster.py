@@ -58,7 +58,8 @@ class SparkCluster:
         slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
         allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
         events: a folder that members see, for events that they cannot send to the driver; None to drop those.
-        logs: the level from which on members' log records go to listeners, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
+        logs: the level from which on members' log records go to listeners, one of
+            ``sparkdl.telemetry.log_forwarding.LEVELS``.
         title: what the Spark UI calls the jobs, with the attempt or the round behind it.
 
     ``spark.sparkdl.network`` names the interface, or gives the address, that members use where the one that owns

@@ -153,7 +153,7 @@ def described(spark: SparkSession, what: str) -> Iterator[None]:
 
 @contextmanager
 def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
-    """A block in which SIGTERM to the JVM is a request to stop in this process, as in ``sparkdl.cluster.shutdown.stoppable``.
+    """Within the block, SIGTERM to the JVM asks this process to stop, as ``sparkdl.cluster.shutdown.stoppable`` does.
 
     Under spark-submit the JVM is the parent, and the process that a cluster manager or ``docker stop`` signals. By
     itself it would stop the SparkContext, and with it the gang, at once. Where it cannot be told otherwise, a warning

@@ -1,6 +1,7 @@
 """The driver's side of the one channel, and the events that it carries.
 
-``sparkdl.telemetry.protocol`` says how they travel and what that protects, ``sparkdl.telemetry.emit`` how members record them.
+``sparkdl.telemetry.protocol`` says how they travel and what that protects, ``sparkdl.telemetry.emit`` how members
+record them.
 """
 
 from __future__ import annotations

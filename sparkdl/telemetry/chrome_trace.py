@@ -36,7 +36,7 @@ __all__ = ["Clocks", "trace", "write_timeline"]
 WINDOW = 600.0
 """Seconds for which a host's offset is taken to stay what it is."""
 MOST = 40_000
-"""Events in a trace of the kinds that there are many of; where there are more, they are thinned (sparkdl.telemetry.downsampling)."""
+"""Most events of a frequent kind in a trace; ``sparkdl.telemetry.downsampling`` thins more."""
 
 _DRIVER = -1
 _STEPS, _STAGES = 0, 1

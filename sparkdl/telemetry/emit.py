@@ -11,8 +11,8 @@ and a thread of its own sends them; code anywhere below records through the modu
             ...
         record("loss", clock=clock, value=0.25)
 
-``sparkdl.telemetry.protocol`` describes the wire format and what it protects: strangers are not heard and nothing can be replayed,
-but contents are authenticated, NOT encrypted.
+``sparkdl.telemetry.protocol`` describes the wire format and what it protects: strangers are not heard and nothing can
+be replayed, but contents are authenticated, NOT encrypted.
 
 What recording promises. It never raises into training and never waits: a full queue drops the event and counts it.
 Events of steps and spans are sent with the next one of another kind, or within half a second; others at once.

@@ -165,8 +165,8 @@ def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> l
 
     Args:
         folder: a run's ``events``, a path or URI; where there is none, or it is empty, there are no events.
-        most: how many to hold, about, of the kinds that a long run has many of (see ``sparkdl.telemetry.downsampling``); None for
-            all of them as they are.
+        most: how many to hold, about, of the kinds that a long run has many of (see
+            ``sparkdl.telemetry.downsampling``); None for all of them as they are.
     """
     events = _stream(_open(str(folder)))
     found = list(events) if most is None else thinned(events, most)

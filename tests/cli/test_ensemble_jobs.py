@@ -23,7 +23,7 @@ from tests.sessions import driver_environment, frame
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"bagging": Bagging, "boosting": Boosting, "stacking": Stacking, "best_of": BestOf}
 NET = {"class_path": "some_nets.Net", "init_args": {"hidden": 3}}
 TORCH = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": NET, "epochs": 2}}

@@ -23,7 +23,7 @@ from sparkdl.cluster.shutdown import stop_requested
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, Stopped
 from sparkdl.ml.persistence import factory
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {
     "data": {"path": "train.parquet"},
     "test": {"path": "test.csv", "format": "csv", "options": {"header": True}},

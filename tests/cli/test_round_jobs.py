@@ -19,7 +19,7 @@ from tests.sessions import driver_environment
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BARS = {"parallel_sgd": 0.95, "admm": 0.94, "lbfgs": 0.94, "federated": 0.88}  # held-out accuracy
 
 

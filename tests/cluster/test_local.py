@@ -28,7 +28,7 @@ from sparkdl.telemetry.emit import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LONG = 30.0  # seconds after which something that should have happened has not
 
 

@@ -15,7 +15,7 @@ from sparkdl.cluster import shutdown
 from sparkdl.cluster.shutdown import forget_stop, pause, request_stop, stop_requested, stoppable, take_sigterm
 from sparkdl.errors import Stopped
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -178,7 +178,7 @@ class Number(int):
 )
 def test_what_is_no_data_is_refused_by_its_path(state, said):
     with pytest.raises(InvalidInput, match=said):
-        pack_state(serialization)
+        pack_state(state)
 
 
 def test_what_holds_itself_is_refused():

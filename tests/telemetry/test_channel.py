@@ -1,7 +1,7 @@
 """What strangers send is not heard, and what members send arrives in order.
 
-Strangers and members speak the wire format by hand here, from its description in ``sparkdl.telemetry.protocol``, so that the format
-cannot change unseen.
+Strangers and members speak the wire format by hand here, from its description in ``sparkdl.telemetry.protocol``, so
+that the format cannot change unseen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a stranger can write, or put in the way: nothing of it is believed, and none of it is run.
 
-Elsewhere: strangers, replays and forgeries on the channel, frame by frame, in ``tests.telemetry.test_channel``; strangers at the
-sockets of a gang that meets and runs in ``tests.chaos.test_strangers``; every flipped byte of a manifest, and another
-run's, in ``tests.checkpoint.test_store``; what a saved state and a model may hold in ``tests.io.test_serialization`` and
-``tests.ml.persistence.test_export``.
+Elsewhere: strangers, replays and forgeries on the channel, frame by frame, in ``tests.telemetry.test_channel``;
+strangers at the sockets of a gang that meets and runs in ``tests.chaos.test_strangers``; every flipped byte of a
+manifest, and another run's, in ``tests.checkpoint.test_store``; what a saved state and a model may hold in
+``tests.io.test_serialization`` and ``tests.ml.persistence.test_export``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pytest
 
 from tests.sessions import driver_environment
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 IN_DRIVER = ("--master", "local[2]")

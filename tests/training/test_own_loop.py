@@ -19,7 +19,7 @@ from tests.contracts.own_loop_contract import OwnLoopContract
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
 from tests.sessions import driver_environment
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples/own_loop.py"
 
 

@@ -1,8 +1,8 @@
 """PyTorch members in one Spark job, each in a task of its own.
 
-The rows are packed once; every task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and trains there by
-itself, as a gang of one. A finished member is kept by its task, so that neither an executor nor a driver that is lost
-later makes it train again.
+The rows are packed once; every task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and
+trains there by itself, as a gang of one. A finished member is kept by its task, so that neither an executor nor a
+driver that is lost later makes it train again.
 
 Without a place to keep members, they come to the driver one after the other when all have ended.
 """

@@ -163,7 +163,8 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
         shapes: of each of its inputs the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``.
 
     Returns:
-        What ``sparkdl.ml.persistence.factory.describe`` describes where it describes ``model``, and no argument of that is a tuple.
+        What ``sparkdl.ml.persistence.factory.describe`` describes where it describes ``model``, and no argument of
+        that is a tuple.
 
     Raises:
         InvalidInput: as ``masks``.
@@ -183,7 +184,7 @@ def masked_module(factory: ModelFactory, *, size: Size, seed: int, shapes: Signa
 
 
 def masked_named(description: dict[str, Any], *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """What ``masked`` makes of a factory by its name, which ``sparkdl.ml.persistence.factory.resolve`` allows or refuses."""
+    """What ``masked`` makes of a factory by its name; ``sparkdl.ml.persistence.factory.resolve`` checks the name."""
     return masked_module(resolve(description), size=size, seed=seed, shapes=shapes)
 
 

@@ -1,0 +1,42 @@
+"""The import law of the house: which room stands on which, and which packages stay in which files."""
+
+from __future__ import annotations
+
+# A room may import itself and the rooms it stands on, theirs included. The docs quote this table.
+STANDS_ON = {
+    "sparkdl.errors": "",
+    "sparkdl.io": "sparkdl.errors",
+    "sparkdl.data": "sparkdl.io",
+    "sparkdl.telemetry": "sparkdl.data",
+    "sparkdl.cluster": "sparkdl.telemetry",
+    "sparkdl.spark": "sparkdl.cluster",
+    "sparkdl.checkpoint": "sparkdl.cluster",
+    "sparkdl.training": "sparkdl.checkpoint",
+    "sparkdl.rounds": "sparkdl.training",
+    "sparkdl.ml": "sparkdl.rounds sparkdl.spark",
+    "sparkdl.ensembles": "sparkdl.ml",
+    "sparkdl.cli": "sparkdl.ensembles",
+    "jobs": "sparkdl.cli",
+    "examples": "sparkdl.cli",
+    "benchmarks": "sparkdl.cli",
+}
+
+# Packages of others, and the only rooms or files that may import them.
+CONFINED = {
+    "pyspark": "sparkdl.spark sparkdl.ml sparkdl.ensembles sparkdl.cli",
+    "py4j": "sparkdl.spark",
+    "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.spark sparkdl.ml sparkdl.ensembles.members.saved_models",
+    "torch.distributed": """
+        sparkdl.cluster.group sparkdl.checkpoint.sharding sparkdl.training.strategies sparkdl.training.layouts
+    """,
+}
+
+
+def below(room: str) -> frozenset[str]:
+    """The room and every room it stands on, directly or not."""
+    return frozenset({room}).union(*(below(lower) for lower in STANDS_ON[room].split()))
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted module name."""
+    return next((room for room in STANDS_ON if module == room or module.startswith(room + ".")), None)
