@@ -26,7 +26,6 @@ from typing import Any
 from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.param import TypeConverters
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -38,7 +37,6 @@ from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, member_seed
 from sparkdl.ensembles.resampling.subspace import Subspace, feature_subset
 from sparkdl.errors import InvalidInput
@@ -55,7 +53,7 @@ def _subsample(value: Any) -> float:
     return number
 
 
-class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], MLWritable):
+class Bagging(EnsembleParams, Estimator[EnsembleModel]):
     """Bagging.
 
     Args:
@@ -192,15 +190,6 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel], MLReadable["Bagging"], M
     def with_bases(self: Self, bases: list[Estimator[Any]]) -> Self:
         """See ``EnsembleParams``."""
         return self._set(base=bases[0]) if bases else self
-
-    def write(self) -> EnsembleWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return EnsembleWriter(self)
-
-    @classmethod
-    def read(cls) -> EnsembleReader:
-        """The reader; ``load(path)`` is the short form."""
-        return EnsembleReader(cls)
 
     def getBase(self) -> Any:
         """The base estimator."""

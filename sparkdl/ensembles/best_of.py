@@ -17,25 +17,23 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark import inheritable_thread_target, keyword_only
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.evaluation import Evaluator
-from pyspark.ml.param import Param
-from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
-from sparkdl.ensembles.fold_saving import BestOfModelReader, BestOfModelWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, told
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Models, Rows
-from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import CheckedParams, optional, param
+from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 
 
 def _estimators(value: Any) -> list[Estimator[Any]]:
@@ -50,7 +48,7 @@ def _evaluator(value: Any) -> Evaluator:
     return value
 
 
-class BestOfModel(CheckedParams, Model, MLReadable["BestOfModel"], MLWritable):
+class BestOfModel(CheckedParams, Saveable, Model):
     """The model of the best candidate.
 
     Made by ``BestOf.fit``. It transforms as ``bestModel`` does.
@@ -89,33 +87,22 @@ class BestOfModel(CheckedParams, Model, MLReadable["BestOfModel"], MLWritable):
         copied.bestModel = self.bestModel.copy(extra)
         return copied
 
-    def write(self) -> BestOfModelWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return BestOfModelWriter(self)
+    saved_fields: ClassVar[tuple[str, ...]] = ("bestIndex", "avgMetrics", "foldMetrics", "history", "report")
+
+    def parts(self) -> dict[str, Params]:
+        """The best model."""
+        return {"best": self.bestModel}
 
     @classmethod
-    def read(cls) -> BestOfModelReader:
-        """The reader; ``load(path)`` is the short form."""
-        return BestOfModelReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
-        """Load what was saved.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a part of it is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
+    def restored(cls, saved: Saved) -> BestOfModel:
+        """The model without its Params."""
+        return cls(saved.part("best"), **{name: saved.fields[name] for name in cls.saved_fields})
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.bestModel.transform(dataset)
 
 
-class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritable):
+class BestOf(FoldParams, Estimator[BestOfModel]):
     """Trains the best of several candidates.
 
     Each candidate is trained once for each fold, without its rows, and judged by them; the best one then on all rows:
@@ -174,28 +161,6 @@ class BestOf(FoldParams, Estimator[BestOfModel], MLReadable["BestOf"], MLWritabl
         if copied.getEvaluator() is not None:
             copied.setEvaluator(copied.getEvaluator().copy(extra))
         return copied
-
-    def write(self) -> EnsembleWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return EnsembleWriter(self)
-
-    @classmethod
-    def read(cls) -> EnsembleReader:
-        """The reader; ``load(path)`` is the short form."""
-        return EnsembleReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
-        """Load what was saved.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a part of it is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
 
     def _fit(self, dataset: DataFrame) -> BestOfModel:
         start = time.monotonic()

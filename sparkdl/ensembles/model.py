@@ -21,18 +21,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Model
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
 from sparkdl.ensembles.combine.sql import Chain, last
 from sparkdl.ensembles.combine.vmap import Assembly
-from sparkdl.ensembles.persistence import EnsembleModelReader, EnsembleModelWriter
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.broadcast import Shipment
 from sparkdl.ml.inference.outputs import Meaning
@@ -40,11 +38,12 @@ from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import PredictionParams, param
+from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 
 Self = TypeVar("Self", bound="EnsembleModel")
 
 
-class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWritable):
+class EnsembleModel(PredictionParams, Saveable, Model):
     """Several models as one.
 
     Args:
@@ -110,28 +109,22 @@ class EnsembleModel(PredictionParams, Model, MLReadable["EnsembleModel"], MLWrit
         copied.models = [model.copy(extra) for model in self.models]
         return copied
 
-    def write(self) -> EnsembleModelWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return EnsembleModelWriter(self)
+    saved_fields: ClassVar[tuple[str, ...]] = ("rule", "weights", "intercept", "numClasses", "history", "report")
+
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The fields, and how many members there are."""
+        written, fields = super().saved()
+        return written, fields | {"members": len(self.models)}
+
+    def parts(self) -> dict[str, Params]:
+        """The members."""
+        return numbered("members", self.models)
 
     @classmethod
-    def read(cls) -> EnsembleModelReader:
-        """The reader; ``EnsembleModel.load(path)`` is the short form."""
-        return EnsembleModelReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> EnsembleModel:
-        """Load a saved ensemble.
-
-        Args:
-            path: where it was saved.
-            trust: load members even where a part of them is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, one of a newer format, or a member that cannot be loaded
-                here, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
+    def restored(cls, saved: Saved) -> EnsembleModel:
+        """The model without its Params."""
+        fields = {name: saved.fields[name] for name in cls.saved_fields}
+        return cls(saved.numbered("members", saved.fields["members"]), **fields)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = self._names(dataset)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.ml import Estimator
+from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -27,13 +28,14 @@ from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
 from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, named
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
 
-class EnsembleParams(CheckedParams):
+class EnsembleParams(CheckedParams, Saveable):
     """What bagging, boosting, stacking and best-of have in common."""
 
     seed = param("seed", "seed of everything that is random: members' own seeds derive from it", TypeConverters.toInt)
@@ -72,6 +74,26 @@ class EnsembleParams(CheckedParams):
     def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
         """Set the estimators that it trains members of, in the order of ``bases()``."""
         raise NotImplementedError
+
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """How many bases there are, and which Params hold evaluators."""
+        return {}, {"bases": len(self.bases()), "params": sorted(self._evaluators())}
+
+    def parts(self) -> dict[str, Params]:
+        """The bases, and evaluators."""
+        return numbered("bases", self.bases()) | {f"params/{name}": one for name, one in self._evaluators().items()}
+
+    def params_in_parts(self) -> set[str]:
+        """Params that hold estimators or evaluators."""
+        return {param.name for param, value in self._paramMap.items() if _has_writer(value)}
+
+    def with_parts(self, saved: Saved) -> Any:
+        """The ensemble with its bases and evaluators."""
+        self._set(**{name: saved.part(f"params/{name}") for name in saved.fields["params"]})
+        return self.with_bases(saved.numbered("bases", saved.fields["bases"]))
+
+    def _evaluators(self) -> dict[str, Evaluator]:
+        return {param.name: value for param, value in self._paramMap.items() if isinstance(value, Evaluator)}
 
     def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
         """A copy with the same uid, and copies of its bases.
@@ -252,3 +274,9 @@ def _persisted(frame: DataFrame) -> Iterator[None]:
 def _named_by(value: Any) -> Any:
     """What stands for a value of a map where it is hashed."""
     return json.dumps(Telling(places(*params_in(value))).told(value)) if params_in(value) else value
+
+
+def _has_writer(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(each, Estimator) for each in value)
+    return isinstance(value, (Estimator, Evaluator))

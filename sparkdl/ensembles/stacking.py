@@ -22,12 +22,10 @@ from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.regression import LinearRegression
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import Kind, changed, kind_of, leaf
-from sparkdl.ensembles.fold_saving import StackingModelReader, StackingModelWriter, StackingReader, StackingWriter
 from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Rows
@@ -35,6 +33,7 @@ from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.params import CheckedParams, optional, param
+from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
 
@@ -45,7 +44,7 @@ def _estimator(value: Any) -> Estimator[Any]:
     return value
 
 
-class StackingModel(CheckedParams, Model, MLReadable["StackingModel"], MLWritable):
+class StackingModel(CheckedParams, Saveable, Model):
     """Several models, and one that predicts from what they predict.
 
     Made by ``Stacking.fit``. Its columns are those of the meta model; one pass over the rows writes them.
@@ -84,33 +83,37 @@ class StackingModel(CheckedParams, Model, MLReadable["StackingModel"], MLWritabl
         copied.meta = self.meta.copy({each: value for each, value in (extra or {}).items() if each not in read})
         return copied
 
-    def write(self) -> StackingModelWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return StackingModelWriter(self)
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """How the features of ``meta`` are made, and what the fit took."""
+        return {}, {
+            "bases": len(self.models),
+            "classes": self.level.classes,
+            "passthrough": list(self.level.passthrough),
+            "history": self.history,
+            "report": self.report,
+        }
+
+    def parts(self) -> dict[str, Params]:
+        """The bases' models, and the meta model."""
+        return {**numbered("bases", self.models), "meta": self.meta}
 
     @classmethod
-    def read(cls) -> StackingModelReader:
-        """The reader; ``load(path)`` is the short form."""
-        return StackingModelReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
-        """Load what was saved.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a part of it is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
+    def restored(cls, saved: Saved) -> StackingModel:
+        """The model without its Params."""
+        fields = saved.fields
+        return cls(
+            saved.numbered("bases", fields["bases"]),
+            saved.part("meta"),
+            LevelOne(fields["classes"], tuple(fields["passthrough"])),
+            history=fields["history"],
+            report=fields["report"],
+        )
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
 
 
-class Stacking(FoldParams, Estimator[StackingModel], MLReadable["Stacking"], MLWritable):
+class Stacking(FoldParams, Estimator[StackingModel]):
     """Trains a model on what others predict of rows they have not seen.
 
     Each base is trained once for each fold, without its rows, and once on all rows: ``bases * (folds + 1)`` fits, and
@@ -169,27 +172,18 @@ class Stacking(FoldParams, Estimator[StackingModel], MLReadable["Stacking"], MLW
             return self.setBases(bases)
         return self.setBases(bases[:-1]).setMeta(bases[-1])
 
-    def write(self) -> StackingWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return StackingWriter(self)
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """Whether the last of the bases is the meta estimator."""
+        written, fields = super().saved()
+        return written, fields | {"meta": self.getMeta() is not None}
 
-    @classmethod
-    def read(cls) -> StackingReader:
-        """The reader; ``load(path)`` is the short form."""
-        return StackingReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
-        """Load what was saved.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a part of it is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
+    def with_parts(self, saved: Saved) -> Any:
+        """The stacking with its bases and its meta estimator."""
+        super().with_parts(saved)
+        if saved.fields["meta"]:
+            *bases, meta = self.getBases()
+            self.setBases(bases).setMeta(meta)
+        return self
 
     def _fit(self, dataset: DataFrame) -> StackingModel:
         start = time.monotonic()

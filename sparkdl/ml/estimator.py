@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark import keyword_only
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from torch import nn
 
@@ -23,7 +22,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_maps import MappedEstimator
 from sparkdl.ml.params import described
 from sparkdl.ml.persistence.formatting import plain
-from sparkdl.ml.persistence.reader_writer import EstimatorReader, EstimatorWriter
+from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import apart
@@ -37,7 +36,7 @@ from sparkdl.training.strategies import Strategy
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
-class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
+class GangEstimator(MappedEstimator, Saveable):
     """What all three estimators do; they differ in what a label and an output mean.
 
     Args:
@@ -157,28 +156,6 @@ class GangEstimator(MappedEstimator, MLReadable["GangEstimator"], MLWritable):
 
     def _defaults(self) -> dict[str, Any]:
         return {}
-
-    def write(self) -> EstimatorWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return EstimatorWriter(self)
-
-    @classmethod
-    def read(cls) -> EstimatorReader:
-        """The reader; ``load(path)`` is the short form."""
-        return EstimatorReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
-        """Load a saved estimator.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a Param is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
-        """
-        return cls.read().trust(trust).load(path)
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 from pyspark.ml import Model
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
@@ -18,14 +17,14 @@ from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams, described
-from sparkdl.ml.persistence.export import Signature
-from sparkdl.ml.persistence.exporting import as_program
-from sparkdl.ml.persistence.reader_writer import ModelReader, ModelWriter
+from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
+from sparkdl.ml.persistence.export import Signature, as_program
+from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.spark.resources import qualified
 from sparkdl.training.objective import ModelFactory
 
 
-class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
+class TorchModel(OutputParams, Saveable, Model):
     """A trained model.
 
     Made by an estimator's ``fit`` or by ``TorchModel.load``.
@@ -85,28 +84,30 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         """The trained module on the CPU, in evaluation mode."""
         return self._scorer().module()
 
-    def write(self) -> ModelWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return ModelWriter(self)
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The architecture, the weights and the fields of the constructor."""
+        written, said = save_architecture(self._factory, self._weights, self.module, self._program)
+        return written, said | {
+            "kind": self._kind,
+            "precision": self._precision,
+            "scalar": self._scalar,
+            "signature": self._signature,
+            "history": self.history,
+            "report": self.report,
+        }
 
     @classmethod
-    def read(cls) -> ModelReader:
-        """The reader; ``TorchModel.load(path)`` is the short form."""
-        return ModelReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> TorchModel:
-        """Load a saved model.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a part of it is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds no model, a damaged one, one of a newer format, one whose factory cannot be
-                imported, or without ``trust`` one with pickled parts.
-        """
-        return cls.read().trust(trust).load(path)
+    def restored(cls, saved: Saved) -> TorchModel:
+        """The model without its Params."""
+        factory, weights = load_architecture(saved)
+        names = ("kind", "precision", "history", "report", "scalar")
+        signature = saved.fields["signature"]
+        return cls(
+            factory=factory,
+            weights=weights,
+            signature=None if signature is None else [(list(shape), str(dtype)) for shape, dtype in signature],
+            **{name: saved.fields[name] for name in names},
+        )
 
     def exportProgram(self, path: str) -> None:
         """Write the model as a torch.export program for batches of any size, for ``torch.export.load`` elsewhere.
@@ -120,7 +121,10 @@ class TorchModel(OutputParams, Model, MLReadable["TorchModel"], MLWritable):
         root = qualified(SparkSession.active(), path)
         if files.exists(root):
             raise InvalidInput(f"{path} exists; delete it, or export to another path.")
-        files.write(root, as_program(self))
+        files.write(root, self._program())
+
+    def _program(self) -> bytes:
+        return as_program(self._factory, self._weights, self._signature, self.module)
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"

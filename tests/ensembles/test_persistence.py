@@ -21,7 +21,6 @@ from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
@@ -235,13 +234,6 @@ class Committee(EnsembleParams, Estimator, MLReadable, MLWritable):
 
     def with_bases(self, bases):
         return self._set(experts=bases)
-
-    def write(self):
-        return EnsembleWriter(self)
-
-    @classmethod
-    def read(cls):
-        return EnsembleReader(cls)
 
     def _fit(self, dataset):
         raise NotImplementedError

@@ -16,7 +16,6 @@ from typing import Any
 from pyspark import keyword_only
 from pyspark.ml import Estimator, Model
 from pyspark.ml.param import TypeConverters
-from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import Kind, changed, column, kind_of, leaf
@@ -29,7 +28,6 @@ from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.persistence import EnsembleReader, EnsembleWriter
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import at_least, optional, param
@@ -57,7 +55,7 @@ def _rate(value: Any) -> float:
     return number
 
 
-class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"], MLWritable):
+class Boosting(EnsembleParams, Estimator[EnsembleModel]):
     """Boosts an estimator of classes by SAMME, one of numbers by gradient boosting.
 
     Members are trained one at a time, for each depends on those before it. With a ``runDir`` each is kept when it is
@@ -131,29 +129,6 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel], MLReadable["Boosting"],
     def with_bases(self, bases: list[Estimator[Any]]) -> Boosting:
         """Set the base."""
         return self._set(base=bases[0]) if bases else self
-
-    def write(self) -> EnsembleWriter:
-        """The writer; ``write().overwrite().save(path)`` replaces what is there."""
-        return EnsembleWriter(self)
-
-    @classmethod
-    def read(cls) -> EnsembleReader:
-        """The reader; ``load(path)`` is the short form."""
-        return EnsembleReader(cls)
-
-    @classmethod
-    def load(cls, path: str, trust: bool = False) -> Boosting:
-        """Load a saved estimator.
-
-        Args:
-            path: where it was saved.
-            trust: load it even where a Param is pickled, and loading runs code that is in it.
-
-        Raises:
-            InvalidInput: the path holds no such estimator, or without ``trust`` one with pickled Params.
-        """
-        loaded: Boosting = cls.read().trust(trust).load(path)
-        return loaded
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()

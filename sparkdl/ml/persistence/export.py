@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,3 +206,25 @@ def _same(one: list[Any], other: list[Any]) -> bool:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"
+
+
+def as_program(factory: Any, weights: bytes, signature: Signature | None, module: Callable[[], nn.Module]) -> bytes:
+    """A model as the archive of a torch.export program.
+
+    Args:
+        factory: makes the module.
+        weights: safetensors; empty if the factory is a ``Program``, which carries them.
+        signature: shape and dtype of a row of each input.
+        module: makes the trained module.
+
+    Raises:
+        InvalidInput: the signature is not known, or torch.export cannot export the module.
+    """
+    if isinstance(factory, Program) and not weights:
+        return factory.archive
+    if signature is None:
+        raise InvalidInput(
+            "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
+            "was trained, or TorchModel(signature=...)."
+        )
+    return export(module(), examples(signature))

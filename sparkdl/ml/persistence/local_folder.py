@@ -14,7 +14,7 @@ from pyspark.ml.util import DefaultParamsWriter
 
 from sparkdl.io import files
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import METADATA, ModelReader, ModelWriter
+from sparkdl.ml.persistence.reader_writer import METADATA, Reader, Writer
 
 __all__ = ["read_folder", "write_folder"]
 
@@ -29,7 +29,7 @@ def write_folder(model: TorchModel, folder: str) -> None:
     Raises:
         InvalidInput: a part of it cannot even be pickled.
     """
-    written, plain, said = ModelWriter(model).packed()
+    written, plain, said = Writer(model).packed()
     for name, data in written.items():
         files.write(f"{folder}/{name}", data)
     version: Any = SimpleNamespace(version=pyspark.__version__)  # all that it asks a session for
@@ -47,4 +47,5 @@ def read_folder(folder: str, *, trust: bool = False) -> TorchModel:
     Raises:
         InvalidInput: as ``TorchModel.load``.
     """
-    return ModelReader(TorchModel).local().trust(trust).load(folder)
+    model: TorchModel = Reader(TorchModel).local().trust(trust).load(folder)
+    return model

@@ -1,12 +1,21 @@
-"""Models and estimators on disk: ``metadata/`` as pyspark.ml writes it, and beside it files for what is no JSON."""
+"""Models and estimators on disk: ``metadata/`` as pyspark.ml writes it, and beside it files and parts.
+
+    <path>/metadata/         Params as JSON, and ``saved_fields`` of the class
+    <path>/objects.pkl       Params that only a pickle holds
+    <path>/<name>            files that the class adds, such as weights
+    <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer
+
+One writer and one reader serve every class: a class that is ``Saveable`` declares its fields, files and parts. The
+writer writes beside the path and moves the whole into place.
+"""
 
 from __future__ import annotations
 
 import json
 import uuid
-import warnings
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
@@ -16,49 +25,123 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickles import as_pickle, unpickled
-from sparkdl.io.weights import pack, read_state
 from sparkdl.ml.persistence import describe
 from sparkdl.ml.persistence import factory as factories
-from sparkdl.ml.persistence.export import Program
-from sparkdl.ml.persistence.exporting import as_program
 from sparkdl.spark.resources import qualified
-
-if TYPE_CHECKING:
-    from sparkdl.ml.estimator import GangEstimator
-    from sparkdl.ml.model import TorchModel
 
 METADATA = "metadata/part-00000"
 """The file that is written without Spark in the place of those that Spark writes."""
 
 _FORMAT = 2
-_WEIGHTS = "weights.safetensors"
-_PROGRAM = "program.pt2"
-_PICKLE = "model.pkl"
 _OBJECTS = "objects.pkl"
-_TRUST = "spark.sparkdl.trust"
+TRUST = "spark.sparkdl.trust"
+"""The setting of a session that trusts pickled parts."""
 
-Loaded = TypeVar("Loaded", bound=MLReadable[Any])
-Self = TypeVar("Self", bound="Reader[Any]")
+HOW = f"Load it with trust=True, or set the session's {TRUST} to true, if you know who saved it."
+
+Self = TypeVar("Self", bound="Reader")
+
+
+class Saveable(Params, MLReadable[Any], MLWritable):
+    """A model or an estimator that is saved and loaded by what it declares.
+
+    Attributes:
+        saved_fields: attributes with JSON values, which are also keyword arguments of the constructor.
+    """
+
+    saved_fields: ClassVar[tuple[str, ...]] = ()
+
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """Files beside the metadata, and JSON values inside it."""
+        return {}, {name: getattr(self, name) for name in self.saved_fields}
+
+    def parts(self) -> dict[str, Params]:
+        """Models, estimators and evaluators that their own writers save, by folder."""
+        return {}
+
+    def params_in_parts(self) -> set[str]:
+        """The names of the Params whose values are among the parts."""
+        return set()
+
+    @classmethod
+    def restored(cls, saved: Saved) -> Any:
+        """An instance without its Params.
+
+        Args:
+            saved: files, fields and parts at the path.
+        """
+        return cls(**{name: saved.fields[name] for name in cls.saved_fields})
+
+    def with_parts(self, saved: Saved) -> Any:
+        """The instance, once its Params are set, with those of its parts that Params hold.
+
+        Args:
+            saved: files, fields and parts at the path.
+        """
+        return self
+
+    def write(self) -> Writer:
+        """The writer; ``write().overwrite().save(path)`` replaces an older copy."""
+        return Writer(self)
+
+    @classmethod
+    def read(cls) -> Reader:
+        """The reader; ``load(path)`` is the short form."""
+        return Reader(cls)
+
+    @classmethod
+    def load(cls, path: str, trust: bool = False) -> Any:
+        """Load a saved instance of this class.
+
+        Args:
+            path: a path or URI.
+            trust: also load pickled parts, which runs the code inside them.
+
+        Raises:
+            InvalidInput: the path holds no instance of this class, a damaged one, one of another format, one whose
+                factory cannot be imported, or, without ``trust``, one with pickled parts.
+        """
+        return cls.read().trust(trust).load(path)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One saved instance, as its class reads it.
+
+    Attributes:
+        reader: reads files and parts.
+        path: of the instance.
+        fields: JSON values that the instance declared.
+    """
+
+    reader: Reader
+    path: str
+    fields: dict[str, Any]
+
+    def part(self, name: str) -> Any:
+        """The part in the folder ``name``."""
+        return self.reader.part(self.path, name)
+
+    def numbered(self, folder: str, count: int) -> list[Any]:
+        """The first ``count`` parts in ``folder``."""
+        return [self.part(name) for name in numbered(folder, range(count))]
+
+    def file(self, name: str) -> bytes:
+        """The bytes of the file ``name``."""
+        return self.reader.file(self.path, name)
+
+
+def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Values by ``folder/00000`` and so on."""
+    return {f"{folder}/{index:05d}": value for index, value in enumerate(values)}
 
 
 class Writer(MLWriter):
     """Writes beside the path and then puts what it wrote in its place: a save that fails leaves what was there."""
 
-    def __init__(self, instance: Params) -> None:
+    def __init__(self, instance: Saveable) -> None:
         super().__init__()
         self._instance = instance
-
-    @abstractmethod
-    def contents(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The files beside the metadata, and what the metadata says of them."""
-
-    def parts(self) -> dict[str, Params]:
-        """What has writers of its own, by the folders that it is written to."""
-        return {}
-
-    def apart(self) -> set[str]:
-        """The names of the Params whose values are among the parts."""
-        return set()
 
     def save(self, path: str) -> None:
         """Save it.
@@ -83,24 +166,24 @@ class Writer(MLWriter):
         root = qualified(self.sparkSession, path)
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
-        for name, part in self.parts().items():
+        for name, part in self._instance.parts().items():
             _writer_of(part, name).session(self.sparkSession).save(f"{root}/{name}")
         DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=said)
 
     def packed(self) -> tuple[dict[str, bytes], Params, dict[str, Any]]:
         """The files beside the metadata, the Params that go into it, and what it says beside them."""
-        written, said = self.contents()
-        plain, named, pickled = _sorted_params(self._instance, self.apart())
+        written, said = self._instance.saved()
+        plain, named, pickled = _sorted_params(self._instance, self._instance.params_in_parts())
         if pickled:
             written[_OBJECTS] = as_pickle(pickled, ", ".join(pickled))
         said = {"format": _FORMAT, **said, "objects": named, "pickled": sorted(pickled)}
         return written, plain, {"sparkdl": json.loads(json.dumps(said))}
 
 
-class Reader(MLReader[Loaded]):
+class Reader(MLReader[Any]):
     """Reads what ``Writer`` wrote; nothing is unpickled without trust."""
 
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, kind: type[Saveable]) -> None:
         super().__init__()
         self._kind, self._trust, self._local = kind, False, False
 
@@ -114,26 +197,7 @@ class Reader(MLReader[Loaded]):
         self._local = True
         return self
 
-    @abstractmethod
-    def made(self, path: str, found: dict[str, Any]) -> Loaded:
-        """The instance, without its Params.
-
-        Args:
-            path: where it was saved.
-            found: what the metadata says beside the Params.
-        """
-
-    def completed(self, path: str, found: dict[str, Any], instance: Loaded) -> Loaded:
-        """The instance, when its Params have been set.
-
-        Args:
-            path: where it was saved.
-            found: what the metadata says beside the Params.
-            instance: what ``made`` has made.
-        """
-        return instance
-
-    def load(self, path: str) -> Loaded:
+    def load(self, path: str) -> Any:
         """Load it.
 
         Raises:
@@ -143,7 +207,8 @@ class Reader(MLReader[Loaded]):
         metadata = self._metadata(path)
         found = metadata["sparkdl"]
         try:
-            instance: Any = self.made(path, found)
+            saved = Saved(self, path, found)
+            instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
             given = {
@@ -154,7 +219,7 @@ class Reader(MLReader[Loaded]):
                 self.refuse_pickled(path, found["pickled"])
                 given |= unpickled(self.file(path, _OBJECTS), f"{path}/{_OBJECTS}")
             instance._set(**given)
-            return self.completed(path, found, instance)
+            return instance.with_parts(saved)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
@@ -204,7 +269,7 @@ class Reader(MLReader[Loaded]):
         """Whether what is pickled may be loaded."""
         if self._trust or self._local:
             return self._trust
-        return self.sparkSession.conf.get(_TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
+        return self.sparkSession.conf.get(TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
 
     def refuse_pickled(self, path: str, names: list[str]) -> None:
         """Refuse what is pickled, unless it is trusted."""
@@ -231,121 +296,6 @@ class Reader(MLReader[Loaded]):
         if found["format"] > _FORMAT:
             raise InvalidInput(f"{path} was written by a newer sparkdl (format {found['format']}); expected {_FORMAT}.")
         return metadata
-
-
-HOW = f"Load it with trust=True, or set the session's {_TRUST} to true, if you know who saved it."
-
-
-class ModelWriter(Writer):
-    """Writes a model: by its factory's name, as a torch.export program, or where that fails with a pickle.
-
-    Args:
-        model: what is written.
-    """
-
-    _instance: TorchModel
-
-    def contents(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The architecture and the weights."""
-        model = self._instance
-        said = {
-            "kind": model._kind,
-            "precision": model._precision,
-            "scalar": model._scalar,
-            "signature": model._signature,
-            "history": model.history,
-            "report": model.report,
-        }
-        try:
-            described = None if isinstance(model._factory, Program) else factories.describe(model._factory)
-        except InvalidInput:
-            described = None
-        if described is not None:
-            return {_WEIGHTS: model._weights}, said | {"architecture": "factory", "factory": described}
-        try:
-            return {_PROGRAM: as_program(model)}, said | {"architecture": "program"}
-        except InvalidInput as error:
-            reason = error.message
-        written = {
-            _PICKLE: as_pickle(model._factory, "the model"),
-            _WEIGHTS: model._weights or pack(model.module()),
-        }
-        warnings.warn(
-            f"the model's architecture is saved as a pickle, which loads with trust=True alone: {reason} A factory "
-            "that can be imported is saved by its name.",
-            stacklevel=4,
-        )
-        return written, said | {"architecture": "pickle"}
-
-
-class ModelReader(Reader["TorchModel"]):
-    """Reads a model.
-
-    Args:
-        kind: TorchModel.
-    """
-
-    def made(self, path: str, found: dict[str, Any]) -> TorchModel:
-        """The model, without its Params."""
-        factory, weights = self._architecture(path, found)
-        signature = found["signature"]
-        made: TorchModel = self._kind(
-            factory=factory,
-            weights=weights,
-            kind=found["kind"],
-            precision=found["precision"],
-            history=found["history"],
-            report=found["report"],
-            scalar=found["scalar"],
-            signature=None if signature is None else [(list(shape), str(dtype)) for shape, dtype in signature],
-        )
-        return made
-
-    def _architecture(self, path: str, found: dict[str, Any]) -> tuple[Any, bytes]:
-        if found["architecture"] == "program":
-            program = Program(self.file(path, _PROGRAM), self.trusted)
-            try:
-                program()
-            except InvalidInput as error:
-                how = f" The session's {_TRUST} = true says so as well." if "can run code" in error.message else ""
-                raise InvalidInput(f"{path}: {error.message}{how}") from error
-            return program, b""
-        weights = self.file(path, _WEIGHTS)
-        try:
-            read_state(weights)
-        except InvalidInput as error:
-            raise InvalidInput(f"{path} is damaged: {error.message}") from error
-        if found["architecture"] == "factory":
-            return factories.resolve(found["factory"]), weights
-        if found["architecture"] != "pickle":
-            raise KeyError(found["architecture"])
-        self.refuse_pickled(path, ["the model's architecture"])
-        return unpickled(self.file(path, _PICKLE), f"{path}/{_PICKLE}"), weights
-
-
-class EstimatorWriter(Writer):
-    """Writes an estimator: its Params.
-
-    Args:
-        estimator: what is written.
-    """
-
-    def contents(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Nothing but Params."""
-        return {}, {}
-
-
-class EstimatorReader(Reader["GangEstimator"]):
-    """Reads an estimator.
-
-    Args:
-        kind: its class.
-    """
-
-    def made(self, path: str, found: dict[str, Any]) -> GangEstimator:
-        """An estimator whose Params are all at their defaults."""
-        made: GangEstimator = self._kind()
-        return made
 
 
 def _writer_of(part: Any, name: str) -> MLWriter:

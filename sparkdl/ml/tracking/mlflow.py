@@ -19,7 +19,7 @@ from sparkdl import __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
 from sparkdl.ml.tracking.mlflow_model import EXTRA
-from sparkdl.ml.tracking.mlflow_run import Place, TrackedRun
+from sparkdl.ml.tracking.mlflow_run import ModelLogging, Place, TrackedRun
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.tracker import DriverRun
 
@@ -87,7 +87,8 @@ class MLflow:
         tags = {**place.tags, **self._tags(run)}
         if place.run_id is None:  # who began it, from which notebook, job or commit
             tags = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
-        return TrackedRun(self, client, replace(place, tags=tags), self.run_name or run.name)
+        logging = ModelLogging(self.log_model, self.registered_model_name, self.code_paths)
+        return TrackedRun(logging, client, replace(place, tags=tags), self.run_name or run.name)
 
     def _beside(self, client: Any, active: Any) -> Place:
         """The run that is active, or one below it."""

@@ -8,10 +8,10 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
@@ -19,9 +19,6 @@ from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import Row, configuration
 from sparkdl.ml.tracking.tracker import DriverRun
 from sparkdl.telemetry.bottlenecks import Report
-
-if TYPE_CHECKING:
-    from sparkdl.ml.tracking.mlflow import MLflow
 
 _EVERY = 5.0  # seconds between batches of what steps tell
 _BATCH = 100  # parameters or tags in a request, and metrics; the limit for all is 1 000
@@ -46,18 +43,33 @@ class Place:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ModelLogging:
+    """What becomes of the model.
+
+    Attributes:
+        log: whether the model is logged.
+        registered_name: the registered model that it becomes a version of; None for none.
+        code_paths: local files and folders with the model's own code.
+    """
+
+    log: bool = True
+    registered_name: str | None = None
+    code_paths: Sequence[str] = ()
+
+
 class TrackedRun:
     """Writes one run.
 
     Args:
-        settings: the hook that the user has given.
+        logging: what becomes of the model.
         client: MLflow's.
         place: where the run goes.
         name: of a new run.
     """
 
-    def __init__(self, settings: MLflow, client: Any, place: Place, name: str) -> None:
-        self._settings, self._client, self._place, self._name = settings, client, place, name
+    def __init__(self, logging: ModelLogging, client: Any, place: Place, name: str) -> None:
+        self._logging, self._client, self._place, self._name = logging, client, place, name
         self._run_id: str | None = None
         self._waiting: list[Any] = []
         self._sent = 0.0
@@ -163,13 +175,13 @@ class TrackedRun:
             self._client.log_artifact(run_id, path)
 
     def _log_model(self, run_id: str, run: DriverRun) -> None:
-        settings = self._settings
-        if not settings.log_model or not isinstance(run.model, TorchModel):
+        logging = self._logging
+        if not logging.log or not isinstance(run.model, TorchModel):
             return
         found = self._client.get_run(run_id)
-        logged = log_model(self._client, found, run.model, code_paths=settings.code_paths, step=self._last)
-        if settings.registered_model_name is not None:
-            register(self._client, logged, settings.registered_model_name)
+        logged = log_model(self._client, found, run.model, code_paths=logging.code_paths, step=self._last)
+        if logging.registered_name is not None:
+            register(self._client, logged, logging.registered_name)
 
 
 def _status(error: str | None) -> str:

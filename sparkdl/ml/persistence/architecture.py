@@ -1,0 +1,86 @@
+"""How a saved model keeps its architecture: by its factory's name, as a torch.export program, or as a pickle.
+
+factory     weights.safetensors, and the factory's name and arguments in the metadata
+program     program.pt2, weights included
+pickle      model.pkl and weights.safetensors; loading needs trust
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.pickles import as_pickle, unpickled
+from sparkdl.io.weights import pack, read_state
+from sparkdl.ml.persistence import factory as factories
+from sparkdl.ml.persistence.export import Program
+from sparkdl.ml.persistence.reader_writer import TRUST, Saved
+
+_WEIGHTS = "weights.safetensors"
+_PROGRAM = "program.pt2"
+_PICKLE = "model.pkl"
+
+
+def save_architecture(
+    factory: Any, weights: bytes, module: Callable[[], nn.Module], program: Callable[[], bytes]
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Files of an architecture with its weights, and what the metadata says of them.
+
+    Args:
+        factory: makes the module.
+        weights: safetensors; empty if the factory carries them.
+        module: makes the trained module.
+        program: makes the bytes of a torch.export program; raises InvalidInput where there is none.
+
+    Raises:
+        InvalidInput: the factory has no name, no program, and no pickle.
+    """
+    try:
+        described = None if isinstance(factory, Program) else factories.describe(factory)
+    except InvalidInput:
+        described = None
+    if described is not None:
+        return {_WEIGHTS: weights}, {"architecture": "factory", "factory": described}
+    try:
+        return {_PROGRAM: program()}, {"architecture": "program"}
+    except InvalidInput as error:
+        reason = error.message
+    written = {_PICKLE: as_pickle(factory, "the model"), _WEIGHTS: weights or pack(module())}
+    warnings.warn(
+        f"the model's architecture is saved as a pickle, which loads with trust=True alone: {reason} A factory "
+        "that can be imported is saved by its name.",
+        stacklevel=5,
+    )
+    return written, {"architecture": "pickle"}
+
+
+def load_architecture(saved: Saved) -> tuple[Any, bytes]:
+    """The factory and the weights of a saved model.
+
+    Raises:
+        InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.
+    """
+    found, path = saved.fields, saved.path
+    if found["architecture"] == "program":
+        program = Program(saved.file(_PROGRAM), saved.reader.trusted)
+        try:
+            program()
+        except InvalidInput as error:
+            how = f" The session's {TRUST} = true says so as well." if "can run code" in error.message else ""
+            raise InvalidInput(f"{path}: {error.message}{how}") from error
+        return program, b""
+    weights = saved.file(_WEIGHTS)
+    try:
+        read_state(weights)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path} is damaged: {error.message}") from error
+    if found["architecture"] == "factory":
+        return factories.resolve(found["factory"]), weights
+    if found["architecture"] != "pickle":
+        raise KeyError(found["architecture"])
+    saved.reader.refuse_pickled(path, ["the model's architecture"])
+    return unpickled(saved.file(_PICKLE), f"{path}/{_PICKLE}"), weights
