@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check docs notebooks compat clean
+.PHONY: help demo test test-all check stubs docs notebooks compat clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -52,6 +52,11 @@ check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in abo
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
 	$(MAKE) --no-print-directory docs
+
+stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers and editors
+	$(BIN)/python -m sparkdl.ml.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations
+	$(BIN)/ruff format --quiet sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
+	$(BIN)/ruff check --quiet --fix sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
 
 docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs -d build/doctrees . build/docs

@@ -42,6 +42,7 @@ from sparkdl.data.columns import Column
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
 from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.param_declaration import ConstructedParams
 from sparkdl.spark.columns import named
 
 _SPEC = {"class_path", "init_args"}
@@ -318,13 +319,17 @@ def _open_types(kind: type) -> dict[str, Any]:
     """
     if issubclass(kind, Pipeline):
         return {"stages": list[Params]}
-    if issubclass(kind, Bagging):
-        return {"featureSubset": int | float | str | None}  # the first that takes it: 8 is a number, and no share
-    if not issubclass(kind, GangEstimator):
+    if not issubclass(kind, ConstructedParams):
         return {}
+    # None is "not given". What is not given is no argument: the constructor tells it from a default that is given.
+    types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
+    if issubclass(kind, Bagging):
+        return types | {"featureSubset": int | float | str | None}  # the first that takes it: 8 is no share
+    if not issubclass(kind, GangEstimator):
+        return types
     from torchmetrics import Metric  # two seconds, which a job without an estimator can spare itself
 
-    return {
+    return types | {
         "model": Callable[[], nn.Module],
         "loss": Callable[[Any, Tensor], Any],
         "scheduler": Callable[[Optimizer], LRScheduler] | None,

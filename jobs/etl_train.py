@@ -41,15 +41,12 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
+from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.resources import forwarding_sigterm, qualified
 
 # What may be another when a run goes on: where it is tried and how long, not what is computed.
-_FREE = frozenset(
-    {
-        *("numWorkers", "minWorkers", "elasticWait", "slotWait", "maxRestarts", "checkpointEvery", "allowPlaintext"),
-        *("events", "logLevel", "hooks"),
-    }
-)
+_FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
 _OWN = frozenset(("config", "date", "root", "keep"))  # the same of the job itself
 
 

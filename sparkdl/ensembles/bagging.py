@@ -21,96 +21,30 @@ from __future__ import annotations
 import time
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pyspark import keyword_only
 from pyspark.ml import Estimator
-from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task
 from sparkdl.ensembles.combine.rules import Rule
+from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, member_seed
-from sparkdl.ensembles.resampling.subspace import Subspace, feature_subset
+from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.params import Self, at_least, one_of, optional, param
+from sparkdl.ml.param_declaration import Scope
 from sparkdl.spark.columns import named
 
-_DRAWN = ("numModels", "subsample", "replace")
 
-
-def _subsample(value: Any) -> float:
-    number: float = TypeConverters.toFloat(value)
-    if not 0 < number < float("inf"):
-        raise InvalidInput(f"subsample is {value!r}; expected a number above 0.")
-    return number
-
-
-class Bagging(EnsembleParams, Estimator[EnsembleModel]):
-    """Bagging.
-
-    Args:
-        base: what the members are trained by. PyTorch ones of one worker train in tasks of one Spark job, as many at a
-            time as there are slots; all others as fits of the driver.
-        numModels: default 10.
-        subsample: how often a row is drawn for a member on average; default 1.
-        replace: whether a member may be given a row several times; default True. Where rows repeat, a base with a
-            ``weightCol`` is given weights in place of copies.
-        featureSubset: features that each member sees: ``"sqrt"``, ``"log2"``, a share of them, or a number; default
-            None, all. A PyTorch member sees 0 in place of those that it does not; others are given a vector without.
-        voting: of classifiers: ``"soft"`` or ``"hard"``; default None, soft where the base has probabilities.
-        partitioned: a member for each partition of the rows, trained on these alone; default False.
-        parallelism: fits that the driver runs at a time; default 1.
-        seed: default 0.
-        idCol: unique integers, by which rows are drawn; default: numbered as they come.
-        runDir: where finished members are kept, a path or URI that executors see too: none of them is trained again.
-            More ``numModels`` than before train the further ones. Default none.
-        disagreementCol: how far members are apart, of every row; default ``""``, none.
-    """
-
-    base = param("base", "the estimator that members are trained by")
-    numModels = param("numModels", "members", at_least(1, TypeConverters.toInt, "numModels"))
-    subsample = param("subsample", "how often a row is drawn for a member, on average", _subsample)
-    replace = param("replace", "whether a member may be given a row several times", TypeConverters.toBoolean)
-    featureSubset = param(
-        "featureSubset", "features a member sees: 'sqrt', 'log2', a share or a number; None for all", feature_subset
-    )
-    voting = param(
-        "voting",
-        "of classifiers: soft or hard; None for soft where there are probabilities",
-        optional(one_of(("soft", "hard"), "voting")),
-    )
-    partitioned = param("partitioned", "a member for each partition, of its rows alone", TypeConverters.toBoolean)
-
-    _input_kwargs: dict[str, Any]
-
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        base: Estimator[Any] | None = None,
-        numModels: int | None = None,
-        subsample: float | None = None,
-        replace: bool | None = None,
-        featureSubset: str | float | int | None = None,
-        voting: str | None = None,
-        partitioned: bool | None = None,
-        parallelism: int | None = None,
-        seed: int | None = None,
-        idCol: str | None = None,
-        runDir: str | None = None,
-        disagreementCol: str | None = None,
-    ) -> None:
-        super().__init__()
-        self._setDefault(numModels=10, subsample=1.0, replace=True, featureSubset=None, voting=None, partitioned=False)
-        self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
+class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
+    """Trains the same base on rows that are drawn anew for each member."""
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start, base = time.monotonic(), self._checked(dataset)
@@ -159,7 +93,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel]):
             )
         if self.getVoting() is not None and kind != "classifier":
             warnings.warn(f"voting is for classifiers; that of this {kind} is ignored.", stacklevel=4)
-        for name in _DRAWN if self.getPartitioned() else ():
+        for name in self.names_outside(Scope.PARTITIONED) if self.getPartitioned() else ():
             if self.isSet(name):
                 warnings.warn(
                     f"{name} is {self.getOrDefault(name)!r}, which is ignored with partitioned=True.", stacklevel=4
@@ -170,8 +104,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel]):
         if kind != "classifier":
             return "mean"
         soft = column(self.getBase(), "probabilityCol") is not None
-        voting: Rule = self.getVoting() or ("soft" if soft else "hard")
-        return voting
+        return cast(Rule, self.getVoting() or ("soft" if soft else "hard"))
 
     def _row(self, models: Models, position: int) -> dict[str, Any]:
         """The history's row of a member: its seed, seconds and last figures."""
@@ -187,7 +120,7 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel]):
         """See ``EnsembleParams``."""
         return [self.getBase()] if self.isDefined(self.base) else []
 
-    def with_bases(self: Self, bases: list[Estimator[Any]]) -> Self:
+    def with_bases(self, bases: list[Estimator[Any]]) -> Bagging:
         """See ``EnsembleParams``."""
         return self._set(base=bases[0]) if bases else self
 
@@ -196,58 +129,6 @@ class Bagging(EnsembleParams, Estimator[EnsembleModel]):
         if not self.isDefined(self.base):
             raise InvalidInput("base is not set; expected it as Bagging(base=...).")
         return self.getOrDefault(self.base)
-
-    def setBase(self: Self, value: Estimator[Any]) -> Self:
-        """Set the base estimator."""
-        return self._set(base=value)
-
-    def getNumModels(self) -> int:
-        """The number of members."""
-        return int(self.getOrDefault(self.numModels))
-
-    def setNumModels(self: Self, value: int) -> Self:
-        """Set the number of members."""
-        return self._set(numModels=value)
-
-    def getSubsample(self) -> float:
-        """How often a row is drawn on average."""
-        return float(self.getOrDefault(self.subsample))
-
-    def setSubsample(self: Self, value: float) -> Self:
-        """Set how often a row is drawn on average."""
-        return self._set(subsample=value)
-
-    def getReplace(self) -> bool:
-        """Whether a member may be given a row several times."""
-        return bool(self.getOrDefault(self.replace))
-
-    def setReplace(self: Self, value: bool) -> Self:
-        """Set whether a member may be given a row several times."""
-        return self._set(replace=value)
-
-    def getFeatureSubset(self) -> Any:
-        """The features that a member sees."""
-        return self.getOrDefault(self.featureSubset)
-
-    def setFeatureSubset(self: Self, value: Any) -> Self:
-        """Set the features that a member sees."""
-        return self._set(featureSubset=value)
-
-    def getVoting(self) -> Any:
-        """How classifiers vote."""
-        return self.getOrDefault(self.voting)
-
-    def setVoting(self: Self, value: str | None) -> Self:
-        """Set how classifiers vote."""
-        return self._set(voting=value)
-
-    def getPartitioned(self) -> bool:
-        """Whether there is a member for each partition."""
-        return bool(self.getOrDefault(self.partitioned))
-
-    def setPartitioned(self: Self, value: bool) -> Self:
-        """Set whether there is a member for each partition."""
-        return self._set(partitioned=value)
 
 
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:

@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar
 
-from pyspark import inheritable_thread_target, keyword_only
+from pyspark import inheritable_thread_target
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param, Params
@@ -28,24 +28,13 @@ from pyspark.sql import DataFrame
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
+from sparkdl.ensembles.declarations import BestOfParams
 from sparkdl.ensembles.folds import FoldParams, Folds, told
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Models, Rows
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.params import CheckedParams, optional, param
+from sparkdl.ml.param_declaration import CheckedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
-
-
-def _estimators(value: Any) -> list[Estimator[Any]]:
-    if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
-        raise InvalidInput(f"candidates is {value!r}; expected a list of pyspark.ml Estimators.")
-    return list(value)
-
-
-def _evaluator(value: Any) -> Evaluator:
-    if not isinstance(value, Evaluator):
-        raise InvalidInput(f"evaluator is {value!r}; expected one of pyspark.ml, as RegressionEvaluator().")
-    return value
 
 
 class BestOfModel(CheckedParams, Saveable, Model):
@@ -102,46 +91,15 @@ class BestOfModel(CheckedParams, Saveable, Model):
         return self.bestModel.transform(dataset)
 
 
-class BestOf(FoldParams, Estimator[BestOfModel]):
+class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
     """Trains the best of several candidates.
 
     Each candidate is trained once for each fold, without its rows, and judged by them; the best one then on all rows:
     ``candidates * folds + 1`` fits.
 
-    Args:
-        candidates: estimators, of any kind.
-        evaluator: of pyspark.ml, which says what is good; it is given the candidates' predictions of the rows of a
-            fold.
-        folds: default 5.
-        seed: default 0.
-        runDir: where finished members are kept, a path or URI; default none.
-        idCol: unique integers that say in which fold a row is; default: numbered as they come.
-        parallelism: fits of the driver, and evaluations, that run at a time; default 1.
-
     Raises:
         InvalidInput: a Param has a value that cannot be.
     """
-
-    candidates = param("candidates", "the estimators of which the best is chosen", _estimators)
-    evaluator = param("evaluator", "says which candidate is good", optional(_evaluator))
-
-    _input_kwargs: dict[str, Any]
-
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        candidates: Sequence[Estimator[Any]] | None = None,
-        evaluator: Evaluator | None = None,
-        folds: int | None = None,
-        seed: int | None = None,
-        runDir: str | None = None,
-        idCol: str | None = None,
-        parallelism: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._setDefault(candidates=[], evaluator=None, folds=5)
-        self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def bases(self) -> list[Estimator[Any]]:
         """The candidates."""
@@ -158,8 +116,9 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
             extra: other values for Params of the copy, its candidates or its evaluator.
         """
         copied = super().copy(extra)
-        if copied.getEvaluator() is not None:
-            copied.setEvaluator(copied.getEvaluator().copy(extra))
+        evaluator = copied.getEvaluator()
+        if evaluator is not None:
+            copied.setEvaluator(evaluator.copy(extra))
         return copied
 
     def _fit(self, dataset: DataFrame) -> BestOfModel:
@@ -206,22 +165,6 @@ class BestOf(FoldParams, Estimator[BestOfModel]):
         for candidate in candidates:
             _refuse_unread(candidate, evaluator, dataset)
         return candidates, evaluator
-
-    def getCandidates(self) -> list[Estimator[Any]]:
-        """The candidates."""
-        return list(self.getOrDefault(self.candidates))
-
-    def setCandidates(self, value: Sequence[Estimator[Any]]) -> BestOf:
-        """Set the candidates."""
-        return self._set(candidates=value)
-
-    def getEvaluator(self) -> Any:
-        """What says which candidate is good."""
-        return self.getOrDefault(self.evaluator)
-
-    def setEvaluator(self, value: Evaluator) -> BestOf:
-        """Set what says which candidate is good."""
-        return self._set(evaluator=value)
 
 
 def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.ml import Estimator
-from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
+from sparkdl.ensembles.declarations import FoldCountParams
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.resampling.bootstrap import Without, fold_column, member_seed
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.params import Self, at_least, param
 from sparkdl.spark.columns import named
 
 
@@ -122,24 +121,10 @@ def told(*fits: Models) -> dict[str, Any]:
     }
 
 
-class FoldParams(EnsembleParams):
+class FoldParams(FoldCountParams, EnsembleParams):
     """What the ensembles that work with folds have in common."""
 
     _judged_by_rows = True
-
-    folds = param(
-        "folds",
-        "parts of the rows; a member is trained without one of them",
-        at_least(2, TypeConverters.toInt, "folds"),
-    )
-
-    def getFolds(self) -> int:
-        """The number of folds."""
-        return int(self.getOrDefault(self.folds))
-
-    def setFolds(self: Self, value: int) -> Self:
-        """Set the number of folds."""
-        return self._set(folds=value)
 
     @contextlib.contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:

@@ -13,16 +13,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefi
 
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.telling import Ensemble, Telling, places, within
+from sparkdl.ml.param_declaration import CheckedParams, Scope
 from sparkdl.spark.columns import named
 
-# Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
-_OTHERWISE = ("runDir", "numModels", "parallelism", "patience", "tol", "voting", "disagreementCol")
-# Nor are these of a base, whose own patience and tol do change members: see ``_FREE`` of ``sparkdl.ml.run``. Members
-# train for the epochs, with the workers and within the budgets that are said once; so these are not free.
-_ELSEWHERE = (
-    *("runDir", "parallelism", "slotWait", "elasticWait", "minWorkers", "maxRestarts", "checkpointEvery"),
-    *("hooks", "allowPlaintext", "events", "logLevel"),
-)
 _UNHASHABLE = ("map", "variant")
 
 
@@ -41,9 +34,10 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
     reseeded = {id(last) for last in [*map(leaf, bases), *(each for base in bases for each in _leaves(base))]}
 
     def counts(params: Params, name: str) -> bool:
+        scope = _scope(params, name)
         if params is ensemble:
-            return name not in _OTHERWISE
-        return name not in _ELSEWHERE and not (name == "seed" and id(params) in reseeded)
+            return Scope.MEMBERS in scope
+        return Scope.BASE in scope and not (name == "seed" and id(params) in reseeded)
 
     telling = Telling(places(ensemble, *bases), counts)
     found = {name: telling.told(value) for name, value in telling.values(ensemble).items() if not _is_base(value)}
@@ -67,6 +61,14 @@ def rows_fingerprint(frame: DataFrame) -> str:
 def _leaves(base: Params) -> list[Params]:
     """What is given the seeds of members by the ensembles in a base."""
     return [leaf(inner) for each in within(base) if isinstance(each, Ensemble) for inner in each.bases()]
+
+
+def _scope(params: Params, name: str) -> Scope:
+    """What a Param is about; of pyspark.ml's own only the parallelism says how a fit runs."""
+    declared = params.declared().get(name) if isinstance(params, CheckedParams) else None
+    if declared is not None:
+        return declared.scope
+    return Scope.FITS if name == "parallelism" else Scope.ALL
 
 
 def _is_base(value: Any) -> bool:

@@ -24,26 +24,26 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Model
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
 from sparkdl.ensembles.combine.sql import Chain, last
 from sparkdl.ensembles.combine.vmap import Assembly
+from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.broadcast import Shipment
 from sparkdl.ml.inference.outputs import Meaning
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.params import PredictionParams, param
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 
 Self = TypeVar("Self", bound="EnsembleModel")
 
 
-class EnsembleModel(PredictionParams, Saveable, Model):
+class EnsembleModel(DisagreementParams, Saveable, Model):
     """Several models as one.
 
     Args:
@@ -61,10 +61,6 @@ class EnsembleModel(PredictionParams, Saveable, Model):
         InvalidInput: there is no member, they do not fit the rule, or their weights do not.
     """
 
-    disagreementCol = param(
-        "disagreementCol", "column of how far the members are apart; '' for none", TypeConverters.toString
-    )
-
     def __init__(
         self,
         models: Sequence[Model],
@@ -77,27 +73,12 @@ class EnsembleModel(PredictionParams, Saveable, Model):
         report: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self._setDefault(
-            thresholds=None,
-            predictionCol="prediction",
-            rawPredictionCol="rawPrediction",
-            probabilityCol="probability",
-            disagreementCol="",
-        )
         self.models, self.rule = [_best(model) for model in models], rule
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
         self._shipments: dict[bool, tuple[Assembly, Shipment]] = {}  # with disagreement, and without
         self._check()
-
-    def getDisagreementCol(self) -> str:
-        """Column of how far the members are apart."""
-        return str(self.getOrDefault(self.disagreementCol))
-
-    def setDisagreementCol(self: Self, value: str) -> Self:
-        """Set the column of how far the members are apart."""
-        return self._set(disagreementCol=value)
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
         """A copy with the same uid, and copies of its members.

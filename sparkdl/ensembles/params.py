@@ -10,13 +10,14 @@ from typing import Any, ClassVar, TypeVar
 from pyspark import StorageLevel
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column, leaf
+from sparkdl.ensembles.declarations import MembersParams
 from sparkdl.ensembles.identity import configuration, rows_fingerprint
 from sparkdl.ensembles.members.member import Plan, Rows
 from sparkdl.ensembles.members.store import Kept
@@ -26,7 +27,7 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.param_maps import map_hash
-from sparkdl.ml.params import CheckedParams, Self, at_least, optional, param
+from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.formatting import plain
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
@@ -35,37 +36,12 @@ from sparkdl.spark.columns import ROW_ID, named
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
 
-class EnsembleParams(CheckedParams, Saveable):
+class EnsembleParams(MembersParams, Saveable):
     """What bagging, boosting, stacking and best-of have in common."""
-
-    seed = param("seed", "seed of everything that is random: members' own seeds derive from it", TypeConverters.toInt)
-    runDir = param(
-        "runDir",
-        "directory in which finished members are kept, a path or URI; None keeps none",
-        optional(TypeConverters.toString),
-    )
-    idCol = param(
-        "idCol",
-        "integer column that is unique, by which rows are drawn; None numbers them",
-        optional(TypeConverters.toString),
-    )
-    parallelism = param(
-        "parallelism",
-        "fits that run at a time, of members that do not train in a task",
-        at_least(1, TypeConverters.toInt, "parallelism"),
-    )
-
-    disagreementCol = param(
-        "disagreementCol", "column of how far members are apart; '' for none", TypeConverters.toString
-    )
 
     _judged_by_rows: ClassVar[bool] = False  # whether members are judged by rows that, by their ids, they have not seen
 
     _map: Mapping[str, Any] | None = None  # as of MappedEstimator: what a param map has set; None where there was none
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._setDefault(seed=0, runDir=None, idCol=None, parallelism=1, disagreementCol="")
 
     def bases(self) -> list[Estimator[Any]]:
         """The estimators that it trains members of."""
@@ -201,54 +177,12 @@ class EnsembleParams(CheckedParams, Saveable):
         found = leaf(base)
         outputs = {
             name: found.getOrDefault(name)
-            for name in ("predictionCol", "rawPredictionCol", "probabilityCol", "thresholds")
+            for name in PredictionParams.declared()
             if found.hasParam(name) and found.isDefined(name)
         }
         if model.rule != "soft":  # members of the others heed their own thresholds, or have none
             outputs.pop("thresholds", None)
         return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
-
-    def getSeed(self) -> int:
-        """The seed."""
-        return int(self.getOrDefault(self.seed))
-
-    def setSeed(self: Self, value: int) -> Self:
-        """Set the seed."""
-        return self._set(seed=value)
-
-    def getRunDir(self) -> str | None:
-        """The directory of finished members."""
-        value: str | None = self.getOrDefault(self.runDir)
-        return value
-
-    def setRunDir(self: Self, value: str | None) -> Self:
-        """Set the directory of finished members."""
-        return self._set(runDir=value)
-
-    def getIdCol(self) -> str | None:
-        """The column of row ids."""
-        value: str | None = self.getOrDefault(self.idCol)
-        return value
-
-    def setIdCol(self: Self, value: str | None) -> Self:
-        """Set the column of row ids."""
-        return self._set(idCol=value)
-
-    def getDisagreementCol(self) -> str:
-        """The column of how far members are apart."""
-        return str(self.getOrDefault(self.disagreementCol))
-
-    def setDisagreementCol(self: Self, value: str) -> Self:
-        """Set the column of how far members are apart."""
-        return self._set(disagreementCol=value)
-
-    def getParallelism(self) -> int:
-        """The fits that run at a time."""
-        return int(self.getOrDefault(self.parallelism))
-
-    def setParallelism(self: Self, value: int) -> Self:
-        """Set the fits that run at a time."""
-        return self._set(parallelism=value)
 
 
 def _identity(dataset: DataFrame, name: str) -> Column:

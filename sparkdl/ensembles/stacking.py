@@ -17,31 +17,25 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from pyspark import keyword_only
 from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params
 from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import Kind, changed, kind_of, leaf
+from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Rows
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.ml.params import CheckedParams, optional, param
+from sparkdl.ml.param_declaration import CheckedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
-
-
-def _estimator(value: Any) -> Estimator[Any]:
-    if not isinstance(value, Estimator):
-        raise InvalidInput(f"meta is {value!r}; expected a pyspark.ml Estimator, such as LogisticRegression().")
-    return value
 
 
 class StackingModel(CheckedParams, Saveable, Model):
@@ -113,7 +107,7 @@ class StackingModel(CheckedParams, Saveable, Model):
         return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
 
 
-class Stacking(FoldParams, Estimator[StackingModel]):
+class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
     """Trains a model on what others predict of rows they have not seen.
 
     Each base is trained once for each fold, without its rows, and once on all rows: ``bases * (folds + 1)`` fits, and
@@ -122,49 +116,19 @@ class Stacking(FoldParams, Estimator[StackingModel]):
 
     Args:
         bases: estimators, all of them classifiers or all of them regressors, with the same ``labelCol``.
-        meta: an estimator with a ``featuresCol`` and a ``labelCol``, which are set to what it has to read, or a
-            ``Pipeline`` that ends in one; default ``LogisticRegression()`` for classes, ``LinearRegression()`` for
-            numbers.
-        folds: default 5.
-        passthrough: whether the features of the first base are features of ``meta`` too; default False.
-        seed: default 0.
-        runDir: where finished members are kept, a path or URI; default none.
-        idCol: unique integers that say in which fold a row is; default: numbered as they come.
-        parallelism: fits of the driver that run at a time; default 1.
 
     Raises:
         InvalidInput: a Param has a value that cannot be.
     """
 
-    meta = param("meta", "what learns from the bases' predictions; None for the default", optional(_estimator))
-    passthrough = param(
-        "passthrough", "whether the features of the first base are features of meta too", TypeConverters.toBoolean
-    )
-
-    _input_kwargs: dict[str, Any]
-
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        bases: Sequence[Estimator[Any]] | None = None,
-        meta: Estimator[Any] | None = None,
-        folds: int | None = None,
-        passthrough: bool | None = None,
-        seed: int | None = None,
-        runDir: str | None = None,
-        idCol: str | None = None,
-        parallelism: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._bases: list[Estimator[Any]] = []
-        self._setDefault(meta=None, folds=5, passthrough=False)
-        given = {name: value for name, value in self._input_kwargs.items() if value is not None}
-        self.setBases(given.pop("bases", []))._set(**given)
+    def _take(self, given: dict[str, Any]) -> None:
+        self.setBases(given.get("bases") or [])
+        super()._take({name: value for name, value in given.items() if name != "bases"})
 
     def bases(self) -> list[Estimator[Any]]:
         """The bases, and after them the meta estimator where one was given."""
-        return [*self._bases, *([] if self.getMeta() is None else [self.getMeta()])]
+        meta = self.getMeta()
+        return [*self._bases, *([] if meta is None else [meta])]
 
     def with_bases(self, bases: list[Estimator[Any]]) -> Stacking:
         """Set the bases, and after them the meta estimator where one was given."""
@@ -238,22 +202,6 @@ class Stacking(FoldParams, Estimator[StackingModel]):
             raise InvalidInput(f"bases is {value!r}; expected a list of pyspark.ml Estimators.")
         self._bases = list(value)
         return self
-
-    def getMeta(self) -> Any:
-        """The estimator that learns from the bases' predictions; None for the default of what they predict."""
-        return self.getOrDefault(self.meta)
-
-    def setMeta(self, value: Estimator[Any] | None) -> Stacking:
-        """Set what learns from the bases' predictions."""
-        return self._set(meta=value)
-
-    def getPassthrough(self) -> bool:
-        """Whether the features of the first base are features of meta too."""
-        return bool(self.getOrDefault(self.passthrough))
-
-    def setPassthrough(self, value: bool) -> Stacking:
-        """Set whether the features of the first base are features of meta too."""
-        return self._set(passthrough=value)
 
 
 def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:

@@ -16,8 +16,9 @@ from sparkdl.cluster.local import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.params import RunParams, TrainingParams
 from sparkdl.ml.run import identity
-from sparkdl.ml.run_params import RunParams
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def keeping(
     if every == "never":
         yield None
         return
-    elastic, run = configuration.get("minWorkers") is not None, identity(configuration)
+    elastic, run = configuration.get("minWorkers") is not None, run_identity(configuration)
     if directory is not None:
         checkpoints = Checkpoints(files.join(directory, "checkpoints"), run=run)
         checkpoints.latest(verify=False)  # another run's are refused before anything is launched
@@ -48,6 +49,11 @@ def keeping(
         checkpoints, token = Checkpoints(files.join(folder, "checkpoints"), run=run), uuid.uuid4().hex
         checkpoints.announce(token)
         yield CheckpointKeeper(checkpoints, Every.of(every), elastic=elastic, token=token)
+
+
+def run_identity(configuration: Mapping[str, Any]) -> str:
+    """The identity of a run by its Params; those outside ``Scope.RUN`` may change when it goes on."""
+    return identity(configuration, TrainingParams.names_outside(Scope.RUN))
 
 
 def make_supervisor(cluster: Cluster, params: RunParams, keeper: CheckpointKeeper | None) -> Supervisor:

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from pyspark import keyword_only
 from pyspark.sql import DataFrame
 from torch import nn
 
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.defaults import DEFAULTS
+from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.gang_fit import Fit, Fitted, fit_gang
 from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.param_declaration import with_default
 from sparkdl.ml.param_maps import MappedEstimator
-from sparkdl.ml.params import described
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.formatting import plain
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import apart
 from sparkdl.ml.warm_start import WarmStart
-from sparkdl.rounds import Algorithm, is_algorithm
+from sparkdl.rounds import is_algorithm
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import LossFunction, ModelFactory, Objective, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
@@ -39,123 +38,24 @@ _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 class GangEstimator(MappedEstimator, Saveable):
     """What all three estimators do; they differ in what a label and an output mean.
 
-    Args:
-        model: zero-argument factory, such as a ``sparkdl.WarmStart``; or an ``nn.Module`` whose weights are the start.
-        loss: an ``nn`` loss module, whose class weights and ``ignore_index`` count as in torch alone on the whole
-            batch; or ``loss(output, target)`` that returns losses ``[B, ...]`` or a scalar, taken for a mean of rows.
-        optimizer: called with the parameters; default Adam with a rate of 1e-3.
-        scheduler: called with the optimizer; stepped after every optimizer step, in rounds once a round.
-        metrics: name -> torchmetrics metric.
-        inputCols: input columns, each one argument of ``forward()``; default ``["features"]``.
-        featuresCol: short for ``inputCols=[featuresCol]``.
-        columns: what the schema does not tell of an input column, each a ``sparkdl.data.Column``; default none.
-        labelCol: the label; several columns, side by side ``[B, labels]``; or None, where the target is the first
-            input. Default ``"label"``.
-        weightCol: the rows' weights in the loss; default none.
-        validationCol: boolean; true keeps a row out of training and in validation; default none.
-        idCol: unique integers that fix the order of rows; default: numbered as they come.
-        predictionCol: default ``"prediction"``.
-        rawPredictionCol: default ``"rawPrediction"``; classifiers only.
-        probabilityCol: default ``"probability"``; classifiers only.
-        thresholds: classifiers only; the prediction is the class with the largest probability / threshold; default 1
-            each.
-        numClasses: classifiers only; labels are checked against it; default: as many as the model has scores.
-        numWorkers: members of the gang, one barrier task each; or parts that rounds have, a task each; default 1.
-        batchSize: rows of the GLOBAL batch; default 256.
-        epochs: default 1.
-        seed: default 0.
-        strategy: how replicas agree, on a gang by default, ``AllReduce()``; or an algorithm of rounds, such as
-            ``ParallelSGD()``, which has fields of its own for batches, epochs and penalties.
-        device: ``"cpu"`` (default) or ``"cuda"``.
-        precision: ``"fp32"`` (default), ``"bf16"`` or ``"fp64"``.
-        clipNorm: largest L2 norm of the global gradient; default none.
-        accumulate: into how many pieces a member cuts its rows of a step; default 1.
-        patience: epochs without a smaller ``valid_loss`` (``loss`` without validation rows) after which training ends,
-            with the weights of the best epoch; default none: all epochs, and the last weights.
-        collate: ``collate(inputs, target) -> (inputs, target)`` of every batch's tensors; default none.
-        augment: ``augment(inputs, target, generator) -> (inputs, target)`` of training batches; default none.
-        hooks: objects with any of ``on_start, on_step, on_epoch, on_end(run)``, called on rank 0, with an attribute
-            ``every_rank`` that is true on every member, with ``on_driver`` on the driver, as trackers; default none.
-        runDir: the run's directory, a path or URI; a fit with a param map takes one in it. Default none.
-        slotWait: seconds to wait for task slots; default 120.
-        allowPlaintext: run although Spark's traffic is encrypted and the gang's is not; default False.
-        checkpointEvery: a number of steps, ``"2 epochs"``, ``"30 seconds"``, ``"auto"`` (default), which weighs their
-            cost against failures, or ``"never"``. The next attempt goes on from the newest, and so does the same fit
-            again in the same ``runDir``; without one they are in a temporary directory of the driver's host. Rounds
-            are saved one by one where there is a ``runDir``, or never.
-        maxRestarts: times that a gang which failed starts again, unless it would fail again; default 3, as of a task.
-        minWorkers: members with which it starts while slots are missing; default ``numWorkers``.
-        elasticWait: seconds to wait for all slots before fewer members start; default 300.
-        maxRounds: largest number of rounds of a strategy that trains in rounds; default none. A Param that a fit
-            makes no use of, as one with ``AllReduce`` of this and the next, is ignored with a warning.
-        timeBudget: seconds after which such a strategy begins no other round; default none.
-        events: whether members tell how far they are and what their time goes into: the progress bar, ``runDir/events``
-            and the timeline are made of that; default True.
-        logLevel: ``"debug"``, ``"info"``, ``"warning"`` (default), ``"error"`` or ``"off"``: members' log lines from
-            this level on are shown on the driver, with ``"info"`` what they print as well.
-
     Raises:
         InvalidInput: a Param has a value that cannot be.
     """
 
     _kind: ClassVar[Kind] = "estimator"
-    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as keyword_only leaves it
 
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        model: ModelFactory | nn.Module | None = None,
-        loss: LossFunction | nn.Module | None = None,
-        optimizer: OptimizerFactory | None = None,
-        scheduler: SchedulerFactory | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        inputCols: list[str] | None = None,
-        featuresCol: str | None = None,
-        columns: list[Column] | None = None,
-        labelCol: str | list[str] | None = "label",
-        weightCol: str | None = None,
-        validationCol: str | None = None,
-        idCol: str | None = None,
-        predictionCol: str | None = None,
-        rawPredictionCol: str | None = None,
-        probabilityCol: str | None = None,
-        thresholds: list[float] | None = None,
-        numClasses: int | None = None,
-        numWorkers: int | None = None,
-        batchSize: int | None = None,
-        epochs: int | None = None,
-        seed: int | None = None,
-        strategy: Strategy | Algorithm | None = None,
-        device: str | None = None,
-        precision: str | None = None,
-        clipNorm: float | None = None,
-        accumulate: int | None = None,
-        patience: int | None = None,
-        collate: Callable[..., Any] | None = None,
-        augment: Callable[..., Any] | None = None,
-        hooks: list[Any] | None = None,
-        runDir: str | None = None,
-        slotWait: float | None = None,
-        allowPlaintext: bool | None = None,
-        checkpointEvery: int | str | None = None,
-        maxRestarts: int | None = None,
-        minWorkers: int | None = None,
-        elasticWait: float | None = None,
-        maxRounds: int | None = None,
-        timeBudget: float | None = None,
-        events: bool | None = None,
-        logLevel: str | None = None,
-    ) -> None:
-        super().__init__()
-        self._setDefault(**DEFAULTS, **self._defaults())
-        given = self._input_kwargs.items()
-        # None is "not given" and leaves a Param at its default; only the label can be turned off by it.
-        self._set(**{name: value for name, value in given if value is not None or name == "labelCol"})
+    def _take(self, given: dict[str, Any]) -> None:
+        super()._take(given)
         self.getInputCols()  # which refuses two that disagree
 
-    def _defaults(self) -> dict[str, Any]:
-        return {}
+    def warn_of_unused(self, names: tuple[str, ...]) -> None:
+        """Warn of those of these Params that are set to something, and that this run makes no use of."""
+        for name in self.changed_from_default(names):
+            warnings.warn(
+                f"{name} is {self.getOrDefault(name)!r}, which a fit with {self.getStrategy()!r} makes "
+                "no use of: it is ignored.",
+                stacklevel=5,
+            )
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start = time.monotonic()
@@ -222,7 +122,7 @@ class GangEstimator(MappedEstimator, Saveable):
             self.getBatchSize(),
             self.getEpochs(),
             self.getSeed(),
-            self.getStrategy(),
+            cast(Strategy, self.getStrategy()),
             accumulate=self.getAccumulate(),
             measured=self.getEvents(),
             patience=self.getPatience(),
@@ -286,9 +186,7 @@ class TorchClassifier(GangEstimator):
     """
 
     _kind: ClassVar[Kind] = "classifier"
-
-    def _defaults(self) -> dict[str, Any]:
-        return {"loss": nn.CrossEntropyLoss()}
+    loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
     def _label_dtype(self, floating: str) -> str | None:
         return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
@@ -317,9 +215,7 @@ class TorchRegressor(GangEstimator):
     """
 
     _kind: ClassVar[Kind] = "regressor"
-
-    def _defaults(self) -> dict[str, Any]:
-        return {"loss": nn.MSELoss()}
+    loss = with_default(TrainingParams.loss, nn.MSELoss())
 
     def _label_dtype(self, floating: str) -> str | None:
         return floating

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from sparkdl.data.columns import Columns
 from sparkdl.ml.checkpointing import keeping, make_supervisor
 from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.ml.run import Run
@@ -20,8 +21,6 @@ from sparkdl.training.objective import Objective
 
 if TYPE_CHECKING:
     from sparkdl.ml.estimator import GangEstimator
-
-_UNUSED = ("maxRounds", "timeBudget")
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def fit_gang(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
         SparkdlError: the gang failed, and it is not worth another attempt.
     """
     start = time.monotonic()
-    estimator.warn_of_unused(_UNUSED)
+    estimator.warn_of_unused(estimator.names_outside(Scope.GANG))
     training, cluster = estimator.training(), make_cluster(estimator, fit, title=watch.title)
     with keeping(fit.run.directory, estimator.getCheckpointEvery(), fit.configuration) as keeper:
         supervisor = make_supervisor(cluster, estimator, keeper)

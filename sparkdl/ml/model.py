@@ -12,11 +12,12 @@ from torch import nn
 from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.column_params import described
 from sparkdl.ml.inference.broadcast import Shipment
 from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
-from sparkdl.ml.params import OutputParams, described
+from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Signature, as_program
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
@@ -60,16 +61,6 @@ class TorchModel(OutputParams, Saveable, Model):
         signature: Signature | None = None,
     ) -> None:
         super().__init__()
-        self._setDefault(
-            inputCols=["features"],
-            featuresCol="features",
-            columns=[],
-            collate=None,
-            thresholds=None,
-            predictionCol="prediction",
-            rawPredictionCol="rawPrediction",
-            probabilityCol="probability",
-        )
         self._factory = factory
         self._weights = weights
         self._kind: Kind = kind

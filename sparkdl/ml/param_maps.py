@@ -22,8 +22,8 @@ from sparkdl.data.columns import Columns
 from sparkdl.io import files
 from sparkdl.io.pickling import ship
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.formatting import shown
-from sparkdl.ml.training_params import TrainingParams
 from sparkdl.spark.fingerprint import fingerprint
 
 Mapped = TypeVar("Mapped", bound="MappedEstimator")

@@ -1,256 +1,251 @@
-"""The Params that estimators and models share, as pyspark.ml declares them, and what checks their values."""
+"""The Params of estimators and models, each declared once.
+
+``params.pyi`` has the accessors and constructors that are generated; ``make stubs`` writes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from pyspark.ml.param import Param, Params, TypeConverters
+import torch
+from pyspark.ml.param import Param
+from torch import nn
 
-from sparkdl.data.columns import Column, listed
-from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.formatting import shown
+from sparkdl.data.columns import Column
+from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
+from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
+from sparkdl.ml.param_types import (
+    at_least,
+    one_of,
+    optional,
+    positive,
+    to_boolean,
+    to_columns,
+    to_float,
+    to_function,
+    to_int,
+    to_interval,
+    to_labels,
+    to_list,
+    to_metrics,
+    to_strategy,
+    to_string,
+    to_strings,
+    to_thresholds,
+)
+from sparkdl.rounds import Algorithm
+from sparkdl.telemetry.log_forwarding import LEVELS
+from sparkdl.training.objective import LossFunction, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies.allreduce import AllReduce
 
-Self = TypeVar("Self", bound=Params)
-Output = TypeVar("Output", bound="OutputParams")
-
-
-def param(name: str, doc: str, converter: Callable[[Any], Any] | None = None) -> Param[Any]:
-    """A Param; ``converter`` turns what is given into the value, or refuses it."""
-    return Param(Params._dummy(), name, doc, typeConverter=converter)
-
-
-def at_least(least: float, convert: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """A converter that refuses numbers below ``least``."""
-
-    def checked(value: Any) -> Any:
-        number = convert(value)
-        if number < least:
-            raise InvalidInput(f"{name} is {value!r}; expected at least {least:g}.")
-        return number
-
-    return checked
-
-
-def one_of(choices: tuple[str, ...], name: str) -> Callable[[Any], Any]:
-    """A converter that refuses everything but ``choices``."""
-
-    def checked(value: Any) -> Any:
-        if value not in choices:
-            raise InvalidInput(f"{name} is {value!r}; expected one of {', '.join(choices)}.")
-        return value
-
-    return checked
-
-
-def optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A converter that also takes None, for a Param that can be turned off."""
-    return lambda value: None if value is None else convert(value)
+# What optimizer steps need, and what algorithms of rounds have fields of their own for.
+_STEPS = Scope.ALL & ~Scope.ROUNDS
+_NOT_IN_ROUNDS = Scope.ALL & ~(Scope.ROUNDS | Scope.STEPS)
+# How a fit runs: another value computes the same.
+_HOW = Scope.FITS | Scope.MEMBERS
+_ONLY_ROUNDS = Scope.ALL & ~(Scope.GANG | Scope.TASK | Scope.RUN)
 
 
-def callable_(name: str) -> Callable[[Any], Any]:
-    """A converter that refuses what cannot be called."""
-
-    def checked(value: Any) -> Any:
-        if not callable(value):
-            raise InvalidInput(f"{name} is {value!r}; expected a function, or another object that can be called.")
-        return value
-
-    return checked
-
-
-def _thresholds(value: Any) -> list[float]:
-    numbers: list[float] = TypeConverters.toListFloat(value)
-    if len(numbers) < 2 or min(numbers) < 0 or numbers.count(0.0) > 1:
-        raise InvalidInput(
-            f"thresholds is {value!r}; expected a number of at least 0 for each class, and at most one of them 0."
-        )
-    return numbers
-
-
-def _columns(value: Any) -> list[Column]:
-    if isinstance(value, Column) or not all(isinstance(column, Column) for column in value):
-        raise InvalidInput(f"columns is {value!r}; expected a list of sparkdl.data.Column.")
-    return list(value)
-
-
-def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
-    """The input columns of these names, with what ``columns`` says of them.
-
-    Raises:
-        InvalidInput: ``columns`` speaks of a column twice, or of one that is no input.
-    """
-    said = {column.name: column for column in columns}
-    unknown = [name for name in said if name not in names]
-    if unknown or len(said) < len(columns):
-        raise InvalidInput(
-            f"columns describes {listed([column.name for column in columns])}; expected each column once, and only "
-            f"input columns, which are {listed(names)}."
-        )
-    return tuple(said.get(name, Column(name)) for name in names)
-
-
-class CheckedParams(Params):
-    """Params that explain themselves on one line each, whose copies share no lists, and that check None as well."""
-
-    def explainParam(self, param: str | Param[Any]) -> str:
-        """Name, doc, default and current value of a Param, on one line."""
-        found = self._resolveParam(param)
-        maps = {"default": self._defaultParamMap, "current": self._paramMap}
-        values = [f"{which}: {shown(values[found])}" for which, values in maps.items() if found in values]
-        return f"{found.name}: {found.doc} ({', '.join(values) or 'undefined'})"
-
-    def _set(self: Self, **kwargs: Any) -> Self:
-        for name, value in kwargs.items():
-            if value is None:  # pyspark asks converters about all other values
-                try:
-                    self.getParam(name).typeConverter(None)
-                except TypeError as error:
-                    raise TypeError(f'Invalid param value given for param "{name}". {error}') from None
-        return super()._set(**kwargs)
-
-    def _copyValues(self, to: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        copied = super()._copyValues(to, extra)
-        # pyspark copies the values that are set by way of their converters, but hands on the very defaults.
-        return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
-
-
-class PredictionParams(CheckedParams):
+class PredictionParams(OutputColumnParams):
     """What a model writes."""
 
-    thresholds = param(
-        "thresholds",
+    thresholds: Param[list[float] | None] = param(
         "for each class; the prediction is the class with the largest probability / threshold; None for 1 each",
-        optional(_thresholds),
+        optional(to_thresholds),
+        None,
     )
-    predictionCol = param(
-        "predictionCol", "column of the predicted class or value, or of the raw output", TypeConverters.toString
+    predictionCol: Param[str] = param(
+        "column of the predicted class or value, or of the raw output", to_string, "prediction"
     )
-    rawPredictionCol = param(
-        "rawPredictionCol", "column of a classifier's scores, a vector; '' for none", TypeConverters.toString
+    rawPredictionCol: Param[str] = param(
+        "column of a classifier's scores, a vector; '' for none", to_string, "rawPrediction"
     )
-    probabilityCol = param(
-        "probabilityCol", "column of a classifier's probabilities, a vector; '' for none", TypeConverters.toString
+    probabilityCol: Param[str] = param(
+        "column of a classifier's probabilities, a vector; '' for none", to_string, "probability"
     )
 
-    def getThresholds(self) -> list[float] | None:
-        """The thresholds of the classes."""
-        value: list[float] | None = self.getOrDefault(self.thresholds)
-        return None if value is None else list(value)
 
-    def setThresholds(self: Self, value: list[float] | None) -> Self:
-        """Set the thresholds of the classes."""
-        return self._set(thresholds=value)
-
-    def getPredictionCol(self) -> str:
-        """Column of the prediction."""
-        return str(self.getOrDefault(self.predictionCol))
-
-    def setPredictionCol(self: Self, value: str) -> Self:
-        """Set the column of the prediction."""
-        return self._set(predictionCol=value)
-
-    def getRawPredictionCol(self) -> str:
-        """Column of a classifier's scores."""
-        return str(self.getOrDefault(self.rawPredictionCol))
-
-    def setRawPredictionCol(self: Self, value: str) -> Self:
-        """Set the column of a classifier's scores."""
-        return self._set(rawPredictionCol=value)
-
-    def getProbabilityCol(self) -> str:
-        """Column of a classifier's probabilities."""
-        return str(self.getOrDefault(self.probabilityCol))
-
-    def setProbabilityCol(self: Self, value: str) -> Self:
-        """Set the column of a classifier's probabilities."""
-        return self._set(probabilityCol=value)
-
-    def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
-        """Refuse output columns that are there already, or twice among them.
-
-        Args:
-            names: the columns of the data.
-            params: those whose values name output columns.
-
-        Raises:
-            InvalidInput: a column is there already.
-        """
-        taken = list(names)
-        for param in params:
-            name = self.getOrDefault(param)
-            if name and name in taken:
-                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
-            taken.append(name)
-
-
-class OutputParams(PredictionParams):
+class OutputParams(InputColumnParams, PredictionParams):
     """What a model reads and writes; shared by estimators and models."""
 
-    inputCols = param(
-        "inputCols", "input columns; each is one argument of forward(), in order", TypeConverters.toListString
+    inputCols: Param[list[str]] = param(
+        "input columns; each is one argument of forward(), in order", to_strings, ["features"]
     )
-    featuresCol = param(
-        "featuresCol", "the only input column: short for inputCols=[featuresCol]", TypeConverters.toString
+    featuresCol: Param[str] = param("the only input column: short for inputCols=[featuresCol]", to_string, "features")
+    columns: Param[list[Column]] = param(
+        "what the schema does not tell of an input column: a list of sparkdl.data.Column", to_columns, []
     )
-    columns = param(
-        "columns", "what the schema does not tell of an input column: a list of sparkdl.data.Column", _columns
-    )
-    collate = param(
-        "collate",
+    collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), of every batch's tensors; None for none",
-        optional(callable_("collate")),
+        optional(to_function),
+        None,
     )
 
-    def _copyValues(self, to: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        copied = super()._copyValues(to, extra)
-        if extra and isinstance(copied, OutputParams):  # one of the two stands for both, and the map's is the newer
-            given = [param for param in (self.inputCols, self.featuresCol) if param in extra]
-            if given == [self.inputCols]:
-                copied.clear(copied.featuresCol)
-            elif given == [self.featuresCol]:
-                copied.clear(copied.inputCols)
-        return copied
 
-    def getInputCols(self) -> list[str]:
-        """Input columns, in the order of forward()'s arguments.
+class RunParams(ConstructedParams):
+    """How long a run goes on, what it survives, and what is told of it."""
 
-        Raises:
-            InvalidInput: inputCols and featuresCol are both set, and name different columns.
-        """
-        names, only = list(self.getOrDefault(self.inputCols)), self.getFeaturesCol()
-        if not self.isSet(self.featuresCol):
-            return names
-        if self.isSet(self.inputCols) and names != [only]:
-            raise InvalidInput(f"featuresCol is {only!r} and inputCols is {names}; expected only one of them.")
-        return [only]
+    runDir: Param[str | None] = param(
+        "the run's directory, a path or URI; a fit with a param map takes one in it; None keeps nothing",
+        optional(to_string),
+        None,
+        scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
+    )
+    slotWait: Param[float] = param(
+        "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=Scope.GANG | Scope.MEMBERS
+    )
+    allowPlaintext: Param[bool] = param(
+        "run although the gang's traffic is plain and Spark's is encrypted", to_boolean, False, scope=_HOW
+    )
+    checkpointEvery: Param[int | str] = param(
+        "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto', which weighs their cost against "
+        "failures, or 'never'. The next attempt goes on from the newest, and so does the same fit again in the same "
+        "runDir; without one they are in a temporary directory of the driver's host. Rounds are saved one by one "
+        "where there is a runDir, or never",
+        to_interval,
+        "auto",
+        scope=_HOW & ~Scope.TASK,
+    )
+    maxRestarts: Param[int] = param(
+        "times that a gang which failed starts again, unless it would fail again",
+        at_least(0, to_int),
+        3,
+        scope=Scope.GANG | Scope.MEMBERS,
+    )
+    minWorkers: Param[int | None] = param(
+        "members with which a gang starts where there are no slots for all; None for numWorkers",
+        optional(at_least(1, to_int)),
+        None,
+        scope=Scope.GANG | Scope.MEMBERS,
+    )
+    elasticWait: Param[float] = param(
+        "seconds to wait for the slots of all members before fewer start",
+        at_least(0, to_float),
+        300.0,
+        scope=Scope.GANG | Scope.MEMBERS,
+    )
+    maxRounds: Param[int | None] = param(
+        "largest number of rounds of a strategy that trains in rounds; None for as many as it takes. A Param that a "
+        "fit makes no use of, as one with AllReduce() of this, is ignored with a warning",
+        optional(at_least(1, to_int)),
+        None,
+        scope=_ONLY_ROUNDS,
+    )
+    timeBudget: Param[float | None] = param(
+        "seconds after which a strategy that trains in rounds begins no other; None for no limit",
+        optional(at_least(0, to_float)),
+        None,
+        scope=_ONLY_ROUNDS,
+    )
+    events: Param[bool] = param(
+        "whether members tell how far they are and what their time goes into, of which the progress bar, "
+        "runDir/events and the timeline are made; False leaves signs of life alone",
+        to_boolean,
+        True,
+        scope=_HOW,
+    )
+    logLevel: Param[str] = param(
+        "level from which on members' log lines are shown on the driver: debug, info, which adds what they print, "
+        "warning, error or off",
+        one_of(LEVELS),
+        "warning",
+        scope=_HOW,
+    )
 
-    def setInputCols(self: Output, value: list[str]) -> Output:
-        """Set the input columns."""
-        self.clear(self.featuresCol)
-        return self._set(inputCols=value)
 
-    def getFeaturesCol(self) -> str:
-        """The only input column."""
-        return str(self.getOrDefault(self.featuresCol))
+class TrainingParams(OutputParams, RunParams):
+    """How an estimator trains."""
 
-    def setFeaturesCol(self: Output, value: str) -> Output:
-        """Set the only input column."""
-        self.clear(self.inputCols)
-        return self._set(featuresCol=value)
-
-    def getColumns(self) -> list[Column]:
-        """What is said of input columns beside the schema."""
-        return list(self.getOrDefault(self.columns))
-
-    def setColumns(self: Self, value: list[Column]) -> Self:
-        """Say of input columns what the schema does not tell."""
-        return self._set(columns=value)
-
-    def getCollate(self) -> Any:
-        """What every batch goes through."""
-        return self.getOrDefault(self.collate)
-
-    def setCollate(self: Self, value: Any) -> Self:
-        """Set what every batch goes through."""
-        return self._set(collate=value)
+    model: Param[ModelFactory | nn.Module] = param(
+        "zero-argument model factory, such as a sparkdl.WarmStart, or a module whose weights are the start"
+    )
+    loss: Param[LossFunction | nn.Module] = param(
+        "nn loss module, whose class weights and ignore_index count as in torch alone on the whole batch, or "
+        "loss(output, target) with losses [B, ...] or a scalar, taken for a mean of rows"
+    )
+    optimizer: Param[OptimizerFactory] = param(
+        "called with the parameters; returns a torch optimizer",
+        to_function,
+        partial(torch.optim.Adam, lr=1e-3),
+        scope=_STEPS,
+    )
+    scheduler: Param[SchedulerFactory | None] = param(
+        "called with the optimizer; stepped after every optimizer step, in rounds once a round; None for none",
+        optional(to_function),
+        None,
+        scope=_STEPS,
+    )
+    metrics: Param[dict[str, Any]] = param(
+        "name -> torchmetrics metric; over validation rows where there are any", to_metrics, {}
+    )
+    strategy: Param[Strategy | Algorithm] = param(
+        "how replicas agree on a gang, for example AllReduce(), or an algorithm of rounds, for example ParallelSGD(), "
+        "which has fields of its own for batches, epochs and penalties",
+        to_strategy,
+        AllReduce(),
+    )
+    labelCol: Param[str | list[str] | None] = param(
+        "label column, or several, side by side [B, labels]; None where the target is the first input",
+        optional(to_labels),
+        "label",
+    )
+    weightCol: Param[str | None] = param(
+        "column of the rows' weights in the loss, at least 0; None for 1 each", optional(to_string), None
+    )
+    validationCol: Param[str | None] = param(
+        "boolean column; true keeps a row out of training and in validation; None for none",
+        optional(to_string),
+        None,
+    )
+    idCol: Param[str | None] = param(
+        "integer column that fixes the order of rows, unique; None numbers them as they come",
+        optional(to_string),
+        None,
+    )
+    numWorkers: Param[int] = param(
+        "members of the gang, one barrier task each, or parts of rounds, a task each",
+        at_least(1, to_int),
+        1,
+        scope=Scope.ALL & ~(Scope.RUN | Scope.PIPELINE),
+    )
+    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1, to_int), 256, scope=_NOT_IN_ROUNDS)
+    epochs: Param[int] = param("passes over the data", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS & ~Scope.RUN)
+    seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
+    device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
+    precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
+    clipNorm: Param[float | None] = param(
+        "largest L2 norm of the global gradient; None for no clipping",
+        optional(positive("a number above 0, or None")),
+        None,
+        scope=_STEPS,
+    )
+    accumulate: Param[int] = param(
+        "pieces a member cuts its rows of a step into", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS
+    )
+    numClasses: Param[int | None] = param(
+        "classes of a classifier, whose labels are checked against it; None takes what the model gives",
+        optional(at_least(2, to_int)),
+        None,
+    )
+    patience: Param[int | None] = param(
+        "epochs without a smaller valid_loss, or loss without validation rows, after which training ends with the "
+        "best epoch's weights; None trains all epochs",
+        optional(at_least(1, to_int)),
+        None,
+    )
+    augment: Param[Callable[..., Any] | None] = param(
+        "augment(inputs, target, generator) -> (inputs, target), of training batches; None for none",
+        optional(to_function),
+        None,
+        scope=_STEPS,
+    )
+    hooks: Param[list[Any]] = param(
+        "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all, with "
+        "on_driver on the driver, as trackers",
+        to_list,
+        [],
+        scope=Scope.GANG | Scope.TASK | Scope.MEMBERS,
+    )

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Column, Columns
@@ -19,11 +19,12 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
+from sparkdl.ml.checkpointing import run_identity
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.gang_fit import Fit, Fitted, make_cluster
+from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.persistence.formatting import written
 from sparkdl.ml.report import scalar_output
-from sparkdl.ml.run import identity
 from sparkdl.ml.tracking.tracker import apart
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
@@ -31,10 +32,6 @@ from sparkdl.rounds.parameters import module_of
 
 if TYPE_CHECKING:
     from sparkdl.ml.estimator import GangEstimator
-
-# What the algorithm has fields of its own for, and what only a gang has.
-_UNUSED = ("batchSize", "epochs", "accumulate", "hooks", "slotWait", "maxRestarts", "minWorkers", "elasticWait")
-_STEPS = ("optimizer", "scheduler", "clipNorm", "augment")
 
 
 def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
@@ -44,7 +41,7 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
         InvalidInput: a Param or a column cannot be used, or a setting is one that rounds cannot heed.
         SparkdlError: a round failed.
     """
-    start, algorithm = time.monotonic(), estimator.getStrategy()
+    start, algorithm = time.monotonic(), cast(Algorithm, estimator.getStrategy())
     _check(estimator, algorithm)
     estimator.warn_of_unused(_unused(estimator, algorithm))
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
@@ -96,7 +93,7 @@ def _check(estimator: GangEstimator, algorithm: Algorithm) -> None:
 
 
 def _unused(estimator: GangEstimator, algorithm: Algorithm) -> tuple[str, ...]:
-    unused: tuple[str, ...] = _UNUSED if algorithm.takes_steps else (*_UNUSED, *_STEPS)
+    unused = estimator.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.takes_steps else Scope.ROUNDS)
     if not apart(estimator.getHooks())[0]:
         unused = tuple(name for name in unused if name != "hooks")
     if not getattr(algorithm, "shuffle", True):
@@ -130,7 +127,7 @@ def _kept(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Iterator[
         # More rounds make no other run, as with more epochs.
         known = replace(algorithm, rounds=1) if "rounds" in {each.name for each in fields(algorithm)} else algorithm  # type: ignore[arg-type,type-var]
         checkpoints = Checkpoints(
-            files.join(directory, "checkpoints"), run=identity(fit.configuration | {"strategy": written(known)})
+            files.join(directory, "checkpoints"), run=run_identity(fit.configuration | {"strategy": written(known)})
         )
         checkpoints.latest(verify=False)  # another run's are refused before anything is launched
         yield checkpoints, memories

@@ -12,31 +12,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io import files
 
-# Another value of these makes no other run: it goes on longer, elsewhere, or is watched and saved in another way.
-_FREE = frozenset(
-    {
-        *("epochs", "numWorkers", "minWorkers", "elasticWait", "slotWait", "checkpointEvery", "maxRestarts"),
-        *("hooks", "runDir", "allowPlaintext", "timeBudget", "maxRounds", "events", "logLevel"),
-    }
-)
 
-
-def identity(configuration: Mapping[str, Any]) -> str:
+def identity(configuration: Mapping[str, Any], free: Collection[str]) -> str:
     """What a run is known by: the same for the same configuration, but for what makes no other run of it.
 
     Args:
         configuration: JSON values by name, as in ``config.json``.
+        free: names whose values make no other run: it goes on longer, elsewhere, or is watched and saved otherwise.
 
     Returns:
         16 hexadecimal digits.
     """
-    bound = {name: value for name, value in configuration.items() if name not in _FREE}
+    bound = {name: value for name, value in configuration.items() if name not in free}
     return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:16]
 
 

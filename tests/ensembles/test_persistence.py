@@ -13,7 +13,6 @@ from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
-from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import MLReadable, MLWritable
 
 from sparkdl import TorchClassifier
@@ -24,7 +23,8 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.params import param
+from sparkdl.ml.param_declaration import param
+from sparkdl.ml.param_types import to_int
 from sparkdl.ml.persistence import reader_writer
 from tests.ml import nets
 from tests.sessions import frame
@@ -221,13 +221,9 @@ def test_a_part_of_another_class_is_refused(spark, tmp_path):
 class Committee(EnsembleParams, Estimator, MLReadable, MLWritable):
     """An ensemble of two bases and an evaluator, as far as Params go."""
 
-    experts = param("experts", "estimators that are trained")
-    rounds = param("rounds", "how many", TypeConverters.toInt)
-    evaluator = param("evaluator", "judges")
-
-    def __init__(self):
-        super().__init__()
-        self._setDefault(seed=0, runDir=None, idCol=None, parallelism=1, experts=[], rounds=1)
+    experts = param("estimators that are trained", default=[])
+    rounds = param("how many", to_int, 1)
+    evaluator = param("judges")
 
     def bases(self):
         return list(self.getOrDefault(self.experts))

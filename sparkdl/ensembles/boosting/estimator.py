@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyspark import keyword_only
 from pyspark.ml import Estimator, Model
-from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import Kind, changed, column, kind_of, leaf
@@ -24,38 +22,20 @@ from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.boosting.target import OUTPUTS, Target, target_of
 from sparkdl.ensembles.combine.rules import Rule
+from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.params import at_least, optional, param
 from sparkdl.spark.columns import ROW_ID
 
-_DEFAULTS: dict[str, Any] = {
-    "numModels": None,
-    "learningRate": None,
-    "validationCol": None,
-    "patience": None,
-    "tol": 1e-4,
-    "seed": 0,
-    "runDir": None,
-    "idCol": None,
-    "parallelism": 1,
-}
 _RATES = {"classifier": 1.0, "regressor": 0.1}
 _MOST = {"classifier": 50, "regressor": 100}
 
 
-def _rate(value: Any) -> float:
-    number: float = TypeConverters.toFloat(value)
-    if not 0 < number < float("inf"):
-        raise InvalidInput(f"learningRate is {value!r}; expected a number above 0, or None.")
-    return number
-
-
-class Boosting(EnsembleParams, Estimator[EnsembleModel]):
+class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
     """Boosts an estimator of classes by SAMME, one of numbers by gradient boosting.
 
     Members are trained one at a time, for each depends on those before it. With a ``runDir`` each is kept when it is
@@ -64,63 +44,9 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel]):
 
     The result of classes is a vote by the members' weights; that of numbers a sum.
 
-    Args:
-        base: the estimator; its label, features and weight columns are those of the boosting. One of classes must
-            have a ``weightCol``; the users' weights in it are what boosting starts from.
-        numModels: the largest number of members; default 50 for classes and 100 for numbers.
-        learningRate: factor of every member's weight; default 1 for classes and 0.1 for numbers.
-        validationCol: numbers only; boolean; true keeps a row out of training and in validation; default none.
-        patience: members without a smaller loss on the validation rows after which it is over; only those up to the
-            best one are in the result. Default none: all members.
-        tol: by how much a loss has to be smaller to count; default 1e-4.
-        seed: of members' own seeds, where the base has one; default 0.
-        runDir: where finished members are kept, a path or URI; default none.
-        idCol: unique integers that fix the order of rows; default: numbered as they come.
-
     Raises:
         InvalidInput: a Param has a value that cannot be.
     """
-
-    base = param("base", "the estimator that trains members")
-    numModels = param(
-        "numModels",
-        "the largest number of members; None for 50 of classes, 100 of numbers",
-        optional(at_least(1, TypeConverters.toInt, "numModels")),
-    )
-    learningRate = param(
-        "learningRate", "factor of every member's weight; None for 1 of classes, 0.1 of numbers", optional(_rate)
-    )
-    validationCol = param(
-        "validationCol",
-        "boolean column; true keeps a row out of training; None for none",
-        optional(TypeConverters.toString),
-    )
-    patience = param(
-        "patience",
-        "members without a smaller loss on validation rows after which it is over; None trains all",
-        optional(at_least(1, TypeConverters.toInt, "patience")),
-    )
-    tol = param("tol", "by how much a loss has to be smaller", at_least(0, TypeConverters.toFloat, "tol"))
-
-    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as keyword_only leaves it
-
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        base: Estimator[Any] | None = None,
-        numModels: int | None = None,
-        learningRate: float | None = None,
-        validationCol: str | None = None,
-        patience: int | None = None,
-        tol: float | None = None,
-        seed: int | None = None,
-        runDir: str | None = None,
-        idCol: str | None = None,
-    ) -> None:
-        super().__init__()
-        self._setDefault(**_DEFAULTS)
-        self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def bases(self) -> list[Estimator[Any]]:
         """The base."""
@@ -204,59 +130,6 @@ class Boosting(EnsembleParams, Estimator[EnsembleModel]):
             intercept=start.mean,
             improvement=improvement,
         )
-
-    def getBase(self) -> Estimator[Any]:
-        """The estimator that trains members."""
-        value: Estimator[Any] = self.getOrDefault(self.base)
-        return value
-
-    def setBase(self, value: Estimator[Any]) -> Boosting:
-        """Set the estimator that trains members."""
-        return self._set(base=value)
-
-    def getNumModels(self) -> int | None:
-        """The largest number of members; None for the default of the base's kind."""
-        value: int | None = self.getOrDefault(self.numModels)
-        return value
-
-    def setNumModels(self, value: int | None) -> Boosting:
-        """Set the largest number of members."""
-        return self._set(numModels=value)
-
-    def getLearningRate(self) -> float | None:
-        """The factor of every member's weight; None for the default of the base's kind."""
-        value: float | None = self.getOrDefault(self.learningRate)
-        return value
-
-    def setLearningRate(self, value: float | None) -> Boosting:
-        """Set the factor of every member's weight."""
-        return self._set(learningRate=value)
-
-    def getValidationCol(self) -> str | None:
-        """The column of validation rows."""
-        value: str | None = self.getOrDefault(self.validationCol)
-        return value
-
-    def setValidationCol(self, value: str | None) -> Boosting:
-        """Set the column of validation rows."""
-        return self._set(validationCol=value)
-
-    def getPatience(self) -> int | None:
-        """The members without a smaller loss after which it is over."""
-        value: int | None = self.getOrDefault(self.patience)
-        return value
-
-    def setPatience(self, value: int | None) -> Boosting:
-        """Set the members without a smaller loss after which it is over."""
-        return self._set(patience=value)
-
-    def getTol(self) -> float:
-        """By how much a loss has to be smaller."""
-        return float(self.getOrDefault(self.tol))
-
-    def setTol(self, value: float) -> Boosting:
-        """Set by how much a loss has to be smaller."""
-        return self._set(tol=value)
 
 
 def _outputs(base: Estimator[Any]) -> dict[str, Any]:

@@ -28,17 +28,12 @@ from sparkdl.ensembles.resampling.subspace import masked
 from sparkdl.errors import InvalidInput, MemberLost, SparkdlError
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.gang_fit import Fitted
+from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.report import scalar_output
 from sparkdl.ml.tracking.tracker import apart
 from sparkdl.rounds.inspection import Look, Seen, look
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.objective import Objective
-
-# What only a gang has, or a fit of its own.
-_UNUSED = (
-    *("slotWait", "maxRestarts", "minWorkers", "elasticWait", "checkpointEvery", "runDir"),
-    *("maxRounds", "timeBudget"),
-)
 
 
 def fit_in_tasks(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
@@ -209,16 +204,12 @@ def _warn_of_unused(estimator: GangEstimator) -> None:
             "their own: they are ignored.",
             stacklevel=6,
         )
-    for name in _UNUSED:
-        if (
-            estimator.isSet(name)
-            and estimator.getOrDefault(name) != estimator._defaultParamMap[estimator.getParam(name)]
-        ):
-            warnings.warn(
-                f"{name} is {estimator.getOrDefault(name)!r}, of which a member that trains in a task makes no use: it "
-                "is ignored.",
-                stacklevel=6,
-            )
+    for name in estimator.changed_from_default(estimator.names_outside(Scope.TASK)):
+        warnings.warn(
+            f"{name} is {estimator.getOrDefault(name)!r}, of which a member that trains in a task makes no use: it "
+            "is ignored.",
+            stacklevel=6,
+        )
 
 
 def _torch(member: Member) -> GangEstimator:

@@ -27,7 +27,7 @@ from sparkdl.ensembles.members.member import Member, Plan, Rows
 from sparkdl.ensembles.members.store import Kept
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, Without, member_seed
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, Stopped
-from sparkdl.ml.params import param
+from sparkdl.ml.param_declaration import param
 from sparkdl.spark.columns import ROW_ID, named
 from tests.ensembles.counting import Counting, CountingModel, Weightless
 
@@ -318,7 +318,7 @@ def test_the_model_of_a_tree_is_restored(people, tmp_path):
 class WithIds(Weightless):
     """One that needs ids, and takes no weights."""
 
-    idCol = param("idCol", "ids")  # noqa: N815 - the name of a Param
+    idCol = param("ids")  # noqa: N815 - the name of a Param
 
 
 @pytest.mark.parametrize("kind", ["int", "bigint", "decimal(12,0)"])

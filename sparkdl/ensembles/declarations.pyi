@@ -1,0 +1,212 @@
+"""Generated from ``sparkdl.ensembles.declarations`` by ``sparkdl.ml.param_stubs``; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.ml import Estimator
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.param import Param
+from typing_extensions import Self
+
+from sparkdl.ml.param_declaration import ConstructedParams
+from sparkdl.ml.params import PredictionParams
+
+class DisagreementParams(PredictionParams):
+    disagreementCol: Param[str]
+    def getDisagreementCol(self) -> str: ...
+    def setDisagreementCol(self, value: str) -> Self: ...
+
+class MembersParams(ConstructedParams):
+    seed: Param[int]
+    runDir: Param[str | None]
+    idCol: Param[str | None]
+    parallelism: Param[int]
+    disagreementCol: Param[str]
+    def getSeed(self) -> int: ...
+    def setSeed(self, value: int) -> Self: ...
+    def getRunDir(self) -> str | None: ...
+    def setRunDir(self, value: str | None) -> Self: ...
+    def getIdCol(self) -> str | None: ...
+    def setIdCol(self, value: str | None) -> Self: ...
+    def getParallelism(self) -> int: ...
+    def setParallelism(self, value: int) -> Self: ...
+    def getDisagreementCol(self) -> str: ...
+    def setDisagreementCol(self, value: str) -> Self: ...
+
+class BaggingParams(MembersParams):
+    base: Param[Estimator[Any]]
+    numModels: Param[int]
+    subsample: Param[float]
+    replace: Param[bool]
+    featureSubset: Param[str | float | int | None]
+    voting: Param[str | None]
+    partitioned: Param[bool]
+    def __init__(
+        self,
+        *,
+        base: Estimator[Any] | None = None,
+        numModels: int = 10,
+        subsample: float = 1.0,
+        replace: bool = True,
+        featureSubset: str | float | int | None = None,
+        voting: str | None = None,
+        partitioned: bool = False,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> None: ...
+    def setParams(
+        self,
+        *,
+        base: Estimator[Any] | None = None,
+        numModels: int = 10,
+        subsample: float = 1.0,
+        replace: bool = True,
+        featureSubset: str | float | int | None = None,
+        voting: str | None = None,
+        partitioned: bool = False,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> Self: ...
+    def getBase(self) -> Estimator[Any]: ...
+    def setBase(self, value: Estimator[Any]) -> Self: ...
+    def getNumModels(self) -> int: ...
+    def setNumModels(self, value: int) -> Self: ...
+    def getSubsample(self) -> float: ...
+    def setSubsample(self, value: float) -> Self: ...
+    def getReplace(self) -> bool: ...
+    def setReplace(self, value: bool) -> Self: ...
+    def getFeatureSubset(self) -> str | float | int | None: ...
+    def setFeatureSubset(self, value: str | float | int | None) -> Self: ...
+    def getVoting(self) -> str | None: ...
+    def setVoting(self, value: str | None) -> Self: ...
+    def getPartitioned(self) -> bool: ...
+    def setPartitioned(self, value: bool) -> Self: ...
+
+class BoostingParams(MembersParams):
+    base: Param[Estimator[Any]]
+    numModels: Param[int | None]
+    learningRate: Param[float | None]
+    validationCol: Param[str | None]
+    patience: Param[int | None]
+    tol: Param[float]
+    def __init__(
+        self,
+        *,
+        base: Estimator[Any] | None = None,
+        numModels: int | None = None,
+        learningRate: float | None = None,
+        validationCol: str | None = None,
+        patience: int | None = None,
+        tol: float = 0.0001,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> None: ...
+    def setParams(
+        self,
+        *,
+        base: Estimator[Any] | None = None,
+        numModels: int | None = None,
+        learningRate: float | None = None,
+        validationCol: str | None = None,
+        patience: int | None = None,
+        tol: float = 0.0001,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> Self: ...
+    def getBase(self) -> Estimator[Any]: ...
+    def setBase(self, value: Estimator[Any]) -> Self: ...
+    def getNumModels(self) -> int | None: ...
+    def setNumModels(self, value: int | None) -> Self: ...
+    def getLearningRate(self) -> float | None: ...
+    def setLearningRate(self, value: float | None) -> Self: ...
+    def getValidationCol(self) -> str | None: ...
+    def setValidationCol(self, value: str | None) -> Self: ...
+    def getPatience(self) -> int | None: ...
+    def setPatience(self, value: int | None) -> Self: ...
+    def getTol(self) -> float: ...
+    def setTol(self, value: float) -> Self: ...
+
+class FoldCountParams(MembersParams):
+    folds: Param[int]
+    def getFolds(self) -> int: ...
+    def setFolds(self, value: int) -> Self: ...
+
+class StackingParams(FoldCountParams):
+    meta: Param[Estimator[Any] | None]
+    passthrough: Param[bool]
+    def __init__(
+        self,
+        *,
+        bases: Sequence[Estimator[Any]] | None = None,
+        meta: Estimator[Any] | None = None,
+        passthrough: bool = False,
+        folds: int = 5,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> None: ...
+    def setParams(
+        self,
+        *,
+        bases: Sequence[Estimator[Any]] | None = None,
+        meta: Estimator[Any] | None = None,
+        passthrough: bool = False,
+        folds: int = 5,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> Self: ...
+    def getMeta(self) -> Estimator[Any] | None: ...
+    def setMeta(self, value: Estimator[Any] | None) -> Self: ...
+    def getPassthrough(self) -> bool: ...
+    def setPassthrough(self, value: bool) -> Self: ...
+
+class BestOfParams(FoldCountParams):
+    candidates: Param[list[Estimator[Any]]]
+    evaluator: Param[Evaluator | None]
+    def __init__(
+        self,
+        *,
+        candidates: list[Estimator[Any]] = ...,
+        evaluator: Evaluator | None = None,
+        folds: int = 5,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> None: ...
+    def setParams(
+        self,
+        *,
+        candidates: list[Estimator[Any]] = ...,
+        evaluator: Evaluator | None = None,
+        folds: int = 5,
+        seed: int = 0,
+        runDir: str | None = None,
+        idCol: str | None = None,
+        parallelism: int = 1,
+        disagreementCol: str = "",
+    ) -> Self: ...
+    def getCandidates(self) -> list[Estimator[Any]]: ...
+    def setCandidates(self, value: list[Estimator[Any]]) -> Self: ...
+    def getEvaluator(self) -> Evaluator | None: ...
+    def setEvaluator(self, value: Evaluator | None) -> Self: ...

@@ -1,0 +1,93 @@
+"""The Params that name columns: what they say together, and which names are free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params
+
+from sparkdl.data.columns import Column, listed
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.param_declaration import CheckedParams
+
+Self = TypeVar("Self", bound="InputColumnParams")
+Copied = TypeVar("Copied", bound=Params)
+
+
+def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
+    """The input columns of these names, with what ``columns`` says of them.
+
+    Raises:
+        InvalidInput: ``columns`` speaks of a column twice, or of one that is no input.
+    """
+    said = {column.name: column for column in columns}
+    unknown = [name for name in said if name not in names]
+    if unknown or len(said) < len(columns):
+        raise InvalidInput(
+            f"columns describes {listed([column.name for column in columns])}; expected each column once, and only "
+            f"input columns, which are {listed(names)}."
+        )
+    return tuple(said.get(name, Column(name)) for name in names)
+
+
+class OutputColumnParams(CheckedParams):
+    """Params that name columns which a model writes."""
+
+    def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
+        """Refuse output columns that are there already, or twice among them.
+
+        Args:
+            names: the columns of the data.
+            params: those whose values name output columns.
+
+        Raises:
+            InvalidInput: a column is there already.
+        """
+        taken = list(names)
+        for param in params:
+            name = self.getOrDefault(param)
+            if name and name in taken:
+                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
+            taken.append(name)
+
+
+class InputColumnParams(CheckedParams):
+    """The two Params for input columns, of which the one that was set last stands for both."""
+
+    inputCols: Param[list[str]]
+    featuresCol: Param[str]
+
+    def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
+        copied = super()._copyValues(to, extra)
+        if extra and isinstance(copied, InputColumnParams):  # one of the two stands for both, and the map's is newer
+            given = [param for param in (self.inputCols, self.featuresCol) if param in extra]
+            if given == [self.inputCols]:
+                copied.clear(copied.featuresCol)
+            elif given == [self.featuresCol]:
+                copied.clear(copied.inputCols)
+        return copied
+
+    def getInputCols(self) -> list[str]:
+        """Input columns, in the order of forward()'s arguments.
+
+        Raises:
+            InvalidInput: inputCols and featuresCol are both set, and name different columns.
+        """
+        names: list[str] = [*self.getOrDefault("inputCols")]
+        only = self.getOrDefault(self.featuresCol)
+        if not self.isSet(self.featuresCol):
+            return names
+        if self.isSet(self.inputCols) and names != [only]:
+            raise InvalidInput(f"featuresCol is {only!r} and inputCols is {names}; expected only one of them.")
+        return [only]
+
+    def setInputCols(self: Self, value: list[str]) -> Self:
+        """Set the input columns, in the order of forward()'s arguments."""
+        self.clear(self.featuresCol)
+        return self._set(inputCols=value)
+
+    def setFeaturesCol(self: Self, value: str) -> Self:
+        """Set the only input column."""
+        self.clear(self.inputCols)
+        return self._set(featuresCol=value)

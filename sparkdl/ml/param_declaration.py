@@ -1,0 +1,326 @@
+"""Params that are declared once: documentation, converter, default and scope. All else is generated from that.
+
+    class BatchParams(DeclaredParams):
+        batchSize: Param[int] = param("rows of a batch", at_least(1, to_int), 256)
+
+Such a class has ``getBatchSize`` and ``setBatchSize``. A class of ``ConstructedParams`` has a constructor and a
+``setParams`` as well, with an argument for each Param. ``param_stubs`` writes the same down for type checkers.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from enum import Flag, auto
+from functools import partial
+from textwrap import fill
+from types import FunctionType
+from typing import Any, Protocol, TypeVar, get_args
+
+from pyspark.ml.param import Param, Params
+
+from sparkdl.ml.persistence.formatting import shown
+
+Self = TypeVar("Self", bound="CheckedParams")
+Given = TypeVar("Given", bound="ConstructedParams")
+Copied = TypeVar("Copied", bound=Params)
+
+_REQUIRED: Any = object()
+
+
+class Converter(Protocol):
+    """Turns what is given for a Param into its value, or raises ``InvalidInput`` or ``TypeError``."""
+
+    def __call__(self, value: Any, /, name: str) -> Any:
+        """The value of the Param of this name."""
+
+
+class Scope(Flag):
+    """What a Param is about: the fits that use it, and the identities that its value is part of."""
+
+    GANG = auto()
+    """A fit on a gang uses it."""
+    ROUNDS = auto()
+    """A fit in rounds uses it, whatever the algorithm."""
+    STEPS = auto()
+    """A fit in rounds uses it if the algorithm takes optimizer steps."""
+    TASK = auto()
+    """A member of an ensemble that trains in a task uses it."""
+    PARTITIONED = auto()
+    """A bagging of partitions uses it."""
+    RUN = auto()
+    """Another value makes another run, whose checkpoints are no use."""
+    BASE = auto()
+    """Another value of a base estimator makes other members."""
+    MEMBERS = auto()
+    """Another value of an ensemble makes other members."""
+    PIPELINE = auto()
+    """Another value makes another run of a pipeline, which does not go on from an earlier one."""
+    FITS = GANG | ROUNDS | STEPS | TASK | PARTITIONED
+    IDENTITIES = RUN | BASE | MEMBERS | PIPELINE
+    ALL = FITS | IDENTITIES
+
+
+class Declared(Param[Any]):
+    """A Param with its default and its scope.
+
+    Attributes:
+        default: what instances have where nothing is set; a Param that is ``required`` has none.
+        scope: what it is about.
+        kind: the type of its values.
+    """
+
+    def __init__(self, doc: str, converter: Converter | None, default: Any, scope: Scope) -> None:
+        super().__init__(Params._dummy(), "", doc)
+        self._converter, self.default, self.scope, self.kind = converter, default, scope, Any
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        if self._converter is not None:
+            self.typeConverter = partial(self._converter, name=name)
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _REQUIRED
+
+    @property
+    def argument(self) -> inspect.Parameter:
+        """The argument that sets it."""
+        if self.required:
+            return _argument(self.name, None, self.kind if self.kind is Any else self.kind | None)
+        return _argument(self.name, self.default, self.kind)
+
+    def own_default(self) -> Any:
+        """The default of one instance: a default that it changes in place must be no other's."""
+        return self.default if isinstance(self.default, partial) else copy.deepcopy(self.default)
+
+    def takes(self, value: Any) -> bool:
+        """Whether an argument of this value is a value to set; None where that is the default is not."""
+        return value is not None or (self.default is not None and type(None) in get_args(self.kind))
+
+
+def param(doc: str, converter: Converter | None = None, default: Any = _REQUIRED, scope: Scope = Scope.ALL) -> Declared:
+    """Declare a Param, in the body of a class of ``DeclaredParams``, annotated as ``Param[type of its values]``.
+
+    Args:
+        doc: what it is, on one line.
+        converter: called as ``converter(value, name=name)``; default: any value will do.
+        default: the value where nothing is set; without one a fit asks for it.
+        scope: what it is about; default: everything.
+    """
+    return Declared(doc, converter, default, scope)
+
+
+def with_default(declared: Param[Any], default: Any) -> Declared:
+    """The same Param with another default, for the body of a subclass."""
+    assert isinstance(declared, Declared)
+    other = copy.copy(declared)
+    other.default = default
+    return other
+
+
+def own_params(cls: type) -> Iterator[Declared]:
+    """The declarations in the body of a class."""
+    return (value for value in vars(cls).values() if isinstance(value, Declared))
+
+
+class CheckedParams(Params):
+    """Params that explain themselves on one line each, whose copies share no lists, and that check None as well.
+
+    A Param that a subclass declares with ``param`` has its default, a getter and a setter.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(**{each.name: each.own_default() for each in self.declared().values() if not each.required})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = list(own_params(cls))
+        kinds = _kinds(cls) if own else {}
+        for declared in own:
+            declared.kind = kinds.get(declared.name, declared.kind)
+            for accessor in (_getter(declared), _setter(declared)):
+                if not hasattr(cls, accessor.__name__):
+                    accessor.__qualname__ = f"{cls.__qualname__}.{accessor.__name__}"
+                    accessor.__module__ = cls.__module__
+                    setattr(cls, accessor.__name__, accessor)
+
+    @classmethod
+    def declared(cls) -> dict[str, Declared]:
+        """The declarations of this class and its bases by name, each where it is first declared."""
+        places = [place for place in cls.__mro__ if issubclass(place, Params)]
+        found: dict[str, Declared] = {}
+        for index, place in enumerate(places):
+            for each in own_params(place):
+                if not any(each.name in vars(below) for below in places[index + 1 :]):
+                    found[each.name] = getattr(cls, each.name)
+        return {name: each for name, each in found.items() if isinstance(each, Declared)}
+
+    @classmethod
+    def names_outside(cls, scope: Scope) -> tuple[str, ...]:
+        """The names of the Params that are about nothing in ``scope``."""
+        return tuple(name for name, each in cls.declared().items() if not each.scope & scope)
+
+    def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
+        """Those of these Params that are set to another value than their default."""
+        return [
+            name
+            for name in names
+            if self.isSet(name) and self.getOrDefault(name) != self._defaultParamMap[self.getParam(name)]
+        ]
+
+    def explainParam(self, param: str | Param[Any]) -> str:
+        """Name, doc, default and current value of a Param, on one line."""
+        found = self._resolveParam(param)
+        maps = {"default": self._defaultParamMap, "current": self._paramMap}
+        values = [f"{which}: {shown(values[found])}" for which, values in maps.items() if found in values]
+        return f"{found.name}: {found.doc} ({', '.join(values) or 'undefined'})"
+
+    def _set(self: Self, **kwargs: Any) -> Self:
+        for name, value in kwargs.items():
+            if value is None:  # pyspark asks converters about all other values
+                try:
+                    self.getParam(name).typeConverter(None)
+                except TypeError as error:
+                    raise TypeError(f'Invalid param value given for param "{name}". {error}') from None
+        return super()._set(**kwargs)
+
+    def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
+        copied = super()._copyValues(to, extra)
+        # pyspark copies the values that are set by way of their converters, but hands on the very defaults.
+        return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
+
+
+class ConstructedParams(CheckedParams):
+    """Params with a constructor and a ``setParams`` that take a keyword argument for each."""
+
+    class Arguments:
+        """Arguments of the constructor that are no Params, as annotations; their default is None."""
+
+    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as pyspark's keyword_only leaves it
+
+    def __init__(self, **given: Any) -> None:
+        _refuse_unknown(given, self.arguments(), f"{type(self).__name__}()")
+        super().__init__()
+        self._input_kwargs = given
+        self._take(given)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, generic in (("__init__", ConstructedParams.__init__), ("setParams", ConstructedParams._set_params)):
+            if _is_generated(cls, name, generic):  # a class with a constructor of its own keeps it
+                setattr(cls, name, _signed(generic, name, cls))
+        if cls.__doc__ is not None and _is_generated(cls, "__init__", ConstructedParams.__init__):
+            cls.__doc__ = _documented(inspect.cleandoc(cls.__doc__), cls.declared().values())
+
+    @classmethod
+    def arguments(cls) -> dict[str, inspect.Parameter]:
+        """The constructor's arguments by name: those of ``Arguments``, and the Params."""
+        others = inspect.get_annotations(cls.Arguments, eval_str=True)
+        return {name: _argument(name, None, kind) for name, kind in others.items()} | {
+            name: each.argument for name, each in cls.declared().items()
+        }
+
+    def _set_params(self: Given, **given: Any) -> Given:
+        """Set several Params, each as its own setter does; None turns off what can be turned off.
+
+        Args:
+            **given: the constructor's arguments.
+
+        Raises:
+            TypeError: there is no such Param, or it takes no such value.
+            InvalidInput: a Param has a value that cannot be.
+        """
+        _refuse_unknown(given, self.arguments(), f"{type(self).__name__}.setParams()")
+        for name, value in given.items():
+            getattr(self, _accessor("set", name))(value)
+        return self
+
+    def _take(self, given: dict[str, Any]) -> None:
+        declared = self.declared()
+        self._set(**{name: value for name, value in given.items() if declared[name].takes(value)})
+
+
+def _kinds(cls: type) -> dict[str, Any]:
+    """The types of values by Param, of the annotations ``Param[...]`` in the body of a class."""
+    try:
+        annotations = inspect.get_annotations(cls, eval_str=True)
+    except NameError:  # a name that only type checkers import
+        return {}
+    return {name: get_args(each)[0] for name, each in annotations.items() if getattr(each, "__origin__", None) is Param}
+
+
+def _argument(name: str, default: Any, kind: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _accessor(verb: str, name: str) -> str:
+    return f"{verb}{name[0].upper()}{name[1:]}"
+
+
+def _getter(declared: Declared) -> Callable[..., Any]:
+    name = declared.name
+
+    def get(self: CheckedParams) -> Any:
+        value = self.getOrDefault(name)
+        return copy.copy(value) if isinstance(value, (list, dict)) else value
+
+    get.__name__ = _accessor("get", name)
+    get.__doc__ = f"Value of ``{name}``: {declared.doc}."
+    get.__annotations__ = {"return": declared.kind}
+    return get
+
+
+def _setter(declared: Declared) -> Callable[..., Any]:
+    name = declared.name
+
+    def put(self: Self, value: Any) -> Self:
+        return self._set(**{name: value})
+
+    put.__name__ = _accessor("set", name)
+    put.__doc__ = f"Set ``{name}``: {declared.doc}."
+    put.__annotations__ = {"value": declared.kind}
+    return put
+
+
+def _documented(doc: str, declared: Iterable[Declared]) -> str:
+    """A docstring with each Param in its section of arguments, which comes before the section of errors."""
+    text, raises, errors = doc.partition("\n\nRaises:\n")
+    lines = [
+        fill(f"{each.name}: {each.doc}.{_default(each)}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for each in declared
+        if f"\n    {each.name}: " not in text
+    ]
+    return "\n".join([text if "\nArgs:\n" in text else f"{text}\n\nArgs:", *lines]) + raises + errors
+
+
+def _default(declared: Declared) -> str:
+    value = declared.default
+    if declared.required or value is None:  # what None stands for is in the doc
+        return ""
+    return f" Default: {repr(value) if isinstance(value, str) else shown(value)}."
+
+
+def _is_generated(cls: type, name: str, generic: Any) -> bool:
+    return getattr(getattr(cls, name, generic), "__code__", None) is generic.__code__
+
+
+def _signed(generic: Any, name: str, cls: type[ConstructedParams]) -> FunctionType:
+    """A method of ``ConstructedParams`` as a method of the class, with the class's arguments as its signature."""
+    arguments = cls.arguments()
+    signed = FunctionType(generic.__code__, generic.__globals__, name, None, generic.__closure__)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signed.__signature__ = inspect.Signature([itself, *arguments.values()])  # type: ignore[attr-defined]
+    signed.__annotations__ = {name: argument.annotation for name, argument in arguments.items()}
+    signed.__doc__, signed.__module__ = generic.__doc__, cls.__module__
+    signed.__qualname__ = f"{cls.__qualname__}.{name}"
+    return signed
+
+
+def _refuse_unknown(given: dict[str, Any], known: dict[str, inspect.Parameter], call: str) -> None:
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{call} got an unexpected keyword argument {name!r}")

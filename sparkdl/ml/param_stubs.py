@@ -1,0 +1,97 @@
+"""Stubs of modules that declare Params: type checkers and editors read there what is generated when they are imported.
+
+    make stubs
+
+A stub stands in for the module, so such a module has imports and classes of declarations, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from sparkdl.ml.param_declaration import CheckedParams, ConstructedParams, Declared, own_params
+
+_HEADER = '"""Generated from ``{name}`` by ``sparkdl.ml.param_stubs``; do not edit."""\n'
+_LITERALS = (str, int, float, bool, type(None))
+
+
+def stub_of(module: ModuleType) -> str:
+    """The stub of a module of declarations.
+
+    Args:
+        module: its classes are of ``CheckedParams``, and annotate each Param as ``Param[type of its values]``.
+
+    Returns:
+        Its text, which ruff has yet to format.
+    """
+    tree = ast.parse(inspect.getsource(module))
+    nodes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
+    extended = {ast.unparse(each) for node in nodes for each in node.bases}
+    lines = [line for node in nodes for line in ("", *_class(node, getattr(module, node.name), extended))]
+    imports = [*_imports(tree, "\n".join(lines)), "from typing_extensions import Self"]
+    return "\n".join([_HEADER.format(name=module.__name__), *imports, *lines]) + "\n"
+
+
+def write(name: str) -> Path:
+    """Write the stub of the module of this name beside it, and return its path."""
+    module = importlib.import_module(name)
+    assert module.__file__ is not None
+    path = Path(module.__file__).with_suffix(".pyi")
+    path.write_text(stub_of(module), encoding="utf-8")
+    return path
+
+
+def _imports(tree: ast.Module, code: str) -> Iterator[str]:
+    """The module's imports of what the code of the stub names."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            names = [each for each in node.names if re.search(rf"\b{each.name}\b", code) or node.module == "__future__"]
+            if names:
+                yield ast.unparse(ast.ImportFrom(node.module, names, node.level))
+        elif isinstance(node, ast.Import) and any(f"{each.name}." in code for each in node.names):
+            yield ast.unparse(node)
+
+
+def _class(node: ast.ClassDef, kind: type[CheckedParams], extended: set[str]) -> Iterator[str]:
+    yield f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
+    for declared in own_params(kind):
+        yield f"    {declared.name}: {_annotation(kind, declared.name)}"
+    if issubclass(kind, ConstructedParams) and node.name not in extended:  # the others are nobody's estimators
+        others = [f"{name}: {values} = None" for name, values in inspect.get_annotations(kind.Arguments).items()]
+        arguments = ", ".join([*others, *(_argument(kind, each) for each in kind.declared().values())])
+        for name, returned in (("__init__", "None"), ("setParams", "Self")):
+            yield f"    def {name}(self, *, {arguments}) -> {returned}: ..."
+    for declared in own_params(kind):
+        name, values = f"{declared.name[0].upper()}{declared.name[1:]}", _values(kind, declared.name)
+        yield f"    def get{name}(self) -> {values}: ..."
+        yield f"    def set{name}(self, value: {values}) -> Self: ..."
+
+
+def _argument(kind: type[CheckedParams], declared: Declared) -> str:
+    values = _values(kind, declared.name)
+    if declared.required:
+        return f"{declared.name}: {values} | None = None"
+    default = repr(declared.default) if isinstance(declared.default, _LITERALS) else "..."
+    return f"{declared.name}: {values} = {default}"
+
+
+def _values(kind: type[CheckedParams], name: str) -> str:
+    return _annotation(kind, name).removeprefix("Param[").removesuffix("]")
+
+
+def _annotation(kind: type[CheckedParams], name: str) -> str:
+    """The annotation of a Param as it stands in the code of the class that declares it."""
+    (owner, *_) = [place for place in kind.__mro__ if isinstance(vars(place).get(name), Declared)]
+    return str(inspect.get_annotations(owner)[name])
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        write(argument)

@@ -1,0 +1,223 @@
+"""A declaration is all there is of a Param: accessors, constructor, docstring and stub follow from it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+from pyspark.ml.param import Param, Params
+from torch import nn
+
+import sparkdl
+from sparkdl.ensembles import declarations
+from sparkdl.errors import InvalidInput
+from sparkdl.ml import params
+from sparkdl.ml.param_declaration import CheckedParams, ConstructedParams, Scope, param, with_default
+from sparkdl.ml.param_stubs import stub_of
+from sparkdl.ml.param_types import at_least, optional, to_int, to_list, to_string
+from sparkdl.ml.params import TrainingParams
+
+ENSEMBLES = (sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf)
+ESTIMATORS = (sparkdl.TorchEstimator, sparkdl.TorchClassifier, sparkdl.TorchRegressor, *ENSEMBLES)
+each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
+
+
+class Sized(ConstructedParams):
+    """Has a size.
+
+    Raises:
+        InvalidInput: the size is negative.
+    """
+
+    size: Param[int] = param("rows", at_least(0, to_int), 3, scope=Scope.GANG)
+    name: Param[str | None] = param("what it is called", optional(to_string), "it")
+    parts: Param[list[int]] = param("some of it", to_list, [])
+    source: Param[str] = param("where it is from", to_string)
+
+
+class Larger(Sized):
+    """Has a larger size."""
+
+    size = with_default(Sized.size, 30)
+
+    def getName(self) -> str:  # noqa: N802 - an accessor of a Param
+        return f"large {self.getOrDefault(self.name)}"
+
+
+class Own(Larger):
+    def __init__(self, letters):
+        super().__init__(name=letters)
+
+
+def test_accessors():
+    sized = Sized()
+    assert sized.setSize(4) is sized
+    assert (sized.getSize(), sized.getName(), sized.getParts(), sized.isDefined("source")) == (4, "it", [], False)
+    assert Larger().getName() == "large it"
+    assert get_type_hints(Sized.getSize) == {"return": int}
+    assert Sized.setName.__doc__ == "Set ``name``: what it is called."
+    assert Sized.getName.__qualname__ == "Sized.getName"
+    with pytest.raises(InvalidInput, match="size is -1; expected at least 0"):
+        sized.setSize(-1)
+
+
+def test_signature_shows_defaults_and_types():
+    for method in (Sized, Sized().setParams):
+        arguments = inspect.signature(method).parameters
+        assert {name: each.default for name, each in arguments.items()} == {
+            "size": 3, "name": "it", "parts": [], "source": None
+        }  # fmt: skip
+        assert {each.kind for each in arguments.values()} == {inspect.Parameter.KEYWORD_ONLY}
+        assert arguments["size"].annotation is int
+        assert arguments["source"].annotation == str | None
+    assert inspect.signature(Larger).parameters["size"].default == 30
+    assert list(inspect.signature(Larger).parameters) == list(inspect.signature(Sized).parameters)
+    assert list(inspect.signature(Own).parameters) == ["letters"]
+
+
+def test_constructor_takes_what_is_given():
+    sized = Sized(size=3, name=None, parts=None)
+    assert (sized.isSet("size"), sized.isSet("parts"), sized.getOrDefault("name")) == (True, False, None)
+    assert sized._input_kwargs == {"size": 3, "name": None, "parts": None}
+    assert Larger().getSize() == 30
+    assert Own("abc").getName() == "large abc"
+    assert sized.setParams(name="other", size=5) is sized
+    assert (sized.getSize(), sized.getName()) == (5, "other")
+    for call, name in ((Sized, r"Sized\(\)"), (sized.setParams, r"Sized.setParams\(\)")):
+        with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument 'weight'"):
+            call(weight=1)
+    with pytest.raises(TypeError):
+        Sized(3)
+
+
+def test_defaults_are_no_other_instances():
+    Sized().getOrDefault("parts").append(1)
+    first = sparkdl.TorchClassifier()
+    first.getLoss().reduction = "sum"
+    assert Sized().getParts() == []
+    assert sparkdl.TorchClassifier().getLoss().reduction == "mean"
+
+
+def test_docstring_lists_the_params_before_the_errors():
+    assert Sized.__doc__ == (
+        "Has a size.\n\nArgs:\n    size: rows. Default: 3.\n    name: what it is called. Default: 'it'.\n"
+        "    parts: some of it. Default: [].\n    source: where it is from.\n\n"
+        "Raises:\n    InvalidInput: the size is negative."
+    )
+    assert "size: rows. Default: 30." in Larger.__doc__
+    assert Own.__doc__ is None
+
+
+def test_copies_and_param_maps_follow_pyspark():
+    sized = Larger(size=4)
+    copied = sized.copy({sized.size: 5})
+    assert (copied.getSize(), sized.getSize(), copied.uid) == (5, 4, sized.uid)
+    assert sized.extractParamMap() == {sized.size: 4, sized.name: "it", sized.parts: []}
+    assert sized.clear(sized.size) is None
+    assert sized.getSize() == 30
+    assert sized.explainParam("size") == "size: rows (default: 30)"
+
+
+def test_a_declaration_is_a_param_of_any_class():
+    class Plain(Params):
+        size = param("rows", to_int)
+
+    assert Plain()._set(size=3).getOrDefault("size") == 3
+    assert not issubclass(Plain, CheckedParams)
+
+
+# ---- the Params of the library ----------------------------------------------------------------------------------
+
+
+@each_estimator
+def test_every_param_has_accessors_and_an_argument(kind):
+    estimator = kind()
+    arguments = inspect.signature(kind).parameters
+    assert {each.name for each in estimator.params} == {*kind.declared()}
+    for each in estimator.params:
+        name = f"{each.name[0].upper()}{each.name[1:]}"
+        assert callable(getattr(estimator, f"get{name}"))
+        assert callable(getattr(estimator, f"set{name}"))
+        assert estimator.hasDefault(each) != kind.declared()[each.name].required
+        if estimator.hasDefault(each) and each.name != "loss":
+            assert arguments[each.name].default == estimator.getOrDefault(each)
+    assert arguments.keys() - {each.name for each in estimator.params} == (
+        {"bases"} if kind is sparkdl.Stacking else set()
+    )
+
+
+@each_estimator
+def test_arguments_are_documented(kind):
+    documented = inspect.getdoc(kind)
+    assert [name for name in inspect.signature(kind).parameters if documented.count(f"\n    {name}: ") != 1] == []
+
+
+def test_defaults_of_losses_are_in_the_signature():
+    losses = [inspect.signature(kind).parameters["loss"].default for kind in ESTIMATORS[:3]]
+    assert [type(each) for each in losses] == [type(None), nn.CrossEntropyLoss, nn.MSELoss]
+
+
+def test_set_params_of_an_ensemble():
+    base = sparkdl.TorchRegressor()
+    stacking = sparkdl.Stacking(bases=[base], folds=3)
+    assert stacking.setParams(bases=[base, base], meta=None, folds=4) is stacking
+    assert (len(stacking.getBases()), stacking.getFolds(), stacking.getPassthrough()) == (2, 4, False)
+
+
+HOW = "slotWait maxRestarts minWorkers elasticWait"
+NOT_IN_ROUNDS = f"batchSize epochs accumulate hooks {HOW}"
+SAME_RESULT = f"{HOW} checkpointEvery hooks allowPlaintext events logLevel"
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        (Scope.GANG, "maxRounds timeBudget"),
+        (Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
+        (Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler clipNorm augment"),
+        (Scope.TASK, f"{HOW} checkpointEvery runDir maxRounds timeBudget"),
+        (Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir timeBudget maxRounds"),
+        (Scope.BASE, f"{SAME_RESULT} runDir"),
+        (Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),
+    ],
+    ids=str,
+)
+def test_scopes_of_training(scope, names):
+    """What a gang, rounds and tasks ignore, and what makes no other run, member or pipeline run."""
+    assert {*TrainingParams.names_outside(scope)} == {*names.split()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (sparkdl.Bagging, "runDir parallelism disagreementCol numModels voting"),
+        (sparkdl.Boosting, "runDir parallelism disagreementCol numModels patience tol"),
+        (sparkdl.Stacking, "runDir parallelism disagreementCol"),
+        (sparkdl.BestOf, "runDir parallelism disagreementCol"),
+    ],
+)
+def test_scopes_of_ensembles(kind, names):
+    """What makes no other members, of the ensemble itself and of one that is a base."""
+    assert {*kind.names_outside(Scope.MEMBERS)} == {*names.split()}
+    assert {*kind.names_outside(Scope.BASE)} == {"runDir", "parallelism"}
+    ignored = {"numModels", "subsample", "replace"} if kind is sparkdl.Bagging else set()
+    assert {*kind.names_outside(Scope.PARTITIONED)} == ignored
+
+
+# ---- stubs ------------------------------------------------------------------------------------------------------
+
+
+def parsed(text):
+    """The imports of a stub in any order, and what else is in it."""
+    body = [ast.unparse(each) for each in ast.parse(text).body]
+    imports = {each for each in body if each.startswith(("from ", "import "))}
+    return imports, [each for each in body if each not in imports]
+
+
+@pytest.mark.parametrize("module", [params, declarations], ids=lambda module: module.__name__)
+def test_stub_is_what_is_generated(module):
+    written = Path(module.__file__).with_suffix(".pyi").read_text()
+    assert parsed(written) == parsed(stub_of(module)), "make stubs writes it anew"
