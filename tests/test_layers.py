@@ -31,7 +31,6 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "mana
 
 NOT_YET = {
     "sparkdl.checkpoint.pruning <-> sparkdl.checkpoint.store",
-    "sparkdl.ml.estimator <-> sparkdl.ml.gang_fit <-> sparkdl.ml.rounds_fit",
     "sparkdl.telemetry.bottlenecks <-> sparkdl.telemetry.html <-> sparkdl.telemetry.html.tables",
     "sparkdl.training.course <-> sparkdl.training.dataloader <-> sparkdl.training.loop",
 }

@@ -16,8 +16,9 @@ from sparkdl.cluster.local import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.fit_spec import RecoverySettings
 from sparkdl.ml.param_declaration import Scope
-from sparkdl.ml.params import RunParams, TrainingParams
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.run import identity
 
 
@@ -56,19 +57,19 @@ def run_identity(configuration: Mapping[str, Any]) -> str:
     return identity(configuration, TrainingParams.names_outside(Scope.RUN))
 
 
-def make_supervisor(cluster: Cluster, params: RunParams, keeper: CheckpointKeeper | None) -> Supervisor:
+def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: CheckpointKeeper | None) -> Supervisor:
     """The supervisor of a run's attempts.
 
     Args:
         cluster: where they run.
-        params: ``maxRestarts``, ``minWorkers`` and ``elasticWait``.
+        recovery: the restarts, the smallest gang and the wait for slots.
         keeper: who keeps checkpoints. Without one a warning says that fewer members begin anew, and do not become
             more. A run that is asked to stop is saved only where its checkpoints outlive it.
 
     Raises:
         InvalidInput: ``minWorkers`` is more than the cluster has.
     """
-    least = params.getMinWorkers()
+    least = recovery.min_workers
     if least is not None and least > cluster.size:
         raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
     if least is not None and keeper is None:
@@ -79,8 +80,8 @@ def make_supervisor(cluster: Cluster, params: RunParams, keeper: CheckpointKeepe
         )
     return Supervisor(
         cluster,
-        max_restarts=params.getMaxRestarts(),
+        max_restarts=recovery.max_restarts,
         min_size=least,
-        elastic_wait=params.getElasticWait(),
+        elastic_wait=recovery.elastic_wait,
         on_stop=None if keeper is None or keeper.temporary else keeper.checkpoints.ask_to_stop,
     )

@@ -14,15 +14,16 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
-from sparkdl.ml.gang_fit import Fit, Fitted, fit_gang
+from sparkdl.ml.fit_spec import ClusterSettings, FitSpec, Fitted, RecoverySettings, RoundsSettings
+from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.param_declaration import with_default
+from sparkdl.ml.param_declaration import Scope, with_default
 from sparkdl.ml.param_maps import MappedEstimator
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.formatting import plain
 from sparkdl.ml.persistence.reader_writer import Saveable
-from sparkdl.ml.rounds_fit import fit_rounds
+from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import apart
 from sparkdl.ml.warm_start import WarmStart
@@ -48,29 +49,68 @@ class GangEstimator(MappedEstimator, Saveable):
         super()._take(given)
         self.getInputCols()  # which refuses two that disagree
 
-    def warn_of_unused(self, names: tuple[str, ...]) -> None:
+    def _warn_of_unused(self, names: tuple[str, ...]) -> None:
         """Warn of those of these Params that are set to something, and that this run makes no use of."""
         for name in self.changed_from_default(names):
             warnings.warn(
                 f"{name} is {self.getOrDefault(name)!r}, which a fit with {self.getStrategy()!r} makes "
                 "no use of: it is ignored.",
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
-        start = time.monotonic()
-        columns = self.read_columns()
-        run = Run(self.run_directory(dataset, columns))
-        fit = Fit(dataset, columns, self.objective(), run, self._configuration())
-        hooks, measured = apart(self.getHooks())[1], self.getEvents()
-        unit = "Part" if is_algorithm(self.getStrategy()) else "Rank"
-        watch = Watch(run, type(self).__name__, fit.configuration, hooks=hooks, events=measured, unit=unit)
+        start, fit = time.monotonic(), self.fit_spec(dataset)
+        self._warn_of_unused(self._unused())
+        watch = Watch(
+            fit.run,
+            type(self).__name__,
+            fit.configuration,
+            hooks=apart(self.getHooks())[1],
+            events=self.getEvents(),
+            unit="Rank" if fit.rounds is None else "Part",
+        )
         with watching(watch):
-            fitted = (fit_rounds if is_algorithm(self.getStrategy()) else fit_gang)(self, fit, watch)
+            fitted = (fit_gang if fit.rounds is None else fit_rounds)(fit, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
-        model = self.make_model(replace(fitted, report=report), fit.objective.model)
+        model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         watch.finish(model)
         return model
+
+    def fit_spec(self, dataset: DataFrame) -> FitSpec:
+        """All that a fit needs, from the Params.
+
+        Args:
+            dataset: the rows.
+
+        Raises:
+            InvalidInput: a Param is missing or has a value that cannot be.
+        """
+        columns, strategy = self.read_columns(), self.getStrategy()
+        return FitSpec(
+            dataset,
+            columns,
+            self.training(),
+            Run(self.run_directory(dataset, columns)),
+            self._configuration(),
+            ClusterSettings(
+                self.getNumWorkers(),
+                self.getDevice(),
+                self.getSlotWait(),
+                self.getAllowPlaintext(),
+                self.getLogLevel(),
+            ),
+            RecoverySettings(
+                self.getCheckpointEvery(), self.getMaxRestarts(), self.getMinWorkers(), self.getElasticWait()
+            ),
+            RoundsSettings(strategy, self.getMaxRounds(), self.getTimeBudget()) if is_algorithm(strategy) else None,
+        )
+
+    def _unused(self) -> tuple[str, ...]:
+        strategy = self.getStrategy()
+        if not is_algorithm(strategy):
+            return self.names_outside(Scope.GANG)
+        on_members, saves = bool(apart(self.getHooks())[0]), self.getCheckpointEvery() != "never"
+        return unused_in_rounds(strategy, hooks=on_members, saves=saves)
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """The model that a fit has brought back, with what it has of this estimator's Params.

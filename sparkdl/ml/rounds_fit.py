@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Column, Columns
@@ -21,48 +21,50 @@ from sparkdl.io import files
 from sparkdl.io.weights import pack
 from sparkdl.ml.checkpointing import run_identity
 from sparkdl.ml.fit_monitor import Watch
-from sparkdl.ml.gang_fit import Fit, Fitted, make_cluster
+from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.formatting import written
 from sparkdl.ml.report import scalar_output
-from sparkdl.ml.tracking.tracker import apart
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
-
-if TYPE_CHECKING:
-    from sparkdl.ml.estimator import GangEstimator
+from sparkdl.training.loop import Training
 
 
-def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
+def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
     """Train in rounds of tasks that need not be alive together.
 
+    Args:
+        fit: data, training, cluster, recovery and rounds.
+        watch: follows the fit on the driver.
+
     Raises:
-        InvalidInput: a Param or a column cannot be used, or a setting is one that rounds cannot heed.
+        InvalidInput: a Param or a column cannot be used, or rounds cannot heed a setting.
         SparkdlError: a round failed.
     """
-    start, algorithm = time.monotonic(), cast(Algorithm, estimator.getStrategy())
-    _check(estimator, algorithm)
-    estimator.warn_of_unused(_unused(estimator, algorithm))
+    assert fit.rounds is not None
+    start, algorithm, training = time.monotonic(), fit.rounds.algorithm, fit.training
+    _check(fit, algorithm)
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    cluster = make_cluster(estimator, fit, title=watch.title)
-    with _kept(estimator, fit, algorithm) as (checkpoints, memories):
+    cluster, most = fit.make_cluster(title=watch.title), fit.rounds.max_rounds
+    with _kept(fit, algorithm) as (checkpoints, memories):
         rounds = Rounds(
             algorithm,
-            fit.objective,
-            estimator.getSeed(),
+            training.objective,
+            training.seed,
             checkpoints,
             memories,
-            max_rounds=estimator.getMaxRounds(),
-            time_budget=estimator.getTimeBudget(),
-            patience=estimator.getPatience(),
-            classes=estimator.classes(),
-            transforms=_transforms(estimator, fit, algorithm),
-            listener=lambda row: watch.logbook.note("round", _row(row, algorithm, estimator.getMaxRounds())),
+            max_rounds=most,
+            time_budget=fit.rounds.time_budget,
+            patience=training.patience,
+            classes=training.classes,
+            transforms=_transforms(training, algorithm),
+            listener=lambda row: watch.logbook.note("round", _row(row, algorithm, most)),
             restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
-        listener = watch.logbook if estimator.getEvents() else None
+        listener = watch.logbook if training.measured else None
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None
@@ -70,37 +72,41 @@ def fit_rounds(estimator: GangEstimator, fit: Fit, watch: Watch) -> Fitted:
     if status.startswith("stopped"):
         warnings.warn(f"{type(algorithm).__name__} {status}. The weights are the best that were seen.", stacklevel=3)
     report = _report(rounds, history, time.monotonic() - start)
-    weights = pack(module_of(fit.objective, state["weights"]))
+    weights = pack(module_of(training.objective, state["weights"]))
     return Fitted(weights, history, report, scalar_output([rounds.seen.output]), rounds.seen.inputs)
 
 
-def _check(estimator: GangEstimator, algorithm: Algorithm) -> None:
+def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     """Refuse what rounds cannot do."""
-    name = type(algorithm).__name__
-    if estimator.getDevice() != "cpu":
+    name, patience = type(algorithm).__name__, fit.training.patience
+    if fit.cluster.device != "cpu":
         raise InvalidInput(
-            f"device is {estimator.getDevice()!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
+            f"device is {fit.cluster.device!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
             "a gang such as AllReduce()."
         )
-    if estimator.getPrecision() == "bf16":
+    if fit.training.objective.precision == "bf16":
         raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
-    patience, measured = estimator.getPatience(), estimator.getValidationCol() is not None
-    if patience is not None and not measured and not getattr(algorithm, "has_loss", True):
+    if patience is not None and fit.columns.validation is None and not getattr(algorithm, "has_loss", True):
         raise InvalidInput(
             f"patience is {patience}, which counts rounds without a smaller loss, and the history of {name} has none; "
             "set validationCol, or leave patience out: it stops by a rule of its own."
         )
 
 
-def _unused(estimator: GangEstimator, algorithm: Algorithm) -> tuple[str, ...]:
-    unused = estimator.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.takes_steps else Scope.ROUNDS)
-    if not apart(estimator.getHooks())[0]:
+def unused_in_rounds(algorithm: Algorithm, *, hooks: bool, saves: bool) -> tuple[str, ...]:
+    """The names of the Params that rounds do not use.
+
+    Args:
+        algorithm: of the rounds.
+        hooks: whether there are hooks on members, which rounds never call.
+        saves: whether rounds are saved, each of them, whatever ``checkpointEvery`` says.
+    """
+    unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.takes_steps else Scope.ROUNDS)
+    if not hooks:
         unused = tuple(name for name in unused if name != "hooks")
     if not getattr(algorithm, "shuffle", True):
         unused = (*unused, "numWorkers")
-    if estimator.getCheckpointEvery() != "never":
-        unused = (*unused, "checkpointEvery")  # whatever it is, each round is saved
-    return unused
+    return (*unused, "checkpointEvery") if saves else unused
 
 
 def _columns(columns: Columns, algorithm: Algorithm) -> Columns:
@@ -108,16 +114,16 @@ def _columns(columns: Columns, algorithm: Algorithm) -> Columns:
     return columns if client is None else replace(columns, client=Column(client, "int64"))
 
 
-def _transforms(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Transforms | None:
-    augment = estimator.getAugment() if algorithm.takes_steps else None
-    found = Transforms(estimator.getCollate(), augment, fit.objective.criterion().masses)
+def _transforms(training: Training, algorithm: Algorithm) -> Transforms | None:
+    augment = training.augment if algorithm.takes_steps else None
+    found = Transforms(training.collate, augment, training.objective.criterion().masses)
     return found if found else None
 
 
 @contextmanager
-def _kept(estimator: GangEstimator, fit: Fit, algorithm: Algorithm) -> Iterator[tuple[Checkpoints | None, str]]:
+def _kept(fit: FitSpec, algorithm: Algorithm) -> Iterator[tuple[Checkpoints | None, str]]:
     """Where rounds are saved, if they are, and where parts keep their memories."""
-    never = estimator.getCheckpointEvery() == "never"
+    never = fit.recovery.checkpoint_every == "never"
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         directory = fit.run.directory
         memories = files.join(folder if directory is None else directory, "memories")

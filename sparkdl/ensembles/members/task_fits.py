@@ -27,7 +27,7 @@ from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked
 from sparkdl.errors import InvalidInput, MemberLost, SparkdlError
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.ml.gang_fit import Fitted
+from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.report import scalar_output
 from sparkdl.ml.tracking.tracker import apart

@@ -1,0 +1,127 @@
+"""A fit as data: what an estimator's Params ask for, and what a fit brings back. No fit function sees an estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from sparkdl.data.columns import Columns
+from sparkdl.ml.persistence.export import Signature
+from sparkdl.ml.run import Run
+from sparkdl.rounds import Algorithm
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.training.loop import Training
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Where a fit runs.
+
+    Attributes:
+        workers: workers of the gang, or shards of rounds.
+        device: ``"cpu"`` or ``"cuda"``.
+        slot_wait: seconds to wait for task slots.
+        allow_plaintext: run although Spark's traffic is encrypted and the gang's is not.
+        log_level: the level from which on workers' log lines reach the driver.
+    """
+
+    workers: int
+    device: str
+    slot_wait: float
+    allow_plaintext: bool
+    log_level: str
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """How a fit survives failures.
+
+    Attributes:
+        checkpoint_every: as the Param ``checkpointEvery``.
+        max_restarts: times that a gang which failed starts again.
+        min_workers: the smallest gang; None for all workers.
+        elastic_wait: seconds to wait for all slots before a smaller gang starts.
+    """
+
+    checkpoint_every: int | str
+    max_restarts: int
+    min_workers: int | None
+    elastic_wait: float
+
+
+@dataclass(frozen=True)
+class RoundsSettings:
+    """What only a fit in rounds uses.
+
+    Attributes:
+        algorithm: of the rounds.
+        max_rounds: the largest number of rounds; None for no limit.
+        time_budget: seconds after which no other round begins; None for no limit.
+    """
+
+    algorithm: Algorithm
+    max_rounds: int | None
+    time_budget: float | None
+
+
+@dataclass(frozen=True)
+class FitSpec:
+    """All that a fit needs.
+
+    Attributes:
+        data: the rows.
+        columns: which of their columns become which tensors.
+        training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
+        run: the run's directory.
+        configuration: the estimator's Params, as JSON values by name.
+        cluster: where the fit runs.
+        recovery: how it survives failures.
+        rounds: set for a fit in rounds.
+    """
+
+    data: DataFrame
+    columns: Columns
+    training: Training
+    run: Run
+    configuration: dict[str, Any]
+    cluster: ClusterSettings
+    recovery: RecoverySettings
+    rounds: RoundsSettings | None = None
+
+    def make_cluster(self, *, title: str) -> SparkCluster:
+        """The cluster of the rows' session.
+
+        Args:
+            title: what the Spark UI calls the jobs.
+        """
+        return SparkCluster(
+            self.data.sparkSession,
+            self.cluster.workers,
+            device=self.cluster.device,
+            slot_wait=self.cluster.slot_wait,
+            allow_plaintext=self.cluster.allow_plaintext,
+            events=self.run.events if self.training.measured else None,
+            logs=self.cluster.log_level,
+            title=title,
+        )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit brings back.
+
+    Attributes:
+        weights: of the model, safetensors.
+        history: a row per epoch or round.
+        report: seconds, rows, bytes and more.
+        scalar: whether the model's output is one number for each row.
+        signature: shape and dtype of a row of each input; None where they have several.
+    """
+
+    weights: bytes
+    history: list[dict[str, Any]]
+    report: dict[str, Any]
+    scalar: bool
+    signature: Signature | None
