@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl import Column, Columns, SparkCluster
 from sparkdl.cluster.group.world import World
+from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
 
@@ -40,9 +41,10 @@ def train(world: World, part: Part) -> dict[str, Any]:
     model = DistributedDataParallel(net().to(world.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     plan = Plan(part.parts, batch_size=BATCH, seed=0)  # 128 rows a step over all members together
+    batcher = Batcher(part, plan, world.device)
     loss = torch.zeros(())
     for epoch in range(EPOCHS):
-        for batch in part.batches(plan, epoch=epoch, device=world.device):
+        for batch in batcher.batches(epoch):
             optimizer.zero_grad()
             # DDP averages gradients over members. For the mean over the rows of the step, of which each member has
             # another number, maybe none: the sum of its rows' losses, over the step's rows, times the members.

@@ -17,9 +17,10 @@ from torch import nn
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.local import InlineCluster
-from sparkdl.data import shard as part_module
+from sparkdl.data import batching
 from sparkdl.data.arrow import decode
 from sparkdl.data.batch import Batch
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.spool import Spool
@@ -37,7 +38,8 @@ from sparkdl.rounds.local_solvers import Quadratic
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import flatten
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.objective import Criterion, Objective
+from sparkdl.training.loss import Criterion
+from sparkdl.training.objective import Objective
 from tests.contracts import algorithm_contract as rounds
 from tests.data.spooled import parts_of, spooled
 from tests.object_store import object_store
@@ -85,7 +87,7 @@ def test_wide_unsigned_columns_were_spooled_and_could_not_be_read() -> None:
     # uint16, uint32 and uint64 columns became torch tensors of those dtypes, which cannot be indexed: the first batch
     # failed with "index_select not implemented for 'UInt16'", after the whole part had been read.
     (part,) = parts_of([pa.table({"x": pa.array([1, 2, 65535], pa.uint16())})], X)
-    (batch,) = part.batches(Plan((3,), 8, shuffle=False), epoch=0)
+    (batch,) = Batcher(part, Plan((3,), 8, shuffle=False)).batches(0)
     assert batch.inputs[0].tolist() == [1, 2, 65535]
 
 
@@ -144,10 +146,10 @@ def test_arrays_of_several_lengths_were_arrows_error() -> None:
 def test_the_largest_part_gathered_far_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
     # How many steps' rows are gathered at a time was reckoned as if all parts were equally long. A part with nearly
     # all of the rows, of a hundred parts, then held a hundred times the memory that is meant for it.
-    monkeypatch.setattr(part_module, "_GATHER_BYTES", 4000)
+    monkeypatch.setattr(batching, "_GATHER_BYTES", 4000)
     rows = (5000, *([1] * 99))
     (part, *_) = parts_of([pa.table({"x": pa.array(range(n), pa.float32())}) for n in rows], X)
-    chunks = list(part._chunks(Plan(rows, 100), 0, 0, torch.device("cpu")))
+    chunks = list(Batcher(part, Plan(rows, 100))._chunks(0, 0, torch.device("cpu")))
     assert max(chunk.rows["x"].nbytes for chunk in chunks) <= 2 * 4000
 
 

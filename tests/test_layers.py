@@ -30,9 +30,7 @@ MAX_POSITIONAL = 5
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
 
 NOT_YET = {
-    "sparkdl.checkpoint.pruning <-> sparkdl.checkpoint.store",
     "sparkdl.telemetry.bottlenecks <-> sparkdl.telemetry.html <-> sparkdl.telemetry.html.tables",
-    "sparkdl.training.course <-> sparkdl.training.dataloader <-> sparkdl.training.loop",
 }
 
 PACKAGE = ("sparkdl",)

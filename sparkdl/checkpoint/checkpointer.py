@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,20 +15,25 @@ from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.sharding import deal, merge
-from sparkdl.checkpoint.stops import StopEar
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
+from sparkdl.data.fingerprint import fingerprint
+from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter
 
+logger = logging.getLogger(__name__)
+
 _HORIZON = 1.0  # seconds, about, between two looks at rank 0's clock
+_LOOK = 1.0  # seconds between two looks for the driver's word: in an object store each is a request
 
 
 class CheckpointKeeper:
-    """Keeps members' states in checkpoints; see ``sparkdl.training.course.Keeper``. Members have a copy each.
+    """Keeps members' states in checkpoints, for the gang loop. Members have a copy each.
 
     Args:
         checkpoints: where.
@@ -56,11 +63,21 @@ class CheckpointKeeper:
         return self._token is not None
 
     def epoch(self) -> int:
-        """See ``Keeper.epoch``."""
+        """The epochs that are over in the newest checkpoint; called on the driver, for an attempt's title."""
         return self.checkpoints.epoch()
 
-    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
-        """See ``Keeper.load``.
+    def load(self, world: World, part: Part) -> dict[str, Any] | None:
+        """Find the state to continue from, on every member together.
+
+        A state of a gang of another size is of an epoch's end, and may be of any member.
+
+        Args:
+            world: the gang; the call uses collectives.
+            part: this member's rows, whose fingerprint the saved one must equal.
+
+        Returns:
+            This member's state, as ``TrainerState.state`` returned it after a step that all have in common; None
+            where there is no checkpoint, or no directory for all.
 
         Raises:
             InvalidInput: the checkpoints are of another run or other data, or a member does not see them.
@@ -71,6 +88,7 @@ class CheckpointKeeper:
         _all(world, "fence", lambda: self.checkpoints.fence(world.attempt) if world.rank == 0 else None)
         if not self.temporary:
             self._see(world)
+        parts = [str(each) for each in world.group().gather(fingerprint(part))]
         fitting = Fitting(self.checkpoints.folder.path, self.checkpoints.writer, world.size, parts)
         self._extra = fitting.extra()
         state = self._restore(world, fitting)
@@ -83,7 +101,13 @@ class CheckpointKeeper:
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
-        """See ``Keeper.after_step``: save if it is time, and stop if the driver asks for it.
+        """After a step, save if it is time, and stop if the driver asks for it.
+
+        Args:
+            world: the gang, whose clock says which step; the call may use collectives.
+            state: gives this member's state. Its tensors and lists are those that training goes on with: they are
+                packed, or copied, before this returns.
+            over: whether the training is over with this step.
 
         Raises:
             Stopped: the driver has asked to stop, and the state is saved.
@@ -102,7 +126,7 @@ class CheckpointKeeper:
             raise Stopped(f"the run was asked to stop, and is saved as it was after step {world.clock.step}.")
 
     def close(self) -> None:
-        """See ``Keeper.close``."""
+        """The attempt is over, in whatever way: end the threads."""
         for each in (self._saver, self._ear):
             if each is not None:
                 each.close()
@@ -149,8 +173,7 @@ class CheckpointKeeper:
         enter("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
-        answers = world.agree("directory", {"sees": self.checkpoints.sees(token), "host": world.host})
-        blind = [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
+        blind = SharedDirectory(self.checkpoints.folder, token).blind_members(world, "directory")
         if blind and world.rank == 0:
             notify(
                 f"there are no checkpoints: without runDir they are in a temporary directory of the driver's host, "
@@ -161,16 +184,16 @@ class CheckpointKeeper:
 
     def _see(self, world: World) -> None:
         """Refuse a directory that is not the same for all: each member would find what it wrote itself."""
-        token = world.agree("directory", {"token": uuid.uuid4().hex})[0]["token"]
-        _all(world, "announce", lambda: self.checkpoints.announce(token) if world.rank == 0 else None)
-        answers = world.agree("seen", {"sees": self.checkpoints.sees(token), "host": world.host})
+        first = world.agree("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
+        directory = SharedDirectory(self.checkpoints.folder, first["token"])
+        _all(world, "announce", lambda: directory.announce() if world.rank == 0 else None)
+        blind = directory.blind_members(world, "seen")
         if world.rank == 0:
-            self.checkpoints.withdraw(token)
-        blind = [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
+            directory.withdraw()
         if blind:
             raise InvalidInput(
                 f"{self.checkpoints.folder.path} is not one directory for all members: {', '.join(blind)} cannot read "
-                f"what rank 0 on {answers[0]['host']} wrote there. Expected a runDir that all hosts share, such as "
+                f"what rank 0 on {first['host']} wrote there. Expected a runDir that all hosts share, such as "
                 "hdfs:// or s3://."
             )
 
@@ -188,6 +211,37 @@ class CheckpointKeeper:
         states = {shard: unpack_state(packed) for shard, packed in found[1].items()}
         alike = merge([states.pop(shard) for shard in [*filter(_is_alike, states)]])
         return {"alike": alike, "own": next(iter(states.values()))}
+
+
+class StopEar:
+    """Looks in a thread of rank 0 for the driver's word to save and stop, left in the checkpoints' directory.
+
+    Args:
+        checkpoints: the run's.
+        attempt: this attempt.
+
+    Attributes:
+        asked: set once the driver has asked.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, attempt: int) -> None:
+        self.asked = threading.Event()
+        self._checkpoints, self._attempt = checkpoints, attempt
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, name="sparkdl-stops", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._ended.set()
+
+    def _listen(self) -> None:
+        while not self._ended.wait(_LOOK):
+            try:
+                if self._checkpoints.asked_to_stop(self._attempt):
+                    self.asked.set()
+                    return
+            except OSError as error:  # the next look may succeed
+                logger.warning("%s cannot be looked at: %s", self._checkpoints.folder.path, error)
 
 
 def _own(rank: int) -> str:

@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
-from sparkdl.checkpoint.pruning import prune
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name, UnknownFormat
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer, Folder, absolute
@@ -196,12 +195,55 @@ class Checkpoints:
         yield "committed"
         self.attempts.check(own.attempt)
         yield "checked again"
-        prune(self, own)
+        self._prune(own)
 
     def _check_new(self, name: str) -> None:
         if self.folder.exists(f"{name}/{MANIFEST}"):
             raise InvalidInput(
                 f"checkpoint {self.folder.at(name)} is committed already; take next_attempt() for a new attempt."
+            )
+
+    def _prune(self, own: Name) -> None:
+        """Delete what a commit has made superfluous; the commit stands whatever becomes of that.
+
+        That is what is older than ``own``, in order of time, and is not among the ``keep`` newest whole ones nor the
+        newest pinned one.
+        """
+        whole, pins = 0, 0
+        try:
+            names = [name for name in reversed(self.names()) if name <= own]
+        except OSError as error:
+            warnings.warn(f"nothing in {self.folder.path} is pruned: {error}", RuntimeWarning, stacklevel=2)
+            return
+        for name in names:
+            try:
+                reader = self.open(str(name))
+                reader.check_presence()
+                pin = reader.manifest.pinned
+                kept = name == own or whole < self.keep or (pin and not pins)
+                whole, pins = whole + 1, pins + pin
+            except (InvalidInput, UnknownFormat):  # of another run, or of a newer sparkdl: not ours to delete
+                continue
+            except CheckpointDamaged:
+                # Never committed, or damaged: of no use behind a whole one.
+                kept = False
+            except OSError as error:
+                warnings.warn(f"{self.folder.at(str(name))} is not pruned: {error}", RuntimeWarning, stacklevel=2)
+                continue
+            if not kept:
+                self._remove(str(name))
+
+    def _remove(self, name: str) -> None:
+        try:
+            self.folder.delete(f"{name}/{MANIFEST}")  # first: what is half deleted is no checkpoint
+            self.folder.delete(name)
+        except FileNotFoundError:
+            return  # another writer was quicker
+        except OSError as error:
+            warnings.warn(
+                f"checkpoint {self.folder.at(name)} is superfluous and cannot be deleted: {error}. Delete it by hand.",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -265,29 +307,6 @@ class Checkpoints:
     def names(self) -> list[Name]:
         """What is in the directory, in order of time, committed or not."""
         return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
-
-    # ---- is it one directory for all? --------------------------------------------------------------------------------
-
-    def announce(self, token: str) -> None:
-        """Leave a small file for the other members to look for; rank 0, before the first step."""
-        self.folder.write(_visible(token), token.encode())
-
-    def sees(self, token: str) -> bool:
-        """Whether this member sees the file that ``announce`` left, which says that both have one directory."""
-        try:
-            return self.folder.read(_visible(token)) == token.encode()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return False
-
-    def withdraw(self, token: str) -> None:
-        """Delete the file that ``announce`` left, once all have looked."""
-        self.folder.delete(_visible(token))
-
-
-def _visible(token: str) -> str:
-    if not SHARD.fullmatch(token):
-        raise InvalidInput(f"{token!r} cannot be a token; expected letters, digits, '.', '_' and '-', such as a UUID.")
-    return f"visible-{token}"
 
 
 def _parse(name: str) -> Name:

@@ -20,7 +20,7 @@ from sparkdl.cluster.worker_process import MemberProcess
 from sparkdl.data.batch import Input
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.shard import Part
 from sparkdl.data.shard_store import Store, pack
 from sparkdl.data.spool import Spool
 from sparkdl.data.tables import Batches, by_client, deal
@@ -114,7 +114,7 @@ def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Pa
     """All rows as one part, in the order of the parts they are dealt out in if they have no ids."""
     tables, wanted = deal(data, columns, count)
     assert wanted is not None  # or dealing them out had been refused
-    return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)], wanted)[0]
+    return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
 
 
 def _layout(rows: Input) -> Layout:
@@ -248,7 +248,7 @@ def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> lis
         raise InvalidInput("there are no data; expected rows to map.")
     if wanted.client is not None and not isinstance(data, Sequence):
         tables = by_client(tables, wanted.client.name)
-    return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)], wanted)
+    return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)])
 
 
 def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
@@ -259,15 +259,10 @@ def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
     return spool
 
 
-def _sealed(spools: Sequence[Spool], columns: Columns) -> list[Part]:
+def _sealed(spools: Sequence[Spool]) -> list[Part]:
     """The spools' parts, of one layout; an empty one takes that of the others."""
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):
         raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
-    found = []
-    for index, spool in enumerate(spools):
-        tensors = spool.seal(layout)
-        order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
-        found.append(Part(index, len(spools), rows[index], rows, columns, tensors, order))
-    return found
+    return [spool.part(index, rows, layout) for index, spool in enumerate(spools)]

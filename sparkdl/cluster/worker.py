@@ -27,7 +27,7 @@ from sparkdl import errors
 from sparkdl.cluster.group.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
 from sparkdl.cluster.heartbeat import beating
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.shard import Part
 from sparkdl.data.spool import Spool
 from sparkdl.data.tables import Batches
 from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
@@ -286,7 +286,7 @@ class _Member:
         if spool is None or self.task.columns is None:
             return None
         with self._stage("feed"):
-            return _seal(spool, self.task.columns, world, answers)
+            return _seal(spool, world, answers)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -300,7 +300,7 @@ class _Member:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, Any]]) -> Part:
+def _seal(spool: Spool, world: World, answers: list[dict[str, Any]]) -> Part:
     layout: dict[str, tuple[str, tuple[int, ...]]] = {}
     owner: dict[str, int] = {}
     for rank, answer in enumerate(answers):
@@ -312,12 +312,9 @@ def _seal(spool: Spool, columns: Columns, world: World, answers: list[dict[str, 
                 )
             owner.setdefault(name, rank)
     rows = tuple(answer["rows"] for answer in answers)
-    own = rows[world.rank]
     if not sum(rows):
         raise InvalidInput("the data has no rows; expected at least one.")
-    tensors = spool.seal(layout)
-    order = spool.order(numbers(tensors, columns.row_id.name)) if columns.row_id is not None else None
-    return Part(world.rank, world.size, own, rows, columns, tensors, order)
+    return spool.part(world.rank, rows, layout)
 
 
 @contextmanager

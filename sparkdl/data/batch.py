@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -97,6 +98,15 @@ class Ragged:
 
 Input = Tensor | Ragged
 """What an input column is in a batch: a tensor ``[rows, ...]``, or rows of several lengths."""
+
+Rows = TypeVar("Rows", Tensor, Ragged, Input)
+
+
+def wide(rows: Rows) -> Rows:
+    """Rows with integers of 16 and 32 bits as int64, as the model gets them."""
+    if isinstance(rows, Ragged):
+        return replace(rows, values=wide(rows.values))
+    return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
 
 
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:

@@ -183,7 +183,7 @@ class Store:
 
 def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
     """A part without rows, which needs no files; see ``Store.open``."""
-    return Part(index, len(parts), 0, parts, columns, Spool(columns).seal(dict(layout)))
+    return Spool(columns).part(index, parts, dict(layout))
 
 
 def _numbered(about: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

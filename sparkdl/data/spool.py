@@ -24,6 +24,7 @@ from sparkdl.data.arrow import count_faults
 from sparkdl.data.batch import Input
 from sparkdl.data.column_file import ColumnFile, Layout, RaggedFile
 from sparkdl.data.columns import Column, Columns
+from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput
 
 _MOST = 10  # columns that an error speaks of
@@ -83,6 +84,21 @@ class Spool:
             for name, file in self._files.items()
             if file.dtype is not None and file.shape is not None
         }
+
+    def part(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Part:
+        """The spooled rows as a part, in the order of their ids.
+
+        Args:
+            index: which part this is, from 0.
+            rows: rows of every part, by index.
+            layout: what the members agreed on; it gives an empty part the shapes of the others.
+
+        Raises:
+            InvalidInput: see ``check``; or two rows have the same id.
+        """
+        tensors, identity = self.seal(layout), self._columns.row_id
+        order = None if identity is None else self.order(numbers(tensors, identity.name))
+        return Part(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
         """Map the files and give one tensor ``[rows, *shape]`` per column, or its rows of several lengths.

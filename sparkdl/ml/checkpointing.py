@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkdl.checkpoint.checkpointer import CheckpointKeeper
 from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.local import Cluster
 from sparkdl.cluster.supervisor import Supervisor
@@ -48,7 +49,7 @@ def keeping(
         return
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         checkpoints, token = Checkpoints(files.join(folder, "checkpoints"), run=run), uuid.uuid4().hex
-        checkpoints.announce(token)
+        SharedDirectory(checkpoints.folder, token).announce()
         yield CheckpointKeeper(checkpoints, Every.of(every), elastic=elastic, token=token)
 
 

@@ -9,7 +9,7 @@ from sparkdl.ml.checkpointing import keeping, make_supervisor
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report, scalar_output
-from sparkdl.training.loop import Trained
+from sparkdl.training.spec import Trained
 
 
 def fit_gang(fit: FitSpec, watch: Watch) -> Fitted:

@@ -37,7 +37,8 @@ from sparkdl.ml.param_types import (
 )
 from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
-from sparkdl.training.objective import LossFunction, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.loss import LossFunction
+from sparkdl.training.objective import ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 

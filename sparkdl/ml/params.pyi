@@ -13,7 +13,8 @@ from sparkdl.data.columns import Column
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams
 from sparkdl.rounds import Algorithm
-from sparkdl.training.objective import LossFunction, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.loss import LossFunction
+from sparkdl.training.objective import ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 
 class PredictionParams(OutputColumnParams):

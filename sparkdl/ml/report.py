@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.telemetry.bottlenecks import spending
-from sparkdl.training.loop import Trained
+from sparkdl.training.spec import Trained
 
 
 def scalar_output(shapes: Sequence[list[int] | None]) -> bool:

@@ -11,7 +11,7 @@ from sparkdl.data.columns import Column
 from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import alone
-from sparkdl.training.objective import Criterion
+from sparkdl.training.loss import Criterion
 
 
 @dataclass(frozen=True)

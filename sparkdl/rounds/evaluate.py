@@ -1,29 +1,43 @@
-"""The objective over a part, without taking a step: its sum, its mass and its gradient.
+"""The objective over a part, without taking a step: its sum, its mass and its gradient; and the metrics of a round.
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.training.objective``. Rows are taken a few thousand at a time, in row-id
+with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.training.loss``. Rows are taken a few thousand at a time, in row-id
 order, and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the
 objective is one function of the weights.
+
+``Validation`` evaluates a round's weights over all parts in a round of its own: over the validation rows if there are
+any; else metrics, if there are any, are over the training rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sparkdl.cluster.tasks import Jobs, Tensors
 from sparkdl.data.batch import Batch
+from sparkdl.data.batching import Batcher, row_bytes, stored_batch
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Part
+from sparkdl.data.transforms import Transforms
+from sparkdl.rounds import add
+from sparkdl.rounds.aggregation import scalars
+from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter
-from sparkdl.training.objective import Criterion, Objective, forward, trained
+from sparkdl.training.evaluate import observe
+from sparkdl.training.loss import Criterion
+from sparkdl.training.metrics import Meter, open_metrics, seen, together
+from sparkdl.training.objective import Objective, forward, trained
 
 ROWS = 8192
 """Rows that the model sees at a time, at most."""
 
+_CPU = torch.device("cpu")
 _BYTES = 32 << 20  # and of what: wide rows come fewer at a time, since the model computes more of each
 
 
@@ -34,7 +48,7 @@ def alone(part: Part, criterion: Criterion) -> Part:
 
 def shuffled(part: Part, size: int, seed: int, epoch: int) -> Iterator[Batch]:
     """A lone part's rows in the order of a seed and an epoch, ``size`` at a time, without batches of no weight."""
-    for batch in part.batches(Plan((part.rows,), size, seed), epoch=epoch):
+    for batch in Batcher(part, Plan((part.rows,), size, seed)).batches(epoch):
         if batch.weight:
             yield batch
 
@@ -49,11 +63,11 @@ def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
     """
     order = None if part.order is None or _lies_so(part.order) else part.order
     begin = int(part.order[0]) if part.order is not None and order is None else 0
-    size = size or max(1, min(ROWS, _BYTES // max(1, part.row_bytes)))
+    size = size or max(1, min(ROWS, _BYTES // max(1, row_bytes(part))))
     for first in range(0, part.rows, size):
         last = min(first + size, part.rows)
         chosen = slice(begin + first, begin + last) if order is None else order[first:last]
-        batch = part.batch(chosen)
+        batch = stored_batch(part, chosen)
         if part.transforms:
             batch = part.transforms(batch, generator(first))
         if batch.weight:
@@ -90,6 +104,55 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
         enter("feed")
     end_step(rows=part.rows)
     return total, mass
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Evaluates weights; a ``RoundWork`` whose notes are what metrics have seen.
+
+    Attributes:
+        objective: the loss, and the metrics.
+        transforms: what batches go through before they reach the model.
+        held: whether over the validation rows; else over the others.
+    """
+
+    objective: Objective
+    transforms: Transforms | None = None
+    held: bool = True
+
+    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+        """See ``RoundWork``; the state has ``"weights"``."""
+        criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
+        meter = Meter(_CPU, metrics)
+        if part.columns.validation is not None:
+            part = part.subset(part.split()[int(self.held)], part.parts)
+        own = replace(alone(part, criterion), transforms=self.transforms)
+        observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
+        found = meter.state_dict()
+        return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
+
+    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """See ``RoundWork``: sums."""
+        return add(one, other)
+
+    def measure(self, jobs: Jobs, weights: Weights, number: int) -> dict[str, Any]:
+        """What a row of the history says of the weights.
+
+        Args:
+            jobs: the parts.
+            weights: of the model.
+            number: of the round that they come from.
+
+        Returns:
+            ``valid_loss`` and ``valid_<metric>``; over training rows the metrics alone, by their own names.
+        """
+        found, notes = jobs.run(self, {"weights": weights}, number=number)
+        values = together(open_metrics(self.objective.metrics, _CPU), notes)
+        if not self.held:
+            return values
+        mass = float(found["mass"])
+        loss = {"loss": float(found["loss"]) / mass if mass else float("nan")}
+        return {f"valid_{name}": value for name, value in (loss | values).items()}
 
 
 def _lies_so(order: Tensor) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparkdl.cluster.tasks import Jobs, Tensors
 from sparkdl.data.batch import arguments
+from sparkdl.data.batching import stored_batch
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.sampler import generator
@@ -76,7 +77,7 @@ class Look:
         criterion = self.objective.criterion()
         own = alone(part, criterion)
         with torch.random.fork_rng(devices=[]):
-            batch = own.batch(_probed(own))
+            batch = stored_batch(own, _probed(own))
             batch = self.transforms(batch, generator(0)) if self.transforms else batch
             output = forward(self.objective.build().eval(), batch.inputs)
             if batch.weight:  # else there is no mean

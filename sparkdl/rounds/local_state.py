@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sparkdl.errors import InvalidInput
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.io.files import Folder, absolute
 from sparkdl.io.serialization import pack_pieces, unpack_state
-
-_TOKEN = "driver-"
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,10 @@ class Memories:
     def _folder(self) -> Folder:
         return Folder.of(self.directory)
 
+    @property
+    def _shared(self) -> SharedDirectory:
+        return SharedDirectory(self._folder, self.token)
+
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: a filesystem is looked up anew where the copy arrives."""
         return {"directory": self.directory, "token": self.token}
@@ -49,14 +51,12 @@ class Memories:
 
     def open(self) -> None:
         """Leave the token for the tasks, and take away those of drivers before; on the driver."""
-        for name in self._folder.sizes(""):
-            if name.startswith(_TOKEN):
-                self._folder.delete(name)
-        self._folder.write(_TOKEN + self.token, b"")
+        self._shared.withdraw_others()
+        self._shared.announce()
 
     def close(self) -> None:
         """Take the token away."""
-        self._folder.delete(_TOKEN + self.token)
+        self._shared.withdraw()
 
     def read(self, name: str) -> Any:
         """The memory that was written under a name.
@@ -64,7 +64,7 @@ class Memories:
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
-        self._check()
+        self._shared.check("parts keep their memories")
         return unpack_state(self._folder.read(name))
 
     def write(self, number: int, part: int, memory: Any) -> str:
@@ -76,7 +76,7 @@ class Memories:
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
-        self._check()
+        self._shared.check("parts keep their memories")
         name = f"{_round(number)}/part-{part:05d}-{uuid.uuid4().hex}"
         self._folder.write(name, *pack_pieces(memory))
         return name
@@ -84,13 +84,6 @@ class Memories:
     def forget(self, number: int) -> None:
         """Delete what was written in a round, whether it counted or not."""
         self._folder.delete(_round(number))
-
-    def _check(self) -> None:
-        if not self._folder.exists(_TOKEN + self.token):
-            raise InvalidInput(
-                f"the directory {self._folder.path} is not the driver's on this host, and parts keep their memories "
-                "there; set runDir to one that all hosts share, such as hdfs:// or s3://."
-            )
 
 
 def _round(number: int) -> str:

@@ -10,7 +10,7 @@ it has the number 0, and counts neither in the history nor for ``max_rounds``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,15 +25,16 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_pieces, unpack_state
 from sparkdl.rounds import Algorithm, State, to_send
+from sparkdl.rounds.evaluate import Validation
 from sparkdl.rounds.inspection import Look, Seen, look
 from sparkdl.rounds.local_state import Memories
-from sparkdl.rounds.patience import Patience
-from sparkdl.rounds.validation import Validation
 from sparkdl.telemetry.clock import Clock
+from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.labels import Classes
 from sparkdl.training.objective import Objective
 
 _SHARD = "rounds"
+_LOSSES = ("valid_loss", "loss", "objective")  # of a row, the one that patience counts by first
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,10 @@ class Rounds:
                     self.listener(saved["history"][-1])
             if memories is not None and self.checkpoints is None:  # nobody will go on from here
                 memories.forget(saved["done"])
-        patience = self._patience(saved)
-        self.best = patience.round
-        return {**saved["state"], "weights": patience.weights(saved["state"])}, saved["history"]
+        stopping = self._stopping(saved)
+        self.best = stopping.best
+        weights = saved["state"]["weights"] if stopping.weights is None else stopping.weights
+        return {**saved["state"], "weights": dict(weights)}, saved["history"]
 
     def _first(self, seen: Seen) -> dict[str, Any]:
         return {
@@ -155,7 +157,7 @@ class Rounds:
             "done": 0,
             "history": [],
             "parts": list(seen.fingerprints),
-            "best": Patience().state(),
+            "best": EarlyStopping(None).state_dict(),
         }
 
     def _round(self, jobs: Jobs, work: Round, saved: dict[str, Any], collate: Transforms | None) -> dict[str, Any]:
@@ -166,7 +168,7 @@ class Rounds:
         update, memories = jobs.run(work, sent, number=number)
         self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
         state = self.algorithm.apply(saved["state"], update)
-        row, patience = self.algorithm.row(state), self._patience(saved)
+        row, stopping = self.algorithm.row(state), self._stopping(saved)
         after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": saved["done"] + 1}
         if not row:
             return after
@@ -175,15 +177,15 @@ class Rounds:
             row = {**row, **Validation(self.objective, collate, held=held).measure(jobs, state["weights"], number)}
         row = {"round": number, **row, "seconds": time.monotonic() - start}
         if self.patience is not None:
-            patience.after(row, state)
-        return {**after, "history": [*saved["history"], row], "best": patience.state()}
+            stopping.after(number, _loss_of(row), lambda: dict(state["weights"]))
+        return {**after, "history": [*saved["history"], row], "best": stopping.state_dict()}
 
-    def _patience(self, saved: dict[str, Any]) -> Patience:
-        return Patience(self.patience, **saved["best"])
+    def _stopping(self, saved: dict[str, Any]) -> EarlyStopping:
+        return EarlyStopping(self.patience, **saved["best"])
 
     def _over(self, saved: dict[str, Any], seconds: float) -> bool:
         done = len(saved["history"])
-        if self.algorithm.done(saved["state"]) or self._patience(saved).over(done):
+        if self.algorithm.done(saved["state"]) or self._stopping(saved).over(done):
             return True
         if self.max_rounds is not None and done >= self.max_rounds:
             return True
@@ -236,3 +238,13 @@ class Rounds:
         name = self.checkpoints.name(clock, attempt)
         digest = self.checkpoints.write(name, _SHARD, *pack_pieces(saved)).result()
         self.checkpoints.commit(name, [digest], clock, world_size=len(saved["parts"]))
+
+
+def _loss_of(row: Mapping[str, Any]) -> float:
+    loss = next((float(row[name]) for name in _LOSSES if name in row), None)
+    if loss is None:
+        raise InvalidInput(
+            "patience counts rounds without a smaller loss, and the history of this algorithm has none; set "
+            "validationCol, or leave patience out: it stops by a rule of its own."
+        )
+    return loss

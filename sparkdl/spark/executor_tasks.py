@@ -24,7 +24,7 @@ from sparkdl.cluster.tasks import Mapped, Tree, mapped
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.shard import Part
 from sparkdl.data.shard_store import Store, empty_part, pack, rows_in
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
@@ -83,7 +83,7 @@ class PackTask:
             for batch in remaining:
                 self._append(spool, batch)
             spool.check()
-            layout, part = spool.layout(), _sealed(spool, self.columns, index)
+            layout, part = spool.layout(), self._sealed(spool, index)
         except InvalidInput as error:
             for _ in remaining:
                 continue
@@ -96,14 +96,12 @@ class PackTask:
                 append(payload)
                 yield _batch(PACKED, index, block, spool.rows, about, payload)
 
+    def _sealed(self, spool: Spool, index: int) -> Part:
+        """The partition as the only part, under its own number."""
+        return replace(spool.part(0, (spool.rows,), {}), index=index)
+
     def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
         spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
-
-
-def _sealed(spool: Spool, columns: Columns, index: int) -> Part:
-    tensors = spool.seal({})
-    order = None if columns.row_id is None else spool.order(numbers(tensors, columns.row_id.name))
-    return Part(index, 1, spool.rows, (spool.rows,), columns, tensors, order)
 
 
 @dataclass(frozen=True)

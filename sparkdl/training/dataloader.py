@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
-from sparkdl.data.fingerprint import fingerprint
+from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter
 from sparkdl.training.labels import check_labels
-
-if TYPE_CHECKING:
-    from sparkdl.training.loop import Training
+from sparkdl.training.spec import TrainingSpec
 
 
 class Rows:
@@ -36,6 +34,7 @@ class Rows:
         device: where batches are wanted.
 
     Attributes:
+        part: all rows of the member, training and validation.
         validation: the validation rows; None without a validation column.
         plan: how training rows are dealt into steps.
         share: this member's share of all training rows.
@@ -45,15 +44,13 @@ class Rows:
         InvalidInput: there are no rows to train on, no validation rows, or labels that cannot be.
     """
 
-    def __init__(self, part: Part, group: Group, training: Training, device: torch.device) -> None:
+    def __init__(self, part: Part, group: Group, training: TrainingSpec, device: torch.device) -> None:
         self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
-        self._group, self._device, self._whole = group, device, part
+        self._group, self.part = group, part
         if training.classes is not None:
             check_labels(part, group, training.classes)
         criterion = training.objective.criterion()
-        self._transforms = Transforms(training.collate, training.augment, criterion.masses)
         part, self.validation = _split(part.weighed(criterion.masses), group)
-        self._part = _weighed_together(part, group)
         self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
         if not self.plan.total:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
@@ -62,10 +59,8 @@ class Rows:
                 "there is a validation column, but no row is a validation row; expected some, or no such column."
             )
         self.share = part.rows / self.plan.total
-
-    def fingerprints(self) -> list[str]:
-        """The fingerprint of every part, as text; reads this member's rows once."""
-        return [str(each) for each in self._group.gather(fingerprint(self._whole))]
+        transforms = Transforms(training.collate, training.augment, criterion.masses)
+        self._batcher = Batcher(_weighed_together(part, group), self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The epoch's batches; counts the time that the training waits for them.
@@ -76,14 +71,12 @@ class Rows:
                 the batches are those that a whole epoch has from there on. With the number of steps there are none.
         """
         totals = None
-        if self._part.masses is not None:
-            weights = self._part.step_weights(self.plan, epoch)
+        if self._batcher.part.masses is not None:
+            weights = self._batcher.step_weights(epoch)
             enter("exchange")
             self._group.sum_(weights)
             totals = weights.tolist()
-        batches = self._part.batches(
-            self.plan, epoch=epoch, start=start, totals=totals, device=self._device, transforms=self._transforms
-        )
+        batches = self._batcher.batches(epoch, start=start, totals=totals)
         while True:
             enter("feed")
             before = time.perf_counter()

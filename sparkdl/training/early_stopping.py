@@ -1,16 +1,17 @@
-"""Early stopping: when training ends, and with which weights.
+"""Early stopping of epochs, of rounds and of an ensemble's members: when they end, and with which weights.
 
-    e* = argmin_{e' <= e} loss_e'          the best epoch so far; the first of equal ones
-    stop after epoch e  if  e - e* >= patience
+    n* = the last n with loss_n < loss_n*' - tol,  n*' the one before it      the best one so far, counted from 1
+    stop after n  if  n - n* >= patience
 
-which is the third of Prechelt's criteria (Early stopping - but when?, 1998) with strips of one epoch. The loss is
-``valid_loss``, or ``loss`` where there are no validation rows.
+which is the third of Prechelt's criteria (Early stopping - but when?, 1998) with strips of one epoch, and a tolerance
+that is 0 for epochs and rounds: of equal losses the first one is the best.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,55 @@ from torch import nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import pack
 
+_KEPT = ("best", "loss", "weights")
 
+
+@dataclass
 class EarlyStopping:
-    """The best epoch so far, and its weights.
+    """The best epoch, round or member so far.
+
+    Attributes:
+        patience: how many may follow the best one without a smaller loss; None counts nothing and never stops.
+        tol: by how much a loss has to be smaller.
+        best: the number of the best one, from 1; None without patience, and before any has a finite loss.
+        loss: the loss of the best one.
+        weights: the weights of the best one; None before there is one.
+    """
+
+    patience: int | None
+    tol: float = 0.0
+    best: int | None = None
+    loss: float = math.inf
+    weights: Any = None
+
+    def after(self, number: int, loss: float, weights: Callable[[], Any] | None = None) -> bool:
+        """Count one; returns whether it is the last.
+
+        Args:
+            number: of the epoch, round or member, from 1.
+            loss: its loss; NaN is never the smallest.
+            weights: gives its weights, and is called where they are the best so far; None where none are kept.
+        """
+        if self.patience is not None and loss < self.loss - self.tol:
+            self.best, self.loss, self.weights = number, loss, None if weights is None else weights()
+        return self.over(number)
+
+    def over(self, number: int) -> bool:
+        """Whether so many are enough."""
+        return self.patience is not None and number - (self.best or 0) >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best one, its loss and its weights."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set it to a state that ``state_dict`` returned."""
+        for name in _KEPT:
+            setattr(self, name, state[name])
+
+
+class GangEarlyStopping:
+    """Early stopping of a gang's epochs, by ``valid_loss``, or by ``loss`` where there are no validation rows.
 
     Args:
         patience: epochs without a smaller loss after which training ends; None to train all epochs and keep the
@@ -29,34 +76,32 @@ class EarlyStopping:
         group: the members; rank 0 decides for all of them and keeps the weights.
 
     Attributes:
-        epoch: the best epoch, from 1; None without patience, and before any epoch had a loss.
         over: whether training is to end.
     """
 
     def __init__(self, patience: int | None, group: Group) -> None:
-        self.epoch: int | None = None
         self.over = False
-        self._patience = patience
+        self._epochs = EarlyStopping(patience)
         self._group = group
-        self._best = math.inf
-        self._weights: bytes | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The best epoch, from 1; None without patience, and before any epoch had a loss."""
+        return self._epochs.best
 
     def after(self, row: Mapping[str, Any], module: nn.Module) -> bool:
-        """Take down an epoch; returns whether training is to end, the same on every member.
+        """Count an epoch; returns whether training is to end, the same on every member.
 
         Args:
             row: the epoch's row of the history.
             module: the replica's module as the epoch has left it.
         """
-        if self._patience is None:
+        if self._epochs.patience is None:
             return False
         loss = float(row.get("valid_loss", row["loss"]))
-        if loss < self._best:
-            self._best, self.epoch = loss, row["epoch"]
-            self._weights = pack(module) if self._group.rank == 0 else b""
+        over = self._epochs.after(row["epoch"], loss, lambda: pack(module) if self._group.rank == 0 else b"")
         # Rank 0 decides: were sums to differ in their last bit, some members would go on and wait for the others.
-        device = next(module.parameters()).device
-        verdict = torch.tensor([int(row["epoch"] - (self.epoch or 0) >= self._patience)], device=device)
+        verdict = torch.tensor([int(over)], device=next(module.parameters()).device)
         self._group.broadcast_(verdict)
         self.over = bool(verdict.item())
         return self.over
@@ -65,16 +110,16 @@ class EarlyStopping:
         """The weights to keep, as safetensors: the best epoch's, or the module's own; empty but on rank 0."""
         if self._group.rank:
             return b""
-        return pack(module) if self._weights is None else self._weights
+        best: bytes | None = self._epochs.weights
+        return pack(module) if best is None else best
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch, its loss and, on rank 0, its weights; and whether training is to end."""
-        return {"epoch": self.epoch, "best": self._best, "weights": self._weights, "over": self.over}
+        return self._epochs.state_dict() | {"over": self.over}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set it to a state that ``state_dict`` returned."""
-        self.epoch, self._best, self._weights, self.over = (
-            state[name] for name in ("epoch", "best", "weights", "over")
-        )
-        if self._group.rank and self._weights is not None:
-            self._weights = b""  # of rank 0, whose state a member of a larger gang goes on from
+        self._epochs.load_state_dict(state)
+        self.over = state["over"]
+        if self._group.rank and self._epochs.weights is not None:
+            self._epochs.weights = b""  # of rank 0, whose state a member of a larger gang goes on from

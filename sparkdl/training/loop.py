@@ -1,4 +1,4 @@
-"""The gang loop: what every member does from its first batch to its last.
+"""The gang loop: what every member does from its first batch to its last. Read this file first.
 
 place -> attach -> restore
 -> for batch in feed: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
@@ -7,10 +7,9 @@ place -> attach -> restore
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,71 +18,18 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Part
-from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import random_state, set_random_state
 from sparkdl.telemetry.emit import span
-from sparkdl.training.callbacks import check_hooks
-from sparkdl.training.course import Course, Keeper
 from sparkdl.training.dataloader import Rows
-from sparkdl.training.labels import Classes
-from sparkdl.training.layouts import Layout
-from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.objective import Objective
-from sparkdl.training.strategies import Strategy
-from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.monitor import TrainingMonitor
+from sparkdl.training.spec import Trained, TrainingSpec
+from sparkdl.training.trainer_state import TrainerState
 
 
 @dataclass(frozen=True)
-class Training:
-    """What a run does, the same on every member.
-
-    Attributes:
-        objective: what is minimised.
-        batch_size: rows of the GLOBAL batch.
-        epochs: passes over the data.
-        seed: seed of the weights, of the permutations and of the members' random numbers.
-        strategy: how replicas agree.
-        layout: how a replica lies on members.
-        accumulate: into how many pieces a member cuts its rows of a step, to save memory; the step stays the same.
-        shuffle: False takes the rows in row-id order.
-        patience: epochs without a smaller loss after which training ends with the best epoch's weights; None for all.
-        hooks: the user's own objects, called on the way; see ``sparkdl.training.callbacks``.
-        classes: what the labels are checked for; None where they are no class indices.
-        collate: ``collate(inputs, target)``, of every batch; None for none.
-        augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
-        keeper: what keeps the members' states, and gives them back in a later attempt; None for nothing.
-        measured: whether members tell how far they are, and what their steps spend their time on.
-    """
-
-    objective: Objective
-    batch_size: int
-    epochs: int = 1
-    seed: int = 0
-    strategy: Strategy = field(default_factory=AllReduce)
-    layout: Layout = field(default_factory=Replicated)
-    accumulate: int = 1
-    shuffle: bool = True
-    patience: int | None = None
-    hooks: Sequence[Any] = ()
-    classes: Classes | None = None
-    collate: Collate | None = None
-    augment: Augment | None = None
-    keeper: Keeper | None = None
-    measured: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "accumulate"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
-        if self.patience is not None and self.patience < 1:
-            raise InvalidInput(f"patience is {self.patience}; expected at least 1 epoch, or None.")
-        check_hooks(self.hooks)
-
-    def title(self) -> str:
-        """What an attempt that begins now has to do, as the Spark UI shows it."""
-        done = 0 if self.keeper is None else self.keeper.epoch()
-        return f"epochs {min(done + 1, self.epochs)} to {self.epochs}"
+class Training(TrainingSpec):
+    """A training run, which a cluster calls on every member; the settings are those of ``TrainingSpec``."""
 
     def __call__(self, world: World, part: Part | None) -> Trained:
         """``train`` as the work of a gang."""
@@ -92,22 +38,7 @@ class Training:
         return train(world, part, self)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a member brings back.
-
-    Attributes:
-        weights: safetensors bytes of the module, from rank 0; empty from the others.
-        history: a row per epoch; the same on every member.
-        report: seconds, rows and bytes of this member.
-    """
-
-    weights: bytes
-    history: list[dict[str, Any]]
-    report: dict[str, Any]
-
-
-def train(world: World, part: Part, training: Training) -> Trained:
+def train(world: World, part: Part, training: TrainingSpec) -> Trained:
     """Train a replica together with the other members of the gang.
 
     Args:
@@ -125,23 +56,23 @@ def train(world: World, part: Part, training: Training) -> Trained:
             replica = training.layout.place(training.objective, world)
             sync = training.strategy.attach(replica, group)
             rows = Rows(part, group, training, world.device)
-            course = Course(world, training, replica, sync, rows)
-        with course.restored(), course.measured():
-            course.start()
-            while not course.over:
-                for batch in rows.batches(world.clock.epoch, start=course.position):
+            state = TrainerState(world, training, replica, sync, rows)
+            monitor = TrainingMonitor(state)
+        with state.restored(), monitor.measured():
+            monitor.start()
+            while not state.over:
+                for batch in rows.batches(world.clock.epoch, start=state.position):
                     for piece, last in _pieces(batch, training.accumulate):
                         loss = replica.gradients(piece, last=last)
-                        course.observe(loss, piece)
+                        monitor.observe(loss, piece)
                     sync.update(world.clock, batch)
                     world.clock.tick(batch.total)
-                    course.end_step(batch)
+                    monitor.end_step(batch)
                 world.clock.end_epoch()
-                course.end_epoch()
+                monitor.end_epoch()
             sync.detach()
-            course.end()
-    report = rows.report | course.report | {"bytes_per_step": sync.bytes_per_step, "host": world.host}
-    return Trained(course.weights(), course.history, report)
+            monitor.end()
+    return state.result()
 
 
 def _pieces(batch: Batch, accumulate: int) -> Iterator[tuple[Batch, bool]]:

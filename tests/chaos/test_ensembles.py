@@ -227,7 +227,7 @@ def test_the_first_driver_goes_on_while_the_second_trains(quiet, tmp_path):
     _watch.then[2] = lambda: other.begin(CONFIGURATION)
     with pytest.raises(Fenced, match=r"member 1: .* Members \[2, 3\] failed as well. 1 of 4 .* 1 are kept"):
         fit(tmp_path)
-    assert names(tmp_path) == ["ensemble.json", f"members/driver-{other.token}", "members/member-00000"]
+    assert names(tmp_path) == ["ensemble.json", "members/member-00000", f"members/visible-{other.token}"]
     found = fit_in_tasks(members(), rows(), Plan(other))
     assert same([weights(model) for model in found.models], quiet[1])
     assert found.restored == [0]

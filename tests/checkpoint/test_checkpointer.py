@@ -18,6 +18,7 @@ import torch
 from sparkdl.checkpoint.async_saver import Checkpoint
 from sparkdl.checkpoint.checkpointer import CheckpointKeeper
 from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.local import InlineCluster, LocalCluster
@@ -298,7 +299,7 @@ def test_a_temporary_directory_that_a_member_does_not_see_costs_a_warning(tmp_pa
         InlineCluster().gang(replace(training, keeper=kept), data(), columns)
     assert list(tmp_path.iterdir()) == []
     kept = keeper(tmp_path, 3, token="announced")
-    kept.checkpoints.announce("announced")
+    SharedDirectory(kept.checkpoints.folder, "announced").announce()
     InlineCluster().gang(replace(training, keeper=kept), data(), columns)
     _, newest = kept.checkpoints.latest()
     assert newest.manifest.clock.step == 9  # of ten: nobody would read that of the end
@@ -352,7 +353,7 @@ def test_a_directory_that_a_member_does_not_see_is_named(tmp_path):
         world = World(rank, 2, host=f"host{rank}")
         world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
-            keeper(tmp_path / f"host{rank}").load(world, [])
+            keeper(tmp_path / f"host{rank}").load(world, None)  # type: ignore[arg-type]
         except Exception as error:
             return error
         return None
@@ -373,7 +374,7 @@ def test_what_rank_0_is_refused_is_the_cause_and_not_its_consequence(tmp_path):
         world = World(rank, 2, attempt=0)
         world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
-            keeper(tmp_path).load(world, [])
+            keeper(tmp_path).load(world, None)  # type: ignore[arg-type]
         except Exception as error:
             return error
         return None

@@ -1,4 +1,4 @@
-"""Which attempt may commit, what the members of one restore, and whether they share a directory."""
+"""Which attempt may commit, and what the members of one restore."""
 
 from __future__ import annotations
 
@@ -141,18 +141,9 @@ def test_members_restore_the_newest_that_all_can_read(damaged: int, local: Check
         assert len(caught) == (1 if not damaged else 2)
 
 
-def test_a_directory_that_members_do_not_share_is_seen(directory: str, tmp_path: Path) -> None:
-    checkpoints, elsewhere = Checkpoints(directory, run="r"), Checkpoints(f"{tmp_path}/elsewhere", run="r")
-    assert not checkpoints.sees("token-1")
-    checkpoints.announce("token-1")
-    assert checkpoints.sees("token-1")
-    assert not checkpoints.sees("token-2")
-    assert not elsewhere.sees("token-1")
-    checkpoints.withdraw("token-1")
-    assert not checkpoints.sees("token-1")
-    assert there(checkpoints) == []
+def test_a_shard_on_another_hosts_disk_is_not_committed(directory: str) -> None:
+    checkpoints = fenced(directory)
     name, digest = checkpoints.name(at(1), 0), Digest.of("00001", b"on another host's disk")
-    checkpoints.fence(0)
     with pytest.raises(CheckpointDamaged, match="its shard 00001 is missing"):
         checkpoints.commit(name, [digest], at(1), world_size=1)
     assert checkpoints.latest() is None

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sparkdl.checkpoint.manifest import FORMAT, Digest, Manifest, Name
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there
@@ -251,7 +252,7 @@ def test_mistakes_are_refused(local: Checkpoints) -> None:
         (lambda: local.commit(later, [digest], at(3), world_size=1), r"is not of Clock\(epoch=0, step=3"),
         (lambda: save(local, 1), "is committed already"),
         (lambda: save(local, 2, extra={"x": {1}}), "the extra of .* is not JSON"),
-        (lambda: local.announce("a/b"), "'a/b' cannot be a token"),
+        (lambda: SharedDirectory(local.folder, "a/b"), "'a/b' cannot be a token"),
     ]:
         with pytest.raises(InvalidInput, match=what):
             call()

@@ -33,10 +33,10 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.telemetry.emit import Channel, Event
-from sparkdl.training.course import average_buffers
-from sparkdl.training.evaluate import open_metrics, synchronised
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
+from sparkdl.training.metrics import open_metrics, synchronised
+from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import make_buckets

@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl.cluster.group.world import World
+from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
 from sparkdl.training.loop import Training
@@ -71,7 +72,7 @@ class Ddp:
         optimizer = self.training.objective.optimizer(model.parameters())
         plan = Plan(part.parts, self.training.batch_size, self.training.seed)
         for epoch in range(self.training.epochs):
-            for batch in part.batches(plan, epoch=epoch):
+            for batch in Batcher(part, plan).batches(epoch):
                 if done == 2 and world.rank == self.stumbles:
                     raise ArithmeticError("stumbled over a row")
                 losses = mse_loss(model(*batch.inputs), batch.target, reduction="none")
@@ -102,7 +103,7 @@ class Fabric:
         fabric.launch()
         module: nn.Module = Seeded(Net)()
         model, optimizer = fabric.setup(module, torch.optim.SGD(module.parameters(), lr=0.1))
-        for batch in part.batches(Plan(part.parts, self.batch_size), epoch=0):
+        for batch in Batcher(part, Plan(part.parts, self.batch_size)).batches(0):
             optimizer.zero_grad()
             losses = mse_loss(model(*batch.inputs), batch.target, reduction="sum")
             fabric.backward(losses * world.size / batch.total)

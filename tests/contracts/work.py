@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import World
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
@@ -239,7 +240,7 @@ def rows_of_steps(training: Training, part: Part, row: str) -> list[np.ndarray]:
     return [
         batch.inputs[0].numpy().copy()
         for epoch in range(training.epochs)
-        for batch in numbered.batches(plan, epoch=epoch)
+        for batch in Batcher(numbered, plan).batches(epoch)
     ]
 
 

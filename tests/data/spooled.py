@@ -38,12 +38,7 @@ def parts_of(tables: Sequence[pa.Table], columns: Columns, *, batch_rows: int = 
     spools = [spooled(columns, table.to_batches(max_chunksize=batch_rows)) for table in tables]
     rows = tuple(spool.rows for spool in spools)
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
-    parts = []
-    for index, spool in enumerate(spools):
-        tensors = spool.seal(layout)
-        order = None if columns.row_id is None else spool.order(tensors[columns.row_id.name])
-        parts.append(Part(index, len(spools), rows[index], rows, columns, tensors, order))
-    return parts
+    return [spool.part(index, rows, layout) for index, spool in enumerate(spools)]
 
 
 def cut(table: pa.Table, rows: Sequence[int]) -> list[pa.Table]:

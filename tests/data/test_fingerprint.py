@@ -41,9 +41,7 @@ def part(rows: pa.Table, columns: Columns = COLUMNS) -> Part:
     spool = Spool(columns)
     for batch in rows.to_batches(max_chunksize=77):
         spool.append(batch)
-    tensors = spool.seal(spool.layout())
-    order = None if columns.row_id is None else spool.order(tensors["id"])
-    return Part(0, 1, spool.rows, (spool.rows,), columns, tensors, order)
+    return spool.part(0, (spool.rows,), spool.layout())
 
 
 @pytest.fixture(scope="module")

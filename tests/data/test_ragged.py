@@ -12,6 +12,7 @@ import torch
 
 from sparkdl.data.arrow import decode_ragged
 from sparkdl.data.batch import Ragged
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.spool import Spool
@@ -94,7 +95,7 @@ def test_parts_without_rows_or_without_values() -> None:
     empty = table(0)
     hollow = pa.table({"id": [9, 7], "row": [0, 1], "tokens": pa.array([[], []], pa.list_(pa.int32()))})
     for part in parts_of([table(5), empty, hollow, empty], COLUMNS):
-        (batch,) = part.batches(Plan((5, 0, 2, 0), 10), epoch=0)
+        (batch,) = Batcher(part, Plan((5, 0, 2, 0), 10)).batches(0)
         tokens = batch.inputs[0]
         assert isinstance(tokens, Ragged)
         assert tokens.values.dtype == torch.int64
@@ -109,7 +110,7 @@ def test_what_belongs_to_a_row_stays_with_it(sizes: tuple[int, ...], ragged: Any
     members = parts_of([shuffled(each, 3) for each in cut(given, sizes)], columns)
     seen = []
     for part in members:
-        for batch in part.batches(Plan(sizes, 9, seed=1), epoch=0):
+        for batch in Batcher(part, Plan(sizes, 9, seed=1)).batches(0):
             tokens, rows = batch.inputs
             assert isinstance(tokens, Ragged)
             assert tokens.padding == (None if ragged == "offsets" else 0)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch, Ragged
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
 from sparkdl.data.transforms import Transforms, collated
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective import Criterion
+from sparkdl.training.loss import Criterion
 from tests.data.spooled import cut, parts_of
 
 SIZES = (37, 0, 12)
@@ -33,7 +34,7 @@ def members(**others: Any) -> list[Part]:
 
 def epoch_of(transforms: Transforms | None, *, epoch: int = 0, start: int = 0, seed: int = 0) -> list[list[Batch]]:
     plan = Plan(SIZES, 8, seed)
-    return [list(part.batches(plan, epoch=epoch, start=start, transforms=transforms)) for part in members()]
+    return [list(Batcher(part, plan, transforms=transforms).batches(epoch, start=start)) for part in members()]
 
 
 def noise(inputs: Any, target: Any, generator: torch.Generator) -> Any:
@@ -170,11 +171,11 @@ def test_labels_may_not_come_to_weigh_something_else() -> None:
     plan = Plan(SIZES, 8)
     for part in (each.weighed(Criterion(classes).masses) for each in members()):
         kept = Transforms(lambda x, y: (x, y.clone()), masses=Criterion(classes).masses)
-        list(part.batches(plan, epoch=0, totals=[1.0] * plan.steps, transforms=kept))
+        list(Batcher(part, plan, transforms=kept).batches(0, totals=[1.0] * plan.steps))
         if part.rows:
             other = Transforms(swap, masses=Criterion(classes).masses)
             with pytest.raises(InvalidInput, match="of another weight"):
-                list(part.batches(plan, epoch=0, totals=[1.0] * plan.steps, transforms=other))
+                list(Batcher(part, plan, transforms=other).batches(0, totals=[1.0] * plan.steps))
 
 
 def test_ragged_rows_stay_ragged() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparkdl.cluster.local_tasks import dealt
 from sparkdl.data.batch import Ragged
+from sparkdl.data.batching import Batcher, row_bytes
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
@@ -54,7 +55,7 @@ KINDS = {
 def test_batches_are_those_of_the_feed(kind, mixed):
     """The same as the feed makes them in a thread of its own, without shuffling."""
     own = alone(part(KINDS[kind], mixed=mixed), Objective(partial(nn.Linear, 3, 1), nn.MSELoss()).criterion())
-    expected = [batch for batch in own.batches(Plan((50,), 8, shuffle=False), epoch=0) if batch.weight]
+    expected = [batch for batch in Batcher(own, Plan((50,), 8, shuffle=False)).batches(0) if batch.weight]
     found = [*batches(own, 8)]
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -130,7 +131,7 @@ def test_many_rows_are_seen_in_pieces():
 def test_wide_rows_are_seen_fewer_at_a_time():
     """8 192 images of 224 x 224 would be 5 GB, and what the model computes of them many times that."""
     own = part(KINDS["one target"], mixed=False)
-    row = own.row_bytes
+    row = row_bytes(own)
     assert row == 3 * own.tensors["x"].itemsize + own.tensors["y"].itemsize
     wide = replace(own, tensors={**own.tensors, "x": torch.zeros(50, 1 << 20)})
     sizes = [batch.rows for batch in batches(wide)]

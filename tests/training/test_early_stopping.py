@@ -16,7 +16,7 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import pack, unpack
-from sparkdl.training.early_stopping import EarlyStopping
+from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
@@ -45,11 +45,11 @@ def training(**options) -> Training:
 @pytest.mark.parametrize("losses", [[3, 2, 4, 4], [1, 2, 0.5, 2, 2], [math.nan, 1, 2, 3]])
 def test_it_goes_on_from_its_state(losses):
     """With a new one after every epoch, the end, the best epoch and its weights are the same."""
-    module, whole, part = line(), EarlyStopping(2, Group()), EarlyStopping(2, Group())
+    module, whole, part = line(), GangEarlyStopping(2, Group()), GangEarlyStopping(2, Group())
     for epoch, loss in enumerate(losses, start=1):
         module.bias.data.fill_(epoch)
         state = unpack_state(pack_state(part.state_dict()))
-        part = EarlyStopping(2, Group())
+        part = GangEarlyStopping(2, Group())
         part.load_state_dict(state)
         assert part.after({"epoch": epoch, "loss": loss}, module) == whole.after({"epoch": epoch, "loss": loss}, module)
         assert (part.epoch, part.over) == (whole.epoch, whole.over)
@@ -69,7 +69,7 @@ def test_it_goes_on_from_its_state(losses):
     ],
 )
 def test_the_best_epoch_and_the_end(losses, patience, stops, best):
-    module, stopping = line(), EarlyStopping(patience, Group())
+    module, stopping = line(), GangEarlyStopping(patience, Group())
     for epoch, loss in enumerate(losses, start=1):
         module.bias.data.fill_(epoch)
         if stopping.after({"epoch": epoch, "loss": loss}, module):
@@ -82,14 +82,22 @@ def test_the_best_epoch_and_the_end(losses, patience, stops, best):
     assert kept.bias.item() == (best or module.bias.item())
 
 
+def test_a_loss_within_the_tolerance_is_no_smaller_one():
+    stopping = EarlyStopping(patience=2, tol=0.1)
+    losses = enumerate([3.0, 2.0, 1.95, 1.8, 1.75, 1.71], start=1)
+    assert [stopping.after(number, loss) for number, loss in losses] == [*[False] * 5, True]
+    assert (stopping.best, stopping.loss) == (4, 1.8)
+    assert not any(EarlyStopping(None).after(number, 1.0) for number in range(1, 6))
+
+
 def test_the_validation_loss_counts_where_there_is_one():
-    stopping = EarlyStopping(1, Group())
+    stopping = GangEarlyStopping(1, Group())
     assert not stopping.after({"epoch": 1, "loss": 5.0, "valid_loss": 1.0}, line())
     assert stopping.after({"epoch": 2, "loss": 4.0, "valid_loss": 1.5}, line())
 
 
 def test_without_patience_nothing_is_kept():
-    module, stopping = line(), EarlyStopping(None, Group())
+    module, stopping = line(), GangEarlyStopping(None, Group())
     assert not any(stopping.after({"epoch": epoch, "loss": 1.0}, module) for epoch in range(1, 9))
     assert stopping.epoch is None
     assert stopping.weights(module) == pack(module)

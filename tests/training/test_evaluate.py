@@ -29,7 +29,8 @@ from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.local import InlineCluster, LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
-from sparkdl.training.evaluate import evaluate, open_metrics, predict, synchronised
+from sparkdl.training.evaluate import evaluate, predict
+from sparkdl.training.metrics import open_metrics, synchronised
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 

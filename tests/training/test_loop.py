@@ -19,9 +19,10 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.emit import Event
-from sparkdl.training.course import average_buffers
-from sparkdl.training.loop import Trained, Training
+from sparkdl.training.loop import Training
+from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective
+from sparkdl.training.spec import Trained
 from tests.contracts import work
 from tests.contracts.strategy_contract import ROWS, numbers
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective import Criterion, Objective, target_of
+from sparkdl.training.loss import Criterion, target_of
+from sparkdl.training.objective import Objective
 
 ROWS, CLASSES, LENGTH = 24, 5, 3
 RATES = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.25])

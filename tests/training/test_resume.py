@@ -22,8 +22,9 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.training.dataloader import Rows
-from sparkdl.training.loop import Trained, Training
+from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
+from sparkdl.training.spec import Trained
 
 STEPS = 5  # of an epoch
 COLUMNS = Columns((Column("x"),), Column("label"), Column("weight"))
@@ -387,8 +388,7 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
     def drawn() -> list[float]:
         return [random.random(), np.random.rand(), float(torch.rand(()))]
 
-    keeper = Folder(str(tmp_path))
-    run(InlineCluster(), "SGD", keeper)
+    run(InlineCluster(), "SGD", keeper := Folder(str(tmp_path)))
     state = unpack_state(keeper.file(4, 0).read_bytes())["own"]["random"]
     numbers = []
     for start in (None, 4):

@@ -17,7 +17,7 @@ from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import Kind, changed, column, kind_of, leaf
-from sparkdl.ensembles.boosting.gradient import GradientRounds, Improvement, start_of
+from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.boosting.target import OUTPUTS, Target, target_of
@@ -30,6 +30,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
+from sparkdl.training.early_stopping import EarlyStopping
 
 _RATES = {"classifier": 1.0, "regressor": 0.1}
 _MOST = {"classifier": 50, "regressor": 100}
@@ -123,12 +124,12 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
     def _gradient(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
         start = start_of(dataset, target)
         rate = self.getLearningRate() or _RATES["regressor"]
-        improvement = Improvement(self.getPatience(), self.getTol())
+        stopping = EarlyStopping(self.getPatience(), self.getTol())
         return _Opened(
-            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, improvement=improvement),
+            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, stopping=stopping),
             "sum",
             intercept=start.mean,
-            improvement=improvement,
+            stopping=stopping,
         )
 
 
@@ -147,7 +148,7 @@ class _Opened:
     rule: Rule
     numClasses: int | None = None
     intercept: float = 0.0
-    improvement: Improvement | None = None
+    stopping: EarlyStopping | None = None
 
 
 @dataclass
@@ -188,8 +189,8 @@ class _Course:
     def ensemble(self, opened: _Opened, over: str, seconds: float) -> EnsembleModel:
         """All members as one; with early stopping those up to the best."""
         used = len(self.models)
-        if opened.improvement is not None and opened.improvement.patience is not None:
-            used = (opened.improvement.best or 0) + 1
+        if opened.stopping is not None and opened.stopping.patience is not None:
+            used = opened.stopping.best or 1
         return EnsembleModel(
             self.models[:used],
             rule=opened.rule,

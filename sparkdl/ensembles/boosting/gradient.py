@@ -9,9 +9,7 @@ users' weights w_i and a learning rate nu,
     loss = sum_i w_i (y_i - F_m(x_i))^2 / sum_i w_i
 
 The best factor of each leaf, which other losses need, is what a regressor of the squared loss gives already. The sums
-are exact (``exact.py``). Early stopping, with the loss v_m of the rows that are held out and a tolerance,
-
-    m* = the last m with v_m < v_{m*'} - tol,  m*' the one before it         stop after member m if m - m* >= patience
+are exact (``exact.py``). Early stopping goes by the loss of the rows that are held out.
 """
 
 from __future__ import annotations
@@ -30,31 +28,9 @@ from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Running, Term
 from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import named
+from sparkdl.training.early_stopping import EarlyStopping
 
 RESIDUAL = "sparkdl residual"
-
-
-@dataclass
-class Improvement:
-    """Early stopping.
-
-    Attributes:
-        patience: members without a smaller loss after which it is over; None for as many as there are.
-        tol: by how much a loss has to be smaller.
-        best: the member of the smallest loss so far, from 0; None before there is one.
-        loss: after that member.
-    """
-
-    patience: int | None
-    tol: float = 1e-4
-    best: int | None = None
-    loss: float = math.inf
-
-    def over(self, index: int, loss: float) -> bool:
-        """Take down the loss after a member; returns whether it is the last."""
-        if loss < self.loss - self.tol:
-            self.best, self.loss = index, loss
-        return self.patience is not None and index - (-1 if self.best is None else self.best) >= self.patience
 
 
 @dataclass(frozen=True)
@@ -107,7 +83,7 @@ class GradientRounds:
         start: what ``start_of`` has found.
         rate: ``nu``.
         prediction: the column that members write.
-        improvement: early stopping.
+        stopping: early stopping.
     """
 
     columns: Mapping[str, str] = {"labelCol": RESIDUAL}
@@ -120,10 +96,10 @@ class GradientRounds:
         rate: float,
         *,
         prediction: str,
-        improvement: Improvement,
+        stopping: EarlyStopping,
     ) -> None:
         self.running = Running(rows, F.lit(start.mean), Term(prediction, _number))
-        self.improvement = improvement
+        self.stopping = stopping
         self._target, self._start, self._rate = target, start, rate
 
     def member_rows(self) -> DataFrame:
@@ -153,7 +129,7 @@ class GradientRounds:
         row = {"member": index, "loss": sums["loss"] / self._start.weight, "weight": self._rate}
         if "valid_loss" in sums:
             row["valid_loss"] = sums["valid_loss"] / self._start.held
-        over = "valid_loss" in row and self.improvement.over(index, row["valid_loss"])
+        over = "valid_loss" in row and self.stopping.after(index + 1, row["valid_loss"])
         return Verdict(self._rate, row, "the loss on validation rows" if over else None)
 
 

@@ -3,7 +3,7 @@
     <runDir>/ensemble.json             whose members they are: configuration and rows
     <runDir>/members/member-00005      of a task: its weights, history and report, written by the task itself
     <runDir>/members/model-00005/      of a fit of the driver: the saved model, see ``kept_models.py``
-    <runDir>/members/driver-<token>    while members train: by it a task knows that it sees the driver's directory, and
+    <runDir>/members/visible-<token>   while members train: by it a task knows that it sees the driver's directory, and
                                        that no other driver has begun since: of two, the one that began later keeps
 
 Each comes into its place whole. Two tasks that train the same member write the same bits. What is there is no
@@ -22,14 +22,14 @@ from typing import Any
 
 from pyspark.ml import Model
 
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.ensembles.members.saved_models import load_model, read_record, save_model
-from sparkdl.errors import Fenced, InvalidInput, SparkdlError
+from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io.files import Folder, absolute, join
 from sparkdl.io.serialization import pack_pieces, unpack_state
 
 _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
-_TOKEN = "driver-"
 _FORMAT = 1
 _ADVICE = (
     ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
@@ -60,6 +60,10 @@ class Kept:
     @cached_property
     def _members(self) -> Folder:
         return Folder(self._folder.system, self._folder.at(_MEMBERS))
+
+    @property
+    def _shared(self) -> SharedDirectory:
+        return SharedDirectory(self._members, self.token)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: a filesystem is looked up anew where the copy arrives."""
@@ -92,13 +96,14 @@ class Kept:
                 "another runDir, or set them back to go on with what is kept there."
             )
         for name in names:  # of drivers and saves that have ended
-            if name.startswith(_TOKEN) or name.endswith((".tmp", ".old")):
+            if name.endswith((".tmp", ".old")):
                 self._members.delete(name)
-        self._members.write(_TOKEN + self.token, b"")
+        self._shared.withdraw_others()
+        self._shared.announce()
 
     def end(self) -> None:
         """Take the token away, on the driver."""
-        self._members.delete(_TOKEN + self.token)
+        self._shared.withdraw()
 
     def read(self, index: int) -> dict[str, Any] | None:
         """What a task has written of a member; None where it is not finished, or with a warning where it is damaged."""
@@ -129,22 +134,14 @@ class Kept:
 
     def check(self) -> None:
         """Whether a member could be kept, from a task; raises what ``write`` does."""
-        if not self._members.exists(_TOKEN + self.token):
-            raise self._without_token()
-
-    def _without_token(self) -> SparkdlError:
-        """Why the token is not there: as a rule whose directory it is says who took it away."""
         path = self._folder.path
-        if self._folder.exists(_ENSEMBLE):
-            return Fenced(
+        if self._folder.exists(_ENSEMBLE) and not self._shared.sees():
+            raise Fenced(
                 f"another fit has begun to keep members in {path}: let it end, and then fit again, which trains only "
                 f"what is missing. (Or {path} is left from another fit on this host, and is not the driver's: then set "
                 "runDir to one that all hosts share.)"
             )
-        return InvalidInput(
-            f"the directory {path} is not the driver's on this host, and finished members are kept there; set runDir "
-            "to one that all hosts share, such as hdfs:// or s3://."
-        )
+        self._shared.check("finished members are kept")
 
     def load(self, index: int) -> Model | None:
         """The model that a fit of the driver has left; None where there is none, or with a warning if damaged."""

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 from torch import Tensor, nn
 
-from sparkdl.data.arrow import decode
-from sparkdl.data.batch import Input, arguments
+from sparkdl.data.arrow import decode, decode_ragged
+from sparkdl.data.batch import Input, Ragged, arguments, wide
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import ragged
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
@@ -99,11 +99,15 @@ class Scorer:
     def _input(self, array: pa.Array, index: int) -> Input:
         column, floating = self.columns.inputs[index], self.columns.floating
         if column.ragged is not None:
-            return ragged(array, column, floating=floating, finite=False)
-        found = decode(array, column, floating=floating, finite=False)
-        # Arrow's memory is not to be written to, and a model may well do that.
-        tensor = torch.from_numpy(found if found.flags.writeable else found.copy())
-        return tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor
+            values, bounds = decode_ragged(array, column, floating=floating, finite=False)
+            padding = column.padding if column.ragged == "padded" else None
+            return wide(Ragged(_tensor(values), torch.from_numpy(bounds), padding))
+        return wide(_tensor(decode(array, column, floating=floating, finite=False)))
+
+
+def _tensor(array: npt.NDArray[Any]) -> Tensor:
+    """The array as a tensor of its own memory: Arrow's is read-only, and a model may write to its inputs."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective import shapes
+from sparkdl.training.loss import shapes
 
 _TOLD = 5  # differences that a message names
 

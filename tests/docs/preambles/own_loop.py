@@ -12,6 +12,7 @@ from torch import nn
 from sparkdl import Column, Columns, SparkCluster
 from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.world import Invitation, Meeting, join
+from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from tests.data.spooled import parts_of
 from tests.docs.digits import frames, table
@@ -27,6 +28,7 @@ def page(execute, folder, spark):
         found = execute(
             {
                 "SparkCluster": SparkCluster,
+                "Batcher": Batcher,
                 "Plan": Plan,
                 "Fabric": Fabric,
                 "dist": dist,
@@ -40,7 +42,7 @@ def page(execute, folder, spark):
                 "part": part,
                 "model": nn.Linear(64, 10),
                 "loss": nn.CrossEntropyLoss(reduction="none"),
-                "batch": next(iter(part.batches(Plan(part.parts, batch_size=256, seed=0), epoch=0))),
+                "batch": next(iter(Batcher(part, Plan(part.parts, batch_size=256, seed=0)).batches(0))),
             }
         )
     assert sum(found["found"]) == rows.num_rows

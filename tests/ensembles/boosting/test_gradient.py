@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 from sklearn.ensemble import GradientBoostingRegressor
 
 from sparkdl.ensembles.boosting.estimator import Boosting
-from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, Improvement, start_of
+from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, start_of
 from sparkdl.ensembles.boosting.target import Target
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import ROW_ID
+from sparkdl.training.early_stopping import EarlyStopping
 from tests.ensembles.cuts import Cut, frame_of, rows
 from tests.rounds.data import diabetes
 from tests.sessions import frame
@@ -26,27 +27,17 @@ MEMBERS = [Cut(at, low, high) for at, low, high in [(1.0, -1.0, 0.5), (2.0, -0.3
 TARGET = Target("label", "w", validation="held")
 
 
-def test_early_stopping():
-    improvement = Improvement(patience=2, tol=0.1)
-    assert [improvement.over(index, loss) for index, loss in enumerate([3.0, 2.0, 1.95, 1.8, 1.75, 1.71])] == [
-        *[False] * 5,
-        True,
-    ]
-    assert (improvement.best, improvement.loss) == (3, 1.8)
-    assert not any(Improvement(None).over(index, 1.0) for index in range(5))
-
-
 @pytest.fixture
 def begin(spark):
     """Rounds of rows; they are closed after the test."""
     opened = []
 
-    def begun(arrays, partitions=3, target=TARGET, rate=0.5, improvement=None):
+    def begun(arrays, partitions=3, target=TARGET, rate=0.5, stopping=None):
         given = frame_of(arrays, partitions).withColumn(ROW_ID, F.col("row"))
         start = start_of(given, target)
         opened.append(
             GradientRounds(
-                given, target, start, rate, prediction="prediction", improvement=improvement or Improvement(None)
+                given, target, start, rate, prediction="prediction", stopping=stopping or EarlyStopping(None)
             )
         )
         return opened[-1], start
@@ -84,7 +75,7 @@ def test_partitions_do_not_matter(begin):
 
 
 def test_it_is_over_when_the_loss_no_longer_falls(begin):
-    rounds, _ = begin(held_out(), improvement=Improvement(1))
+    rounds, _ = begin(held_out(), stopping=EarlyStopping(1))
     good, bad = Cut(1.5, -0.5, 0.5), Cut(1.5, 2.0, -2.0)
     assert [rounds.judge(index, member).over is not None for index, member in enumerate((good, bad))] == [False, True]
 

@@ -131,7 +131,7 @@ def test_a_driver_takes_away_what_others_left(tmp_path):
     (members / "model-00001.abc.tmp" / "model").mkdir(parents=True)
     (members / "member-00001.abc.tmp").write_bytes(b"")
     kept = begun(tmp_path)
-    assert [path.name for path in members.iterdir()] == [f"driver-{kept.token}"]
+    assert [path.name for path in members.iterdir()] == [f"visible-{kept.token}"]
     kept.end()
     assert not list(members.iterdir())
 

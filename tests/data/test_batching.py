@@ -12,13 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data import shard as module
+from sparkdl.data import batching as module
+from sparkdl.data import shard
 from sparkdl.data.batch import Batch
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective import Criterion
+from sparkdl.training.loss import Criterion
 from tests.data.spooled import cut, parts_of, shuffled
 
 ID = Column("id", "int64")
@@ -56,14 +58,14 @@ def weighed(members: list[Part], criterion: Criterion | None = None) -> list[Par
 
 
 def totals(members: list[Part], plan: Plan, epoch: int) -> list[float]:
-    found: Tensor = sum((part.step_weights(plan, epoch) for part in members), torch.zeros(plan.steps).double())
+    found: Tensor = sum((Batcher(part, plan).step_weights(epoch) for part in members), torch.zeros(plan.steps).double())
     return found.tolist()
 
 
 def epoch_of(members: list[Part], plan: Plan, epoch: int = 0, *, start: int = 0) -> list[list[Batch]]:
     """Each member's batches."""
     sums = None if members[0].masses is None else totals(members, plan, epoch)
-    return [list(part.batches(plan, epoch=epoch, start=start, totals=sums)) for part in members]
+    return [list(Batcher(part, plan).batches(epoch, start=start, totals=sums)) for part in members]
 
 
 def rows_of(batches: list[Batch]) -> list[int]:
@@ -150,8 +152,8 @@ def test_rows_without_masses_weigh_1(sizes: tuple[int, ...]) -> None:
     plan = Plan(sizes, 7)
     for part in parts(sizes):
         expected = [plan.count(part.index, step) for step in range(plan.steps)]
-        assert part.step_weights(plan, 0).tolist() == expected
-        assert part.with_unit_masses().step_weights(plan, 0).tolist() == expected
+        assert Batcher(part, plan).step_weights(0).tolist() == expected
+        assert Batcher(part.with_unit_masses(), plan).step_weights(0).tolist() == expected
 
 
 def test_masses_of_one_are_left_out() -> None:
@@ -163,6 +165,7 @@ def test_masses_of_one_are_left_out() -> None:
 def test_masses_are_the_same_however_they_are_scanned(scan: int, monkeypatch: pytest.MonkeyPatch) -> None:
     criterion = Criterion(nn.CrossEntropyLoss(ignore_index=1))
     expected = weighed(parts((20, 1, 0)), criterion)
+    monkeypatch.setattr(shard, "_SCAN_ROWS", scan)
     monkeypatch.setattr(module, "_SCAN_ROWS", scan)
     for found, one in zip(weighed(parts((20, 1, 0)), criterion), expected, strict=True):
         assert found.masses is not None
@@ -294,23 +297,23 @@ def feeding() -> list[str]:
 def test_an_abandoned_epoch_leaves_no_thread() -> None:
     (part,) = parts((997,))
     for taken in (1, 5):
-        batches = part.batches(Plan((997,), 1), epoch=0)
+        batches = Batcher(part, Plan((997,), 1)).batches(0)
         for _ in range(taken):
             next(batches)
         assert len(feeding()) == 1
         batches.close()  # type: ignore[attr-defined]
         assert feeding() == []
-    batches = part.batches(Plan((997,), 1), epoch=0)
+    batches = Batcher(part, Plan((997,), 1)).batches(0)
     next(batches)
     del batches
     assert feeding() == []
 
 
 def test_a_finished_epoch_leaves_no_thread() -> None:
-    assert len(list(parts((30,))[0].batches(Plan((30,), 7), epoch=0))) == 5
+    assert len(list(Batcher(parts((30,))[0], Plan((30,), 7)).batches(0))) == 5
     assert feeding() == []
 
 
 def test_another_plan_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"the plan is for parts of \(5, 1\) rows; expected \(5, 0\)"):
-        list(parts((5, 0))[0].batches(Plan((5, 1), 2), epoch=0))
+        Batcher(parts((5, 0))[0], Plan((5, 1), 2))

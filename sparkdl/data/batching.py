@@ -1,0 +1,185 @@
+"""Batches of one part: its rows gathered chunk by chunk in the order of a plan, and cut into steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sparkdl.data.batch import Batch, Input, Ragged, Rows, wide
+from sparkdl.data.columns import Columns
+from sparkdl.data.prefetch import prefetch
+from sparkdl.data.sampler import Plan, generator
+from sparkdl.data.shard import Part, numbers, target_of
+from sparkdl.data.transforms import Transforms
+from sparkdl.errors import InvalidInput
+
+_GATHER_BYTES = 4 << 20  # rows gathered at a time: enough to make the thread's hand-over cheap, little enough to cache
+_GATHER_STEPS = 64
+_SCAN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Batcher:
+    """Makes the batches of a part, epoch by epoch.
+
+    Attributes:
+        part: this member's rows.
+        plan: how rows are dealt into steps; made from the same ``parts`` on every member.
+        device: where the tensors are wanted.
+        transforms: functions that change each batch on the CPU, ahead of time; None for the part's own.
+
+    Raises:
+        InvalidInput: the plan was made for parts of other sizes.
+    """
+
+    part: Part
+    plan: Plan
+    device: torch.device | str = "cpu"
+    transforms: Transforms | None = None
+
+    def __post_init__(self) -> None:
+        if self.plan.rows != self.part.parts:
+            raise InvalidInput(f"the plan is for parts of {self.plan.rows} rows; expected {self.part.parts}.")
+
+    def batches(self, epoch: int, *, start: int = 0, totals: Sequence[float] | None = None) -> Iterator[Batch]:
+        """This member's batches of an epoch, one for every step.
+
+        Args:
+            epoch: the epoch, from 0; it chooses the permutation.
+            start: the first step wanted.
+            totals: the global weight of each step; None where every row weighs 1.
+        """
+        device = torch.device(self.device)
+        transforms = self.part.transforms if self.transforms is None else self.transforms
+        if transforms:
+            yield from prefetch(self._transformed(transforms, epoch, start, totals, device))
+            return
+        chunks = self._chunks(epoch, start, device)
+        # A single chunk is waited for either way, and a thread would take longer than a few rows.
+        for chunk in chunks if self._chunk_steps() >= self.plan.steps - start else prefetch(chunks):
+            yield from self._cut(chunk, totals)
+
+    def step_weights(self, epoch: int) -> Tensor:
+        """This part's weight in every step of an epoch, float64 ``[steps]``."""
+        plan, index = self.plan, self.part.index
+        if self.part.masses is None:
+            return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
+        masses = self.part.masses[self._positions(epoch)]
+        bounds = [plan.offset(index, step) for step in range(plan.steps + 1)]
+        pairs = itertools.pairwise(bounds)
+        return torch.tensor([float(masses[first:last].sum()) for first, last in pairs], dtype=torch.float64)
+
+    def _positions(self, epoch: int) -> Tensor:
+        positions, order = self.plan.permutation(self.part.index, epoch), self.part.order
+        if order is not None:
+            for first in range(0, self.part.rows, _SCAN_ROWS):  # in place: a large part's positions are 100 MB
+                piece = positions[first : first + _SCAN_ROWS]
+                piece.copy_(order[piece])
+        return positions
+
+    def _transformed(
+        self, transforms: Transforms, epoch: int, start: int, totals: Sequence[float] | None, device: torch.device
+    ) -> Iterator[Batch]:
+        """Batches one by one; their random numbers depend on nothing but the seed, the epoch and their position."""
+        step = start
+        for chunk in self._chunks(epoch, start, torch.device("cpu")):
+            for batch in self._cut(chunk, totals):
+                made = transforms(batch, generator(self.plan.seed, epoch, step, self.part.index))
+                yield replace(
+                    made,
+                    inputs=tuple(_arrive(each, device) for each in made.inputs),
+                    target=None if made.target is None else _arrive(made.target, device),
+                    weights=None if made.weights is None else _arrive(made.weights, device),
+                )
+                step += 1
+
+    def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
+        """Gathered rows of several steps at a time."""
+        part, plan, positions = self.part, self.plan, self._positions(epoch)
+        names, steps = _batch_columns(part.columns), self._chunk_steps()
+        for first in range(start, plan.steps, steps):
+            bounds = [plan.offset(part.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
+            chosen = positions[bounds[0] : bounds[-1]]
+            rows = {name: _arrive(part.tensors[name].index_select(0, chosen), device) for name in names}
+            masses = None if part.masses is None else part.masses.index_select(0, chosen)
+            target = target_of(rows, part.columns)
+            yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, target, masses)
+
+    def _chunk_steps(self) -> int:
+        step_bytes = row_bytes(self.part) * self.plan.batch_size * self.part.rows // max(1, self.plan.total)
+        return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
+
+    def _cut(self, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
+        columns, target = self.part.columns, chunk.target
+        inputs = [chunk.rows[column.name] for column in columns.inputs]
+        weights = None if columns.weight is None else numbers(chunk.rows, columns.weight.name)
+        for piece, (first, last) in enumerate(zip(chunk.bounds, chunk.bounds[1:], strict=False)):
+            step = chunk.first + piece
+            masses = None if chunk.masses is None else chunk.masses[first:last]
+            mass = float(last - first) if masses is None else float(masses.sum())
+            size = self.plan.size(step)
+            total = size if totals is None else totals[step]
+            yield Batch(
+                inputs=tuple([tensor[first:last] for tensor in inputs]),
+                target=None if target is None else target[first:last],
+                weights=None if weights is None else weights[first:last],
+                masses=masses,
+                rows=last - first,
+                weight=mass,
+                share=mass / total if total else 0.0,
+                total=size,
+            )
+
+
+def stored_batch(part: Part, chosen: slice | Tensor) -> Batch:
+    """A part's stored rows at these positions as a batch by itself; those of a slice are not copied."""
+    found = {name: wide(_taken(part.tensors[name], chosen)) for name in _batch_columns(part.columns)}
+    masses = None if part.masses is None else _taken(part.masses, chosen)
+    weight, rows = part.columns.weight, len(next(iter(found.values())))
+    return Batch(
+        inputs=tuple([found[column.name] for column in part.columns.inputs]),
+        target=target_of(found, part.columns),
+        weights=None if weight is None else numbers(found, weight.name),
+        masses=masses,
+        rows=rows,
+        weight=float(rows) if masses is None else float(masses.sum()),
+        share=1.0,
+        total=rows,
+    )
+
+
+def row_bytes(part: Part) -> int:
+    """Bytes that a row of a part's batches has, about."""
+    tensors = [part.tensors[name] for name in _batch_columns(part.columns)]
+    return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The rows of a few steps: step ``first + i`` has the rows from ``bounds[i]`` to ``bounds[i + 1]``."""
+
+    first: int
+    bounds: list[int]
+    rows: dict[str, Input]
+    target: Tensor | None
+    masses: Tensor | None
+
+
+def _batch_columns(columns: Columns) -> list[str]:
+    return [column.name for column in (*columns.inputs, *columns.targets, columns.weight) if column]
+
+
+def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
+    return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
+
+
+def _arrive(rows: Rows, device: torch.device) -> Rows:
+    """Rows as the model gets them, on the device."""
+    rows = wide(rows)
+    if isinstance(rows, Ragged):
+        return rows.to(device)
+    return rows if device.type == "cpu" else rows.pin_memory().to(device, non_blocking=True)

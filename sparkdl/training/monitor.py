@@ -1,0 +1,199 @@
+"""What a run tells about itself: history, progress, phases, validation, and the calls of callbacks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch, arguments
+from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.emit import record
+from sparkdl.telemetry.step_timer import EVERY, Laps, end_step, enter, flush, measuring
+from sparkdl.training.callbacks import Hooks, Snapshot
+from sparkdl.training.evaluate import evaluate
+from sparkdl.training.trainer_state import TrainerState
+
+_PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar follows
+_OTHERS = 5.0  # and of the others
+_MANY = 8  # Up to this many ranks report every step; above it the total rate is capped.
+
+
+class TrainingMonitor:
+    """Reports the run that a ``TrainerState`` is the state of, on one member.
+
+    Args:
+        state: the run's state; its history, meter and report are written here.
+    """
+
+    def __init__(self, state: TrainerState) -> None:
+        self.state = state
+        self._criterion = state.training.objective.criterion(state.world.device)
+        self._hooks = Hooks(state.training.hooks, state.world.rank)
+        self._shown = time.monotonic()
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure what the block's steps spend their time on; the report has the seconds by phase."""
+        seconds = self.state.report.get("phases", {}) if self.state.training.measured else {}
+        self.state.report["phases"] = seconds
+        every = EVERY * max(1.0, self.state.world.size / _MANY)
+        with measuring(Laps(seconds, every=every) if self.state.training.measured else None):
+            yield
+            flush(clock=self.state.world.clock)
+
+    def start(self) -> None:
+        """Call ``on_start`` before the first step, or before the first one after those restored."""
+        self._call("on_start")
+        self.state.start()
+        self._shown = time.monotonic()
+
+    def observe(self, loss: Tensor, batch: Batch) -> None:
+        """Take down a batch's loss and, without validation rows, its metrics.
+
+        Raises:
+            InvalidInput: the loss is not finite.
+        """
+        # Elsewhere than on the CPU, to look at each loss would be to wait for the device: there it is seen per epoch.
+        if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
+            step, steps = self.state.world.clock.step, self.state.rows.plan.steps
+            raise self._diverged(float(loss), f"at step {step}, batch {self.state.position + 1} of {steps} in")
+        self.state.meter.add(loss, self.state.replica.output, batch)
+        if self.state.report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
+            self.state.report["inputs"] = [
+                (list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in arguments(batch.inputs)
+            ]
+        if self.state.report["output"] is None and isinstance(self.state.replica.output, Tensor):
+            self.state.report["output"] = list(self.state.replica.output.shape[1:])
+
+    def end_step(self, batch: Batch) -> None:
+        """Call ``on_step``, save the state if it is time, and tell the driver the progress now and then.
+
+        Args:
+            batch: of the step that is over.
+        """
+        enter("other")
+        self._call("on_step")
+        state, clock, plan = self.state, self.state.world.clock, self.state.rows.plan
+        if state.position < plan.steps:  # else the epoch's end is part of the step
+            state.save()
+        end_step(clock=clock, rows=batch.rows, sent=state.sync.bytes_per_step)
+        now = time.monotonic()
+        every = _PROGRESS if state.world.rank == 0 else _OTHERS
+        if not state.training.measured or (clock.step > 1 and now - self._shown < every):
+            return
+        self._shown = now
+        record(
+            "progress",
+            clock=clock,
+            epochs=state.training.epochs,
+            steps=plan.steps,
+            loss=state.meter.local_mean(),
+            rows_per_second=state.position * plan.batch_size / max(state.epoch_seconds, 1e-9),
+        )
+
+    def end_epoch(self) -> None:
+        """Add the epoch's row to the history, and call ``on_epoch``.
+
+        Raises:
+            InvalidInput: this member's mean loss is not finite.
+        """
+        state, clock = self.state, self.state.world.clock
+        module, seconds = state.replica.module, state.epoch_seconds
+        state.report["train_seconds"] += seconds
+        enter("exchange")
+        average_buffers(module, state.group, state.rows.share)
+        row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
+        own = state.meter.local_mean()
+        if own is not None and not math.isfinite(own):
+            raise self._diverged(own, "over")
+        row |= state.meter.close(state.group)
+        if state.rows.validation is not None:
+            enter("validate")
+        row |= self._validate(module)
+        enter("other")
+        row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
+        state.history.append(row)
+        if state.world.rank == 0:
+            record("epoch", clock=clock, **row)
+        state.stopping.after(row, module)
+        self._call("on_epoch")
+        state.start_epoch()
+        self._shown = time.monotonic()
+        state.save()
+        end_step(clock=clock, steps=0)
+
+    def end(self) -> None:
+        """Call ``on_end`` after the last epoch."""
+        self.state.report["best_epoch"] = self.state.stopping.epoch
+        self._call("on_end")
+
+    def _validate(self, module: nn.Module) -> dict[str, float]:
+        if self.state.rows.validation is None:
+            return {}
+        found = evaluate(
+            module,
+            self._criterion,
+            self.state.rows.validation,
+            self.state.group,
+            metrics=self.state.metrics,
+            batch_size=self.state.training.batch_size,
+            device=self.state.world.device,
+            collate=self.state.training.collate,
+            on_batch=self._validating,
+        )
+        self.state.world.phase = "work"
+        return {f"valid_{name}": value for name, value in found.items()}
+
+    def _validating(self, batch: int) -> None:
+        # With its number: however long validation takes, it is seen to go on.
+        self.state.world.phase = f"validate, batch {batch}"
+
+    def _diverged(self, loss: float, where: str) -> InvalidInput:
+        epoch = len(self.state.history) + 1
+        return InvalidInput(
+            f"the loss is {loss} on rank {self.state.world.rank} {where} epoch {epoch}. Lower the learning rate, set "
+            "clipNorm, scale the inputs, or look for a logarithm or a division of 0 in model and loss."
+        )
+
+    def _call(self, moment: str) -> None:
+        if moment in self._hooks:
+            snapshot = Snapshot(
+                self.state.world.rank,
+                self.state.world.size,
+                self.state.world.clock,
+                self.state.replica.module,
+                self.state.world.device,
+                self.state.training.epochs,
+                self.state.rows.plan.steps,
+                self.state.history,
+                self.state.meter.local_mean(),
+            )
+            enter("hooks")
+            self._hooks.call(moment, snapshot)
+            enter("other")
+
+
+def average_buffers(module: nn.Module, group: Group, share: float) -> None:
+    """Average floating-point buffers, which batch normalisation keeps per member.
+
+    Args:
+        module: the replica's module.
+        group: the members.
+        share: this member's part of all training rows. A member without rows has seen nothing, and its buffers,
+            still as they were at the start, count for nothing.
+    """
+    if group.size == 1:
+        return
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            # In double precision, so that a buffer that is the same everywhere stays what it is.
+            total = buffer.double() * share if share else torch.zeros_like(buffer, dtype=torch.float64)
+            group.sum_(total)
+            buffer.copy_(total)

@@ -1,0 +1,206 @@
+"""The state of a run on one member: everything that its next steps depend on, saved and restored together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sparkdl.cluster.group.world import World
+from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import random_state, set_random_state
+from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.emit import record
+from sparkdl.training.dataloader import Rows
+from sparkdl.training.early_stopping import GangEarlyStopping
+from sparkdl.training.layouts import Replica
+from sparkdl.training.metrics import Meter, load_metric_states, metric_states, open_metrics
+from sparkdl.training.spec import Trained, TrainingSpec
+from sparkdl.training.strategies import Sync
+
+_FORMAT = 2  # of a state
+_DEALT = ("members", "rows of the parts")  # what of a place may be different when an epoch begins
+
+
+class TrainerState:
+    """A member's replica, counters, history and random numbers, as one state that a later attempt continues from.
+
+    Args:
+        world: the gang.
+        training: the run's settings.
+        replica: this member's replica.
+        sync: the strategy, attached to the replica.
+        rows: this member's rows.
+
+    Attributes:
+        history: a row per epoch, the same on every member.
+        report: seconds of training, in all and by phase; shape and dtype of a row of each input, the shape of one of
+            the output, and the best epoch, None without patience.
+        metrics: name -> torchmetrics metric, on the member's device.
+        meter: the mean loss of the epoch so far, and without validation rows its metrics.
+        stopping: the best epoch, and whether training is to end after it.
+    """
+
+    def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: Rows) -> None:
+        self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
+        self.group = world.group()
+        self.history: list[dict[str, Any]] = []
+        self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0, "phases": {}}
+        self.metrics = open_metrics(training.objective.metrics, world.device)
+        self.meter = Meter(world.device, self.metrics if rows.validation is None else {})
+        self.stopping = GangEarlyStopping(training.patience, self.group)
+        self._random: dict[str, Any] | None = None
+        self._spent = 0.0  # seconds of the first epoch that an earlier attempt has spent
+        self._begun = 0  # the step at which the current epoch began
+        self._started = time.monotonic()
+        world.clock.load_state_dict(Clock().state_dict())
+
+    @property
+    def position(self) -> int:
+        """Steps of the current epoch that are done: the first one to do, from 0."""
+        return self.world.clock.step - self._begun
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are done, or as many as early stopping allows."""
+        return self.stopping.over or self.world.clock.epoch >= self.training.epochs
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Seconds of the current epoch, those of an earlier attempt included."""
+        return time.monotonic() - self._started
+
+    def start(self) -> None:
+        """Start the clock of the first epoch, and restore random numbers after callbacks have drawn some."""
+        self._started = time.monotonic() - self._spent
+        if self._random is not None:
+            set_random_state(self._random, self.world.device)
+            self._random = None
+
+    def start_epoch(self) -> None:
+        """Start the clock of the next epoch at this step."""
+        self._started, self._begun = time.monotonic(), self.world.clock.step
+
+    def save(self) -> None:
+        """Tell the checkpoint keeper, if there is one, that a step is over; it saves the state when it is time."""
+        if self.training.keeper is not None:
+            self.training.keeper.after_step(self.world, self.state, over=self.over)
+
+    def result(self) -> Trained:
+        """The weights to keep, the history and this member's report."""
+        own = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
+        weights = self.stopping.weights(self.replica.module)
+        return Trained(weights, self.history, self.rows.report | self.report | own)
+
+    def state(self) -> dict[str, Any]:
+        """All that this member's next steps depend on, for ``pack_state``; tensors and lists are the live ones.
+
+        Returns:
+            ``"alike"``, which is the same on all members, dicts of tensors; and ``"own"``.
+
+        Raises:
+            InvalidInput: a step has begun and is not over.
+        """
+        replica = self.replica.state_dict()
+        alike = {"alike": replica.pop("alike")} if self.sync.alike else {}
+        own = {
+            "format": _FORMAT,
+            "place": self._place(),
+            "rank": self.world.rank,
+            "clock": self.world.clock.state_dict(),
+            "position": self.position,
+            "replica": replica,
+            "sync": self.sync.state_dict(),
+            "meter": self.meter.state_dict(),
+            "metrics": metric_states(self.metrics),
+            "stopping": self.stopping.state_dict(),
+            "history": self.history,
+            "report": self.report,
+            "feed_wait_seconds": self.rows.report["feed_wait_seconds"],
+            "epoch_seconds": self.epoch_seconds,
+            "random": random_state(self.world.device),
+        }
+        return {"alike": alike, "own": own}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Go on from what the keeper has, if it has anything, and let go of the keeper at the end of the block."""
+        keeper = self.training.keeper
+        if keeper is None:
+            yield
+            return
+        try:
+            self.restore(keeper.load(self.world, self.rows.part))
+            yield
+        finally:
+            keeper.close()
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
+
+        A state of an epoch's end may be that of a member of a gang of another size.
+
+        Raises:
+            InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
+                of another member, or of one after the last epoch that is asked for.
+        """
+        own = None if state is None else state["own"]
+        if own is not None:
+            self._check(own)
+        steps = self.group.gather(None if own is None else own["clock"]["step"])
+        if len({*steps}) > 1:
+            raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
+        if state is None or own is None:
+            return
+        self.replica.load_state_dict(own["replica"] | state["alike"])
+        self.meter.load_state_dict(own["meter"])
+        load_metric_states(self.metrics, own["metrics"])
+        self.world.clock.load_state_dict(own["clock"])
+        self._begun = self.world.clock.step - own["position"]
+        self.stopping.load_state_dict(own["stopping"])
+        self.history, self.report = own["history"], own["report"]
+        self.rows.report["feed_wait_seconds"] = own["feed_wait_seconds"]
+        self._spent = own["epoch_seconds"]
+        if own["place"]["members"] == self.world.size:  # else what is a member's alone has nobody to go on
+            self.sync.load_state_dict(own["sync"])
+        if own["rank"] == self.world.rank:
+            self._random = own["random"]
+        else:  # what another rank has spent is not this one's
+            self.report["phases"] = {}
+        if self.world.rank == 0:
+            record("restored", clock=self.world.clock, history=self.history)
+
+    def _check(self, own: dict[str, Any]) -> None:
+        if own["format"] != _FORMAT:
+            raise InvalidInput(
+                f"the saved state has format {own['format']} and this version of sparkdl reads {_FORMAT}; go on with "
+                "the version that saved it, or begin anew elsewhere."
+            )
+        place = self._place()
+        if not own["position"]:  # at an epoch's end it fits another gang as well
+            place = {name: value for name, value in place.items() if name not in _DEALT}
+        _check_place(own["place"], place)
+        epoch, asked = own["clock"]["epoch"], self.training.epochs
+        if epoch + bool(own["position"]) > asked:
+            raise InvalidInput(
+                f"the saved state is of step {own['clock']['step']}, after the end of the {asked} epochs of "
+                f"{self.rows.plan.steps} steps that are asked for; expected as many epochs as before, or more."
+            )
+
+    def _place(self) -> dict[str, Any]:
+        plan = self.rows.plan
+        return {"members": self.world.size, "rows of the parts": list(plan.rows)} | {
+            "batchSize": plan.batch_size,
+            "seed": plan.seed,
+            "shuffle": plan.shuffle,
+        }
+
+
+def _check_place(saved: dict[str, Any], own: dict[str, Any]) -> None:
+    for name, value in own.items():
+        if saved[name] != value:
+            raise InvalidInput(
+                f"the saved state is of another training: its {name} is {saved[name]}, expected {value}. Go on with "
+                "the gang, the data and the settings that it was saved with, or begin anew elsewhere."
+            )
