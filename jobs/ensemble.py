@@ -26,7 +26,7 @@ from sparkdl.ensembles.base_learner import column, kind_of
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.spark.resources import forwarding_sigterm, qualified
+from sparkdl.spark.jvm import forwarding_sigterm, qualified
 
 
 def ensemble(

@@ -43,7 +43,7 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
-from sparkdl.spark.resources import forwarding_sigterm, qualified
+from sparkdl.spark.jvm import forwarding_sigterm, qualified
 
 # What may be another when a run goes on: where it is tried and how long, not what is computed.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))

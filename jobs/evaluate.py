@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.spark.resources import qualified
+from sparkdl.spark.jvm import qualified
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sparkdl import BestOfModel, EnsembleModel, StackingModel, TorchModel
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ml.persistence.registry import Versions
-from sparkdl.spark.resources import qualified
+from sparkdl.spark.jvm import qualified
 
 _KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 

@@ -22,7 +22,7 @@ from sparkdl import TorchClassifier, TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.estimator import GangEstimator
-from sparkdl.spark.resources import forwarding_sigterm, qualified
+from sparkdl.spark.jvm import forwarding_sigterm, qualified
 
 
 def train(

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl.cluster.local import InlineCluster as InlineCluster
+    from sparkdl.cluster.inline import InlineCluster as InlineCluster
     from sparkdl.cluster.local import LocalCluster as LocalCluster
     from sparkdl.cluster.supervisor import Supervisor as Supervisor
     from sparkdl.data.columns import Column as Column
@@ -57,7 +57,7 @@ _HOMES = {
     "ElasticNet": "sparkdl.rounds.prox",
     "EnsembleModel": "sparkdl.ensembles.model",
     "FederatedAveraging": "sparkdl.rounds.algorithms.fedavg",
-    "InlineCluster": "sparkdl.cluster.local",
+    "InlineCluster": "sparkdl.cluster.inline",
     "L1": "sparkdl.rounds.prox",
     "L2": "sparkdl.rounds.prox",
     "LBFGS": "sparkdl.rounds.algorithms.lbfgs",

@@ -16,7 +16,7 @@ from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data import batching
 from sparkdl.data.arrow import decode
 from sparkdl.data.batch import Batch

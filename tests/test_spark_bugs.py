@@ -16,9 +16,9 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import types as T
 
 from sparkdl import TorchModel, TorchRegressor
+from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Meeting, meet
-from sparkdl.cluster.worker import Failure
+from sparkdl.cluster.group.rendezvous import Meeting, meet
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
 from sparkdl.io.weights import pack

@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.federated.digits import COLUMNS, Array, Images, Judged, alike, mnist, tables, two_digits
 from benchmarks.mlp import mlp
 from benchmarks.pairs import environment, verdict
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective

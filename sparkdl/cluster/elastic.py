@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.local import Cluster, Listener, Slots
+from sparkdl.cluster.protocol import Cluster, Listener, Slots
 from sparkdl.cluster.shutdown import pause
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
 from sparkdl.telemetry.emit import Event

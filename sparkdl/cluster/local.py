@@ -1,8 +1,4 @@
-"""Where work runs, without Spark: in this process, or in processes of this machine.
-
-A cluster runs a gang once and gives back what its members returned. It does not restart anything: a gang that
-fails raises its first cause, and whatever is left of it is ended.
-"""
+"""A gang of processes of this machine."""
 
 from __future__ import annotations
 
@@ -14,22 +10,20 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Meeting, in_a_group
-from sparkdl.cluster.local_tasks import inline_jobs, process_jobs
-from sparkdl.cluster.outcomes import settle
+from sparkdl.cluster.failure import Failure, Outcome, settle
+from sparkdl.cluster.local_tasks import process_jobs
+from sparkdl.cluster.protocol import Listener, Slots, gang_size
 from sparkdl.cluster.tasks import Jobs
-from sparkdl.cluster.worker import Failure, Outcome, Task, Work, run_member
+from sparkdl.cluster.worker import Task, Work
 from sparkdl.cluster.worker_process import MemberProcess
 from sparkdl.data.columns import Columns
 from sparkdl.data.tables import deal, spill
@@ -39,142 +33,7 @@ from sparkdl.telemetry.emit import Channel, Event
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.task_recorder import Reporting
 
-Listener = Callable[[Event], None]
-
 _GRACE = 10.0  # seconds that the members left over have to report after one has failed
-
-
-@dataclass(frozen=True)
-class Slots:
-    """Members that there is room for at a time, whether or not a gang takes that room already.
-
-    Attributes:
-        now: on the machines that are there; None where that cannot be told.
-        ever: that the configuration allows for; None where it sets no bound.
-    """
-
-    now: int | None
-    ever: int | None
-
-
-class Cluster(Protocol):
-    """Where a gang runs."""
-
-    @property
-    def size(self) -> int:
-        """Members of a gang, unless it is asked for with fewer."""
-
-    def room(self) -> Slots:
-        """How many members there is room for; cheap enough to ask every few seconds, from any thread.
-
-        Raises:
-            InvalidInput: the configuration is one in which no gang runs, whatever its size.
-            ClusterUnavailable: the same.
-        """
-
-    def gang(
-        self,
-        work: Work,
-        data: Any = None,
-        columns: Columns | Sequence[str] | None = None,
-        *,
-        listener: Listener | None = None,
-        attempt: int = 0,
-        guard: Guard | None = None,
-        size: int | None = None,
-    ) -> list[Any]:
-        """Run ``work(world, part)`` on every member at once, all of them alive together.
-
-        Args:
-            work: called on every member with its world and its part of the data (None without data).
-            data: what the members read; a DataFrame on Spark, else a ``pyarrow.Table``, a dataset, a dict of
-                arrays, or a list with one table for each member.
-            columns: which columns become which tensors; None takes all as inputs.
-            listener: called on this side with each event that a member records, one call at a time.
-            attempt: which attempt of a run this is; keys and events carry it.
-            guard: asks members for heartbeats, and may end the gang.
-            size: members of this gang, at most the cluster's ``size``, which is the default.
-
-        Returns:
-            What the members returned, in rank order.
-
-        Raises:
-            InvalidInput: the data or the configuration cannot be used.
-            ClusterUnavailable: the cluster cannot supply the members.
-            MemberFailed: the work raised on a member; of several errors the first cause.
-            MemberLost: a member's process went away.
-            SparkdlError: the guard ended the gang, with its reason.
-        """
-
-    def map_reduce(
-        self,
-        data: Any,
-        columns: Columns | Sequence[str] | None = None,
-        *,
-        parts: int | None = None,
-        shuffle: bool = True,
-        listener: Listener | None = None,
-    ) -> AbstractContextManager[Jobs]:
-        """Deal out the data and pack them, for rounds of tasks that need not be alive together.
-
-        Args:
-            data: as for ``gang``.
-            columns: as for ``gang``; with a client column all rows of a client come into one part.
-            parts: into how many parts; the cluster's ``size`` by default.
-            shuffle: False leaves the rows of a DataFrame in their partitions, and takes no heed of ``parts``.
-            listener: as for ``gang``; the rank of a task's event is the number of its part, or its index.
-
-        Returns:
-            A block in which rounds run; see ``sparkdl.cluster.tasks``.
-
-        Raises:
-            InvalidInput: the data cannot be used.
-        """
-
-
-class InlineCluster:
-    """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
-
-    size = 1
-
-    def room(self) -> Slots:
-        """See ``Cluster.room``: one member, always."""
-        return Slots(1, 1)
-
-    def gang(
-        self,
-        work: Work,
-        data: Any = None,
-        columns: Columns | Sequence[str] | None = None,
-        *,
-        listener: Listener | None = None,
-        attempt: int = 0,
-        guard: Guard | None = None,
-        size: int | None = None,
-    ) -> list[Any]:
-        """See ``Cluster.gang``."""
-        gang_size(size, self.size)
-        if in_a_group():
-            raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
-        tables, wanted = deal(data, columns, 1)
-        task = Task(ship(work), 1, uuid.uuid4().hex, attempt, wanted)
-        meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
-        outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
-        if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
-            raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
-        return settle([outcome], listener, attempt=attempt)
-
-    def map_reduce(
-        self,
-        data: Any,
-        columns: Columns | Sequence[str] | None = None,
-        *,
-        parts: int | None = None,
-        shuffle: bool = True,
-        listener: Listener | None = None,
-    ) -> AbstractContextManager[Jobs]:
-        """See ``Cluster.map_reduce``; parts are mapped one after the other."""
-        return inline_jobs(data, columns, parts or self.size, reporting=Reporting(listener=listener))
 
 
 class LocalCluster:
@@ -317,19 +176,6 @@ class LocalCluster:
         for member in list(members):
             member.kill()
             self._members.remove(member)
-
-
-def gang_size(wanted: int | None, most: int) -> int:
-    """The members of a gang: as many as are wanted, or by default as the cluster has.
-
-    Raises:
-        InvalidInput: so many the cluster has not.
-    """
-    if wanted is None:
-        return most
-    if not 1 <= wanted <= most:
-        raise InvalidInput(f"a gang of {wanted} members was asked for; expected 1 to {most}, the size of the cluster.")
-    return wanted
 
 
 def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:

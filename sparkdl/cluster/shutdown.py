@@ -3,7 +3,7 @@
     with stoppable():                # the job: SIGTERM becomes a request
         model = estimator.fit(df)    # raises Stopped once the members have saved
 
-A gang that is asked to stop saves and ends (``sparkdl.cluster.stop_watch``). What else runs in the block goes on: a
+A gang that is asked to stop saves and ends (``StopWatch``). What else runs in the block goes on: a
 model that is being saved is saved. Whatever it is, it has 28 s, two less than what Kubernetes gives by default before
 SIGKILL.
 
@@ -19,10 +19,12 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
-from sparkdl.errors import Stopped
+from sparkdl.cluster.cancellation import Guard
+from sparkdl.errors import Fenced, InvalidInput, SparkdlError, Stopped
 
 TERMINATED = 143
 """The exit code of a process that SIGTERM has ended: 128 + 15."""
@@ -123,3 +125,67 @@ def _last_resort(over: threading.Event, limit: float) -> None:
 def _end(why: str) -> None:
     os.write(2, f"{why}: it is ended now\n".encode())  # print is not for signal handlers
     os._exit(TERMINATED)
+
+
+class StopWatch:
+    """Watches for a request to stop (``sparkdl.cluster.shutdown``) while one attempt of a gang runs in the block.
+
+    Args:
+        guard: the gang's.
+        ask: asks the members to save and to raise ``Stopped``, once, in a thread of its own; None if they cannot, and
+            the gang is to be ended at once.
+        waiting: whether the gang waits for slots: then there is nothing to save.
+        limit: seconds that the members have, after which the gang is ended.
+
+    Raises:
+        Stopped: a stop was requested before the block; or in it, and the gang failed, of whatever, but for a user's
+            mistake.
+    """
+
+    def __init__(
+        self, guard: Guard, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
+    ) -> None:
+        self._guard, self._ask, self._waiting, self._limit = guard, ask, waiting, limit
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="sparkdl-stop-watch", daemon=True)
+
+    def __enter__(self) -> StopWatch:
+        if stop_requested() is not None:
+            raise stopped("had not begun")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        known = isinstance(error, (Stopped, InvalidInput, Fenced))
+        if stop_requested() is not None and isinstance(error, SparkdlError) and not known:
+            raise stopped(f"failed before it was saved: {error.message}") from error
+
+    def _look(self) -> None:
+        while stop_requested() is None:
+            if self._over.wait(POLL):
+                return
+        if self._ask is None:
+            self._end("was not saved: it keeps no checkpoints")
+            return
+        threading.Thread(target=self._call, args=(self._ask,), name="sparkdl-stop-ask", daemon=True).start()
+        end = time.monotonic() + self._limit
+        while not self._over.wait(POLL):
+            if self._waiting():
+                self._end("had not begun")
+                return
+            if time.monotonic() > end:
+                self._end(f"could not be saved within {self._limit:g} s")
+                return
+
+    def _call(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except (OSError, SparkdlError) as error:
+            self._end(f"could not be told to save: {error}")
+
+    def _end(self, what: str) -> None:
+        self._guard.end(stopped(what))

@@ -31,11 +31,11 @@ from typing import Any
 
 from sparkdl.cluster.cancellation import Guard
 from sparkdl.cluster.elastic import Elastic
+from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.heartbeat import Pulse, interval
-from sparkdl.cluster.local import Cluster, Listener
-from sparkdl.cluster.shutdown import pause, stop_requested
-from sparkdl.cluster.stop_watch import StopWatch
-from sparkdl.cluster.worker import Failure, Work
+from sparkdl.cluster.protocol import Cluster, Listener
+from sparkdl.cluster.shutdown import StopWatch, pause, stop_requested
+from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError, Stopped
 from sparkdl.telemetry.emit import Event, pass_on

@@ -13,24 +13,24 @@ import gc
 import os
 import socket
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
 import torch
 
-from sparkdl import errors
-from sparkdl.cluster.group.world import Exchange, Invitation, Meeting, World, is_peer_failure, join, meet
+from sparkdl.cluster.failure import Failure, Outcome
+from sparkdl.cluster.group.rendezvous import Exchange, Invitation, Meeting, join, meet
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
 from sparkdl.data.columns import Columns
 from sparkdl.data.shard import Part
 from sparkdl.data.spool import Spool
 from sparkdl.data.tables import Batches
-from sparkdl.errors import InvalidInput, MemberFailed, PeerLost, Place, SparkdlError, Stopped
+from sparkdl.errors import InvalidInput, PeerLost, Place
 from sparkdl.io.pickling import unship
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.emit import Endpoint, Event, Recorder, record, recording, span
@@ -77,75 +77,6 @@ class Task:
     fallback: str | None = field(default=None, repr=False)
     heartbeat: float | None = None
     level: int | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A member's error as plain data, first cause or consequence.
-
-    Attributes:
-        kind: the error's class name.
-        message: its text.
-        trace: its traceback.
-        place: where it happened.
-        peer: whether it only says, or follows from it, that another member has gone.
-        time: when it happened, in seconds since the epoch on that member.
-    """
-
-    kind: str
-    message: str
-    trace: str
-    place: Place
-    peer: bool
-    time: float
-
-    @staticmethod
-    def of(error: BaseException, place: Place) -> Failure:
-        """Take down an error and let go of everything its traceback holds on to."""
-        message = error.message if isinstance(error, SparkdlError) else str(error)
-        trace = "".join(traceback.format_exception(error))
-        peer = any(is_peer_failure(each) for each in _chain(error))
-        failure = Failure(type(error).__name__, message, trace, place, peer, time.time())
-        _forget(error)
-        return failure
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Failure:
-        """The failure whose fields are ``values``."""
-        return Failure(**{**values, "place": Place(**values["place"])})
-
-    def to_json(self) -> dict[str, Any]:
-        """The failure as plain data."""
-        return asdict(self)
-
-    def error(self) -> SparkdlError:
-        """The error to raise on the driver."""
-        kind = getattr(errors, self.kind, None)
-        if isinstance(kind, type) and issubclass(kind, SparkdlError):
-            trace = None if issubclass(kind, (InvalidInput, Stopped)) else self.trace
-            return kind(self.message, place=self.place, trace=trace)
-        return MemberFailed(f"{self.kind}: {self.message}", place=self.place, trace=self.trace)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a member came back with: a pickled value, or a failure.
-
-    Attributes:
-        rank: the member's rank.
-        value: the pickled return value of the work.
-        failure: what went wrong.
-        seconds: wall time by stage.
-        dropped: events that were lost on the way.
-        recorder: the id of the recorder that has counted them.
-    """
-
-    rank: int
-    value: bytes | None = None
-    failure: Failure | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    dropped: int = 0
-    recorder: str = ""
 
 
 def run_member(
@@ -342,23 +273,3 @@ def _threads(wanted: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and whatever it was raised from or while handling."""
-    found: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and all(each is not other for other in found):  # `raise error from error` is legal
-            found.append(each)
-            left += [each.__cause__, each.__context__]
-    return found
-
-
-def _forget(error: BaseException) -> None:
-    """Drop the locals that tracebacks keep: a process group among them would keep its peers waiting."""
-    for each in _chain(error):
-        traceback.clear_frames(each.__traceback__)
-        each.__traceback__ = None
-    gc.collect()

@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Meeting
+from sparkdl.cluster.group.rendezvous import Meeting
 from sparkdl.cluster.worker import Task, run_member
 from sparkdl.cluster.zygote import fork
 from sparkdl.data.tables import read

@@ -1,4 +1,4 @@
-"""Work on its way to the members: pickled on the driver, unpickled there, with errors that say what is missing."""
+"""Pickles, with errors that say what is missing: work on its way to the members, and values in files."""
 
 from __future__ import annotations
 
@@ -47,6 +47,31 @@ def unship(packed: bytes) -> Any:
             f"the module {error.name!r} is on the driver but not on {socket.gethostname()}: {error}. Ship your own "
             "with spark-submit --py-files or spark.addArtifacts(..., pyfile=True), and install packages on every host."
         ) from error
+
+
+def as_pickle(value: object, what: str) -> bytes:
+    """The value as a pickle, in which what lives in a notebook or in ``__main__`` travels by value.
+
+    Args:
+        value: to be pickled.
+        what: it is, for the message.
+
+    Raises:
+        InvalidInput: it cannot be pickled.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # pickling runs the objects' own code, which raises anything
+        raise InvalidInput(f"{what} cannot be saved, not even pickled: {type(error).__name__}: {error}") from error
+    return data
+
+
+def unpickled(data: bytes, where: str) -> Any:
+    """What was pickled; only for what is trusted."""
+    try:
+        return cloudpickle.loads(data)
+    except Exception as error:  # unpickling runs code, which raises anything
+        raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
 
 
 def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:

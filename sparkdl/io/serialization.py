@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as bytes; and the state of the random number generators.
+"""The state of a run as bytes, without code in them.
 
 The bytes are a safetensors file, in pieces that are the tensors' own memory: a model is not copied to be written. Its
 metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as JSON, in which tensors, arrays and bytes
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import struct
 import zlib
 from collections import Counter, OrderedDict, defaultdict
@@ -238,45 +237,3 @@ def _decode_block(kind: str, value: Any, tensors: list[Tensor]) -> Any:
         raise ValueError(f"an array of {dtype}")
     array = np.frombuffer(tensors[number].numpy().tobytes(), dtype).reshape(shape).copy()
     return array if kind == "array" else array[()]
-
-
-def random_state(device: torch.device | None = None) -> dict[str, Any]:
-    """The state of the global generators: Python's, numpy's and torch's, on the CPU and on one GPU.
-
-    Args:
-        device: the GPU whose generator is meant; the current one by default, if CUDA is initialised. The state has no
-            number of the GPU, so that it can be set on another.
-    """
-    version, words, gauss = random.getstate()
-    found = {
-        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
-        "numpy": np.random.get_state(legacy=False),
-        "torch": torch.get_rng_state(),
-    }
-    gpu = _gpu(device)
-    return found if gpu is None else found | {"cuda": torch.cuda.get_rng_state(gpu)}
-
-
-def set_random_state(state: dict[str, Any], device: torch.device | None = None) -> None:
-    """Set the global generators to a state that ``random_state`` returned.
-
-    A GPU's generator stays as it is where the state has none.
-
-    Args:
-        state: the state.
-        device: as for ``random_state``.
-    """
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    gpu = _gpu(device)
-    if gpu is not None and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], gpu)
-
-
-def _gpu(device: torch.device | None) -> torch.device | None:
-    if device is None:
-        ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        return torch.device("cuda", torch.cuda.current_device()) if ready else None
-    return device if device.type == "cuda" else None

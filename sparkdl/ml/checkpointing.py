@@ -13,7 +13,7 @@ from sparkdl.checkpoint.checkpointer import CheckpointKeeper
 from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local import Cluster
+from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files

@@ -16,12 +16,14 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
+from sparkdl.io.threads import Aside
+from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
-from sparkdl.telemetry.bottlenecks import Report, Spent, spending
+from sparkdl.telemetry.bottlenecks import Spent, spending
 from sparkdl.telemetry.chrome_trace import write_timeline
 from sparkdl.telemetry.emit import Event
-from sparkdl.telemetry.event_log import Aside, Logbook
+from sparkdl.telemetry.event_log import Logbook
 from sparkdl.telemetry.log_forwarding import MemberLogs
 from sparkdl.telemetry.progress_bar import Progress
 

@@ -21,7 +21,7 @@ from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Signature, as_program
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
-from sparkdl.spark.resources import qualified
+from sparkdl.spark.jvm import qualified
 from sparkdl.training.objective import ModelFactory
 
 

@@ -16,9 +16,10 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
+from sparkdl.cluster.failure import Outcome
 from sparkdl.cluster.group.network import Address, dialable, split_host
-from sparkdl.cluster.group.world import Exchange, Meeting
-from sparkdl.cluster.worker import Outcome, Task, run_member
+from sparkdl.cluster.group.rendezvous import Exchange, Meeting
+from sparkdl.cluster.worker import Task, run_member
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.spark.python_worker import spare_imports

@@ -12,31 +12,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.local import Listener, Slots, gang_size
-from sparkdl.cluster.outcomes import first_cause, settle
+from sparkdl.cluster.failure import Failure, first_cause, settle
+from sparkdl.cluster.protocol import Listener, Slots, gang_size
 from sparkdl.cluster.tasks import Jobs
-from sparkdl.cluster.worker import Failure, Task, Work
+from sparkdl.cluster.worker import Task, Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.io.pickling import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.resources import (
-    JobWatch,
-    check,
-    check_encryption,
-    check_setting,
-    described,
-    find_slots,
-    setting,
-    wait_for_slots,
-)
+from sparkdl.spark.job_watch import JobWatch
+from sparkdl.spark.jvm import JVM_ERRORS, described
+from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
 from sparkdl.spark.tasks import spark_jobs
 from sparkdl.telemetry.emit import Channel, Endpoint, Event
 from sparkdl.telemetry.log_forwarding import level_of
@@ -218,7 +209,7 @@ class SparkCluster:
             if not rows:  # Spark has seen that there is nothing to do, and run no task
                 raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
             return settle(assemble(rows), ear, attempt=ear.attempt)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             explained = _explained(error, watch, ear)
             if explained is error:
                 raise

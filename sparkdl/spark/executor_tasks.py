@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import torch
 from pyspark import TaskContext
-from torch import Tensor
 
 from sparkdl.cluster.tasks import Mapped, Tree, mapped
 from sparkdl.data.column_file import Layout
@@ -31,17 +30,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.spark.python_worker import spare_imports
+from sparkdl.spark.tensor_chunks import RESULT, Row, Title, cut_tensors, record_batch, reduced_piece
 from sparkdl.telemetry.task_recorder import Reporting
 
 PACKED = "part int, block int, rows bigint, about string, payload binary"
-PIECES = "part int, piece int, name string, payload binary"
-
-RESULT = -1
-"""The piece of what is not reduced apart: the note, small tensors, what went wrong."""
-
-Row = tuple[int, int, str, bytes]
-"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none, or
-``"written"``: then the payload is where its part was written to."""
 
 Sent = bytes | Any
 """Bytes, inside of a task, or a broadcast of them."""
@@ -51,7 +43,6 @@ CHANGED = (
     "the same twice (rand() without a seed, an order that is not fixed). Give idCol, or write the rows to a table and "
     "train on that."
 )
-_PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 
 
 @dataclass(frozen=True)
@@ -87,14 +78,14 @@ class PackTask:
         except InvalidInput as error:
             for _ in remaining:
                 continue
-            yield _batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
+            yield record_batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
             return
         mark = str(fingerprint(part))
         about = json.dumps({**told, "layout": layout, "fingerprint": mark})
         with store.writing(index, mark) as append:
             for block, payload in enumerate(pack(part)):
                 append(payload)
-                yield _batch(PACKED, index, block, spool.rows, about, payload)
+                yield record_batch(PACKED, index, block, spool.rows, about, payload)
 
     def _sealed(self, spool: Spool, index: int) -> Part:
         """The partition as the only part, under its own number."""
@@ -180,7 +171,7 @@ class MapTask:
             yield index, RESULT, "large", b""
         else:
             count = 0
-            for row in _cut(found):
+            for row in cut_tensors(found):
                 yield row
                 count += 1
             told = replace(found, tensors={}, note=(count, size, found.note))
@@ -199,59 +190,6 @@ class MapTask:
             return mapped(received(self.work), state, part, reporting=self.reporting, attempt=attempt)
         finally:
             torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Title:
-    """What a piece is: some values of a tensor.
-
-    Attributes:
-        name: of the tensor.
-        shape: of the whole tensor.
-        dtype: its dtype's name in torch.
-        first: the piece's first value, in the tensor made flat.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    first: int
-
-    @classmethod
-    def of_json(cls, text: str) -> Title:
-        """The title in a row."""
-        name, shape, dtype, first = json.loads(text)
-        return cls(name, tuple(shape), dtype, first)
-
-    def to_json(self) -> str:
-        """As a row has it."""
-        return json.dumps([self.name, list(self.shape), self.dtype, self.first])
-
-    def values(self, payload: Any) -> Tensor:
-        """The piece's values, a copy of the payload."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        data = bytearray(payload)
-        return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _cut(found: Mapped) -> Iterator[Row]:
-    """The tensors in pieces, of which the same number is the same place in every part's."""
-    piece = 0
-    for name, tensor in found.tensors.items():
-        flat = tensor.contiguous().reshape(-1)
-        step = max(1, _PIECE // flat.element_size())
-        for first in range(0, max(1, len(flat)), step):
-            title = Title(name, tuple(tensor.shape), _name(flat.dtype), first)
-            yield found.index, piece, title.to_json(), _bytes(flat[first : first + step])
-            piece += 1
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes() if len(tensor) else b""
 
 
 @dataclass(frozen=True)
@@ -280,17 +218,12 @@ class ReduceTask:
                 key = piece.as_py(), Title.of_json(name.as_py())
                 if tree is None or key != last:
                     if tree is not None and last is not None:
-                        yield _reduced(tree, parts, *last)
+                        yield reduced_piece(tree, parts, *last)
                     tree, parts, last = Tree(reduce), 0, key
                 tree.push({key[1].name: key[1].values(payload.as_buffer())})
                 parts += 1
         if tree is not None and last is not None:
-            yield _reduced(tree, parts, *last)
-
-
-def _reduced(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
-    [tensor] = tree.result().values()
-    return _batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
+            yield reduced_piece(tree, parts, *last)
 
 
 def received(sent: Sent) -> bytes:
@@ -344,16 +277,6 @@ def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
             yield row.part, row.rows, row.about
 
 
-def results(rows: Iterable[Row]) -> Iterator[Row]:
-    """What is not a piece."""
-    return (row for row in rows if row[1] < 0)
-
-
-def pieces(absent: Container[int], rows: Iterable[Row]) -> Iterator[Row]:
-    """What is, but of parts that were absent."""
-    return (row for row in rows if row[1] >= 0 and row[0] not in absent)
-
-
 def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:
     """Delete the files of packed data on an executor; the places where there are none any more."""
     for _ in rows:
@@ -383,12 +306,3 @@ def local_directory(index: int) -> str:
 def _local_directories() -> list[str]:
     folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
     return folders or [tempfile.gettempdir()]
-
-
-_TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-
-
-def _batch(schema: str, *values: Any) -> pa.RecordBatch:
-    fields = [field.split() for field in schema.split(", ")]
-    arrays = [pa.array([value], _TYPES[kind]) for value, (_, kind) in zip(values, fields, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, StorageLevel, TaskContext
-from pyspark.errors import PySparkException
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
 from sparkdl.cluster.tasks import Mapped, mapped
@@ -31,6 +29,7 @@ from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.executor_tasks import CHANGED, Sent, as_packed, complete, local_directory, place, received, store_of
+from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import spare_imports
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -187,12 +186,12 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
         for index in task.indices:
             where, found = told[index]
             yield from context.runJob(rows, list, [where]) if found is None else [found]
-    except (PySparkException, Py4JError) as error:
+    except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its tasks were cancelled, but for what finished ones have kept") from error
         raise MemberLost(f"Spark gave up the tasks: {first_lines(error)}", place=Place("map")) from error
     finally:
-        with suppress(PySparkException, Py4JError, AttributeError):  # of a context that was stopped
+        with suppress(*GONE):
             rows.unpersist()
 
 
@@ -220,7 +219,7 @@ def _cancelled_by_stop(context: SparkContext, tag: str) -> Iterator[None]:
             if over.wait(POLL):
                 return
         while not over.wait(POLL):  # again, for a job that had not yet begun
-            with suppress(PySparkException, Py4JError):
+            with suppress(*JVM_ERRORS):
                 context.cancelJobsWithTag(tag)
 
     if stop_requested() is not None:

@@ -22,9 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JError
 from pyspark import RDD, StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -34,13 +32,14 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
-from sparkdl.spark import executor_tasks
+from sparkdl.spark import tensor_chunks
 from sparkdl.spark.columns import named, prepare
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import PACKED, PIECES, MapTask, PackTask, ReduceTask, Sent, drop, heads
+from sparkdl.spark.executor_tasks import PACKED, MapTask, PackTask, ReduceTask, Sent, drop, heads
 from sparkdl.spark.independent_tasks import EachTask, attempts, run_each
-from sparkdl.spark.resources import described, find_slots
-from sparkdl.spark.round_results import Results, assembled
+from sparkdl.spark.jvm import GONE, JVM_ERRORS, described
+from sparkdl.spark.resources import find_slots
+from sparkdl.spark.tensor_chunks import PIECES, Results, assembled
 from sparkdl.telemetry.emit import Event
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -52,7 +51,6 @@ _DIRECT = 64 << 20  # bytes of results that the driver reduces
 # driver's JVM, of 1 GiB by default, wants each lot in one piece of memory, beside the weights that it has sent.
 _REDUCED = 4 << 20
 _TRIES = 4  # as Spark's spark.task.maxFailures
-_GONE = (PySparkException, Py4JError, AttributeError)  # the last one is how a context that was stopped fails
 
 
 class _Lost(Exception):
@@ -209,11 +207,11 @@ class SparkJobs:
                     return found
                 large = self._large[type(work)]
             raise MemberLost(f"results of round {number} were lost {_TRIES} times.", place=Place("reduce"))
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise MemberLost(f"Spark gave up round {number}: {first_lines(error)}", place=Place("map")) from error
         finally:
             if broadcast is not None:
-                with suppress(*_GONE):
+                with suppress(*GONE):
                     broadcast.destroy()
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
@@ -267,14 +265,14 @@ class SparkJobs:
         with ExitStack() as stack:
             # Held on disk, so that nothing is mapped twice if a part is absent, and nothing reduced if one has failed.
             rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
-            results.take(rows.mapPartitions(executor_tasks.results).collect())
+            results.take(rows.mapPartitions(tensor_chunks.results).collect())
             absent = results.absent
             # What was lost and is mapped again may turn up after all, and must not count beside what was built of it.
-            pieces = rows.mapPartitions(partial(executor_tasks.pieces, absent))
+            pieces = rows.mapPartitions(partial(tensor_chunks.pieces, absent))
             if absent:
                 built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
-                results.take(built.mapPartitions(executor_tasks.results).collect())
-                pieces = pieces.union(built.mapPartitions(partial(executor_tasks.pieces, ())))
+                results.take(built.mapPartitions(tensor_chunks.results).collect())
+                pieces = pieces.union(built.mapPartitions(partial(tensor_chunks.pieces, ())))
             self._places |= results.places
             tell(results.found, self._listener)
             settle(results.found, number)
@@ -330,14 +328,14 @@ class SparkJobs:
         executors that have gone, went with them.
         """
         context = self._spark.sparkContext
-        with suppress(*_GONE):
+        with suppress(*GONE):
             slots = max(2, find_slots(self._spark).now or 0)
             for _ in range(_TRIES):
                 rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
                 self._places -= set(rows.collect())
                 if not self._places:
                     break
-        with suppress(*_GONE):
+        with suppress(*GONE):
             for each in self._kept:
                 each.unpersist()
             for _, broadcast in self._works.values():

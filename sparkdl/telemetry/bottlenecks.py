@@ -16,13 +16,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.errors import InvalidInput
-from sparkdl.io import files
 from sparkdl.telemetry.downsampling import sound
 from sparkdl.telemetry.emit import Event
 from sparkdl.telemetry.step_timer import PHASES
 
-__all__ = ["Report", "Spent", "spending", "verdict"]
+__all__ = ["Spent", "spending", "verdict"]
 
 SKEWED = 1.2
 """Times the median of busy seconds, from which on a rank is said to be slow."""
@@ -150,49 +148,3 @@ class Spent:
         """Seconds by phase, of every rank; empty of one that has told nothing."""
         count = max(self._by_rank, default=-1) + 1
         return [dict(self._by_rank.get(rank, {})) for rank in range(count)]
-
-
-class Report(dict[str, Any]):
-    """What a run took: a dict, which can also be written as a page.
-
-    Args:
-        values: the figures by name.
-        history: a row per epoch, round or member.
-        directory: of the run, where its events and its configuration are; None where there is none.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, Any] | None = None,
-        *,
-        history: Sequence[Mapping[str, Any]] = (),
-        directory: str | None = None,
-    ) -> None:
-        super().__init__(values or {})
-        self._history = [dict(row) for row in history]
-        self._directory = directory
-
-    def html(self, path: str | None = None) -> str:
-        """Write the run as one self-contained page; without a ``runDir`` it has no timeline and no configuration.
-
-        Args:
-            path: of the file, a path or URI; by default ``report.html`` in the ``runDir``.
-
-        Returns:
-            Where it was written.
-
-        Raises:
-            InvalidInput: no path is given and there is no ``runDir``, or plotly is not installed.
-        """
-        from sparkdl.telemetry.html import RunData, write_page
-
-        if path is None:
-            if self._directory is None:
-                raise InvalidInput("the run had no runDir; expected html(path), with the path of the file.")
-            path = files.join(self._directory, "report.html")
-        if self._directory is not None and files.exists(self._directory):
-            run = RunData.read(self._directory)
-        else:
-            run = RunData("run", history=self._history, report=dict(self))
-        write_page([run], path)
-        return path

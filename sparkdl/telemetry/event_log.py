@@ -10,32 +10,21 @@ driver that is killed loses up to a quarter of a second. What is slow, such as t
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from sparkdl.io.threads import CAPACITY, Aside
 from sparkdl.telemetry.channel import Event, Listener
 from sparkdl.telemetry.event_file import DRIVER, Journal
 
-__all__ = ["Aside", "Logbook"]
-
-CAPACITY = 100_000
-"""Events that may wait to be written, or for a slow view."""
 LINGER = 0.25
 """Seconds that an event may wait for others before they are written: the file's thread then wakes once for all."""
-CLOSING = 60.0
-"""Seconds at most that the end of a run waits for a file system or a tracker that does not answer."""
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class Logbook:
@@ -103,74 +92,6 @@ class Logbook:
         """Write what waits; calling it again does nothing."""
         if self._file is not None:
             self._file.close()
-
-
-class Aside(Generic[T]):
-    """Calls a function in a thread of its own, with what comes; what it has no room for is dropped and counted.
-
-    Args:
-        call: must not raise.
-        name: the thread's.
-        capacity: how many may wait.
-        linger: seconds that the first of several waits for the others.
-        end: called in the thread in the end; must not raise.
-
-    Attributes:
-        lost: how many it was not called with.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[T], None],
-        name: str,
-        capacity: int = CAPACITY,
-        *,
-        linger: float = 0.0,
-        end: Callable[[], None] | None = None,
-    ) -> None:
-        self.lost = 0
-        self._call, self._capacity, self._linger, self._end = call, capacity, linger, end
-        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
-        self._given_up = self._busy = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def busy(self) -> bool:
-        """Whether something waits, or is being done."""
-        return self._busy or not self._queue.empty()
-
-    def put(self, item: T) -> None:
-        """Call it with this, some time."""
-        if self._closed.is_set() or self._queue.qsize() >= self._capacity:
-            self.lost += 1
-            return
-        self._queue.put(item)
-
-    def close(self) -> None:
-        """Return when it was called with all that waits, or after ``CLOSING`` seconds; then nothing follows."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._queue.put(None)
-        self._thread.join(CLOSING)
-        if self._thread.is_alive():
-            self._given_up = True
-            left = max(0, self._queue.qsize() - 1)  # without the mark of the end
-            self.lost += left
-            logger.warning("%s does not end; %d still wait for it, and are left out", self._thread.name, left)
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            self._busy = True
-            if self._linger and self._queue.empty():
-                self._closed.wait(self._linger)
-            if not self._given_up:
-                self._call(item)
-            self._busy = False
-        if self._end is not None:
-            self._end()
 
 
 class _File:

@@ -19,10 +19,10 @@ from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import random_state, set_random_state
 from sparkdl.telemetry.emit import span
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.monitor import TrainingMonitor
+from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.trainer_state import TrainerState
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import random_state, set_random_state
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.early_stopping import GangEarlyStopping
 from sparkdl.training.layouts import Replica
 from sparkdl.training.metrics import Meter, load_metric_states, metric_states, open_metrics
+from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl import TorchClassifier
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.ensembles.members import task_fits, task_work
 from sparkdl.ensembles.members.member import Member, Plan, Rows
 from sparkdl.ensembles.members.store import Kept

@@ -21,7 +21,8 @@ from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import Fenced, InvalidInput, MemberFailed, MemberLost, PeerLost, Stopped
 from sparkdl.io.files import Folder

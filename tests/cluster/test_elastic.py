@@ -11,7 +11,8 @@ import pytest
 
 from sparkdl.cluster import elastic
 from sparkdl.cluster.elastic import Sizes
-from sparkdl.cluster.local import InlineCluster, Slots
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.protocol import Slots
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost
 from sparkdl.telemetry.emit import Event

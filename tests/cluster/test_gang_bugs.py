@@ -25,10 +25,13 @@ from torch.distributed import HashStore
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.regression import MeanSquaredError
 
+from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Group, Meeting, World
-from sparkdl.cluster.local import InlineCluster, LocalCluster
-from sparkdl.cluster.worker import Failure, Task, run_member
+from sparkdl.cluster.group.rendezvous import Meeting
+from sparkdl.cluster.group.world import Group, World
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.worker import Task, run_member
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
@@ -53,7 +56,7 @@ def pair() -> Iterator[LocalCluster]:
 
 FIRST_OPTIMIZER = """
 import sys, torch
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 
 def work(world, part):
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])

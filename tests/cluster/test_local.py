@@ -20,10 +20,9 @@ import pytest
 import torch
 
 from sparkdl.cluster import local as module
-from sparkdl.cluster.local import InlineCluster, LocalCluster
-from sparkdl.cluster.outcomes import first_cause, settle
-from sparkdl.cluster.worker import Failure, Outcome
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost
 from sparkdl.telemetry.emit import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
@@ -297,7 +296,7 @@ def test_members_end_with_their_parent():
         wait_for_the_end(members)
 
 
-# ---- settings and causes ----------------------------------------------------------------------------------------
+# ---- settings --------------------------------------------------------------------------------------------------
 
 
 def test_settings_are_checked():
@@ -305,19 +304,3 @@ def test_settings_are_checked():
         LocalCluster(0)
     with pytest.raises(InvalidInput, match=r"1024 GPUs are needed.*there are \d+"):
         LocalCluster(1024, device="cuda")
-
-
-def failure(rank: int, kind: str, peer: bool, when: float) -> Failure:
-    return Failure(kind, f"message of {rank}", "", Place("work", rank), peer, when)
-
-
-def test_the_first_cause_is_the_earliest_that_is_not_a_consequence():
-    lost, failed, later = (
-        failure(0, "PeerLost", True, 1.0),
-        failure(1, "KeyError", False, 2.0),
-        failure(2, "OSError", False, 3.0),
-    )
-    assert first_cause([later, lost, failed]) is failed
-    assert first_cause([lost, failure(3, "RuntimeError", True, 0.5)]).place.rank == 3
-    with pytest.raises(MemberFailed, match="KeyError: message of 1"):
-        settle([Outcome(3, b""), *(Outcome(each.place.rank, failure=each) for each in (later, lost, failed))])

@@ -8,7 +8,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.worker_process import MemberProcess
 from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor, _Watch, worth_another
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost, PeerLost, Place, Stopped

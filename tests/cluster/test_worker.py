@@ -15,11 +15,13 @@ import pyarrow as pa
 import pytest
 import torch
 
+from sparkdl.cluster.failure import Failure, Outcome
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Meeting, in_a_group
-from sparkdl.cluster.worker import Failure, Outcome, Task, run_member
+from sparkdl.cluster.group.rendezvous import Meeting
+from sparkdl.cluster.group.world import in_a_group
+from sparkdl.cluster.worker import Task, run_member
 from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
+from sparkdl.errors import PeerLost, Place
 from sparkdl.telemetry.emit import Event, read_events, record
 from tests.contracts import work
 
@@ -164,32 +166,6 @@ def failed(does: Callable[..., Any]) -> Failure:
 
 def sour(world: Any, part: Any) -> None:
     raise ValueError("sour")
-
-
-# ---- failures as data -------------------------------------------------------------------------------------------
-
-
-def test_failures_travel_as_plain_data():
-    failure = failed(sour)
-    assert Failure.from_json(failure.to_json()) == failure
-    assert cloudpickle.loads(cloudpickle.dumps(failure)) == failure
-
-
-@pytest.mark.parametrize(
-    ("kind", "error", "message", "trace"),
-    [
-        ("ValueError", MemberFailed, "ValueError: what", "a trace"),
-        ("InvalidInput", InvalidInput, "what", None),
-        ("MemberLost", MemberLost, "what", "a trace"),
-        ("PeerLost", PeerLost, "what", "a trace"),
-        ("Place", MemberFailed, "Place: what", "a trace"),
-        ("dataclass", MemberFailed, "dataclass: what", "a trace"),
-    ],
-)
-def test_the_error_on_the_driver(kind, error, message, trace):
-    raised = Failure(kind, "what", "a trace", Place("work", 1), False, 0.0).error()
-    assert type(raised) is error
-    assert (raised.message, raised.trace, raised.place) == (message, trace, Place("work", 1))
 
 
 # ---- events -----------------------------------------------------------------------------------------------------

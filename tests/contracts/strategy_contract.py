@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import MemberFailed
 from sparkdl.training.loop import Training

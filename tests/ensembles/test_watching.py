@@ -14,7 +14,7 @@ from pyspark.ml.regression import LinearRegression
 
 from sparkdl import Bagging, TorchRegressor
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.bottlenecks import Report
+from sparkdl.ml.report import Report
 from sparkdl.telemetry.emit import read_events
 from tests.ml import nets
 from tests.sessions import frame

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import SparkdlError
 from sparkdl.io.files import Folder

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import pack_state, random_state, set_random_state, unpack_state
+from sparkdl.io.serialization import pack_state, unpack_state
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.complex64, torch.complex128),
@@ -243,50 +243,3 @@ def forged(tree: Any, *tensors: Tensor) -> bytes:
 def test_forged_bytes_are_refused(tree):
     with pytest.raises(InvalidInput):
         unpack_state(forged(tree, torch.zeros(8, dtype=torch.uint8)))
-
-
-# ---- random numbers -------------------------------------------------------------------------------------------------
-
-
-def drawn() -> list[Any]:
-    """Some numbers from every generator; an odd number of Gaussian ones, of which Python and numpy keep one back."""
-    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(3).tolist()]
-
-
-@pytest.fixture
-def spared():
-    """Put the generators back afterwards."""
-    before = random_state()
-    yield
-    set_random_state(before)
-
-
-@pytest.mark.usefixtures("spared")
-@pytest.mark.parametrize("before", range(3))
-def test_generators_go_on_where_they_were(before):
-    for _ in range(before):
-        drawn()
-    packed = pack_state(random_state(torch.device("cpu")))
-    expected = [drawn(), drawn()]
-    set_random_state(unpack_state(packed), torch.device("cpu"))
-    assert [drawn(), drawn()] == expected
-
-
-@pytest.mark.usefixtures("spared")
-def test_a_state_does_not_change_with_the_generators():
-    serialization = random_state()
-    packed = pack_state(serialization)
-    drawn()
-    assert pack_state(serialization) == packed
-    assert pack_state(random_state()) != packed
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.usefixtures("spared")
-def test_a_gpus_generator_goes_on_where_it_was():
-    device = torch.device("cuda", 0)
-    packed = pack_state(random_state(device))
-    expected = torch.rand(5, device=device)
-    set_random_state(unpack_state(packed), device)
-    assert torch.equal(torch.rand(5, device=device), expected)

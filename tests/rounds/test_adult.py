@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds

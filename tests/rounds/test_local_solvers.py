@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.admm import ConsensusADMM

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sparkdl.cluster.worker import Failure, Outcome
+from sparkdl.cluster.failure import Failure, Outcome
 from sparkdl.errors import PeerLost, Place
 from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
 

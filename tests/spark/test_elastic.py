@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster import elastic
-from sparkdl.cluster.local import Slots
+from sparkdl.cluster.protocol import Slots
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.emit import record

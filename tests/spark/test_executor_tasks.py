@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +13,15 @@ import pytest
 import torch
 from pyspark.sql import Row as SparkRow
 
-from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, settle
+from sparkdl.cluster.tasks import RoundWork, Tensors, settle
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
-from sparkdl.spark import executor_tasks
-from sparkdl.spark.executor_tasks import MapTask, PackTask, ReduceTask, Row, drop, heads, store_of
-from sparkdl.spark.round_results import Results, assembled
+from sparkdl.spark import executor_tasks, tensor_chunks
+from sparkdl.spark.executor_tasks import MapTask, PackTask, ReduceTask, drop, heads, store_of
+from sparkdl.spark.tensor_chunks import Results, Row, assembled
 from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 
 COLUMNS = Columns((Column("x"),), row_id=Column("id", "int64"), floating="float64")
@@ -169,7 +168,7 @@ def test_pieces_come_to_the_same_as_whole_tensors(disk: Path, monkeypatch: pytes
         pack(part, rows)
     whole, cut = Results(3), Results(3)
     whole.take(mapped(work))
-    monkeypatch.setattr(executor_tasks, "_PIECE", 1 << 8)
+    monkeypatch.setattr(tensor_chunks, "_PIECE", 1 << 8)
     rows = mapped(work, most=0, cut=True)
     cut.take(row for row in rows if row[1] < 0)
     reduced = pieces(rows)
@@ -180,23 +179,6 @@ def test_pieces_come_to_the_same_as_whole_tensors(disk: Path, monkeypatch: pytes
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert [found[name].dtype for name in found] == [tensor.dtype for tensor in expected.values()]
     assert cut.notes == whole.notes
-
-
-def test_results_that_come_in_any_order_are_reduced_to_the_same_bits() -> None:
-    """One at a time or all at once; added up in the order in which they come, they would be several sums."""
-    numbers = (1e16, 1.0, -1e16, 0.1, 3.0)
-    found = [Mapped(part, {"sum": torch.tensor(each, dtype=torch.float64)}) for part, each in enumerate(numbers)]
-    totals, sums = set(), set()
-    for order in itertools.permutations(found):
-        rows = [(each.index, executor_tasks.RESULT, "", each.packed()) for each in order]
-        for lots in ([rows], [[row] for row in rows]):
-            results = Results(len(numbers))
-            for lot in lots:
-                results.take(lot)
-            totals.add(pack_state(results.reduced(Sums())))
-        sums.add(sum(numbers[each.index] for each in order))
-    assert len(totals) == 1
-    assert len(sums) > 1
 
 
 def test_a_result_that_is_too_large_is_left_out_where_pieces_are_not_welcome(disk: Path) -> None:
@@ -252,6 +234,6 @@ def test_pieces_of_a_part_that_was_absent_do_not_count_when_it_turns_up(disk: Pa
     for part in (0, 2):
         pack(part, ROWS[part])
     rows = mapped(Sums(large=100), most=0, cut=True)
-    found = list(executor_tasks.pieces([2], rows))
+    found = list(tensor_chunks.pieces([2], rows))
     assert {row[0] for row in found} == {0, 1}
     assert found == [row for row in rows if row[1] >= 0 and row[0] != 2]

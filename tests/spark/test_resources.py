@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,16 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.shutdown import forget_stop, request_stop, stop_requested
+from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark import resources
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.resources import Slots, find_slots, forwarding_sigterm, qualified, wait_for_slots
+from sparkdl.spark.resources import Slots, find_slots, wait_for_slots
 from sparkdl.telemetry.emit import Event
 from tests.contracts import work
 from tests.spark import drivers
@@ -246,28 +244,6 @@ def test_a_network_that_is_not_there_is_invalid_input(spark, configured):
         SparkCluster(spark, 2).gang(work.total)
 
 
-def test_paths_are_what_spark_makes_of_them(spark, tmp_path):
-    assert qualified(spark, str(tmp_path)) == f"file:{tmp_path}"
-    assert qualified(spark, f"file://{tmp_path}/a b") == f"file:{tmp_path}/a b"
-
-
-# ---- signals ---------------------------------------------------------------------------------------------------------
-
-
-def test_sigterm_to_the_jvm_is_a_request_in_this_process(spark):
-    signals = spark.sparkContext._jvm.sun.misc
-    try:
-        for _ in range(2):  # the second block finds the JVM as it was
-            with forwarding_sigterm(spark):
-                getattr(signals.Signal, "raise")(signals.Signal("TERM"))
-                while stop_requested() is None:
-                    threading.Event().wait(0.01)
-            assert stop_requested() == "Spark's JVM got SIGTERM"
-            forget_stop()
-    finally:
-        forget_stop()
-
-
 def test_a_request_to_stop_ends_the_wait_for_executors(spark, monkeypatch):
     def none_yet(spark: Any) -> Slots:
         request_stop("maintenance")
@@ -279,13 +255,3 @@ def test_a_request_to_stop_ends_the_wait_for_executors(spark, monkeypatch):
             Supervisor(SparkCluster(spark, 2, slot_wait=200)).gang(work.who)
     finally:
         forget_stop()
-
-
-def test_where_there_is_no_jvm_a_warning_says_so():
-    class Remote:
-        @property
-        def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
-            raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED")
-
-    with pytest.warns(UserWarning, match="SIGTERM to the JVM is not trapped"), forwarding_sigterm(Remote()):
-        assert stop_requested() is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -47,65 +46,6 @@ def test_a_view_that_fails_costs_neither_the_others_nor_the_file(tmp_path: Path,
         logbook(event(2))
     assert shown == read_events(tmp_path) == [event(1), event(2)]
     assert caplog.text.count("LookupError: no screen") == 1
-
-
-def test_what_is_beside_is_not_waited_for_until_the_end() -> None:
-    go, seen = threading.Event(), []
-
-    def slow(number: int) -> None:
-        assert go.wait(30)
-        seen.append(number)
-
-    aside = module.Aside(slow, "slow")
-    assert not aside.busy
-    for number in range(100):
-        aside.put(number)
-    assert aside.busy
-    assert not seen
-    go.set()
-    aside.close()
-    assert seen == list(range(100))
-    assert not aside.busy
-
-
-def test_what_a_queue_has_no_room_for_is_counted(tmp_path: Path) -> None:
-    go, begun = threading.Event(), threading.Event()
-
-    def slow(_: Event) -> None:
-        begun.set()
-        assert go.wait(30)
-
-    aside = module.Aside(slow, "slow", 3)
-    aside.put(event(0))
-    assert begun.wait(30)
-    for number in range(1, 10):
-        aside.put(event(number))
-    assert aside.lost == 6
-    go.set()
-    aside.close()
-    aside.put(event(10))
-    assert aside.lost == 7
-
-
-def test_the_end_does_not_wait_for_ever_and_nothing_follows_it(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setattr(module, "CLOSING", 0.1)
-    go, begun, seen = threading.Event(), threading.Event(), []
-
-    def slow(number: int) -> None:
-        seen.append(number)
-        begun.set()
-        go.wait(30)
-
-    aside = module.Aside(slow, "slow")
-    for number in range(5):
-        aside.put(number)
-    assert begun.wait(30)
-    aside.close()
-    assert "slow does not end; 4 still wait for it, and are left out" in caplog.text
-    assert aside.lost == 4
-    go.set()
-    aside._thread.join(30)
-    assert seen == [0]
 
 
 def test_events_that_members_have_lost_are_counted_once() -> None:

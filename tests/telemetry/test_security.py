@@ -27,7 +27,7 @@ import torch
 from sparkdl.checkpoint.manifest import Digest, Manifest
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import CheckpointDamaged, InvalidInput, SparkdlError
 from sparkdl.telemetry.emit import Channel, Endpoint, Recorder, read_events
 from sparkdl.telemetry.protocol import shut

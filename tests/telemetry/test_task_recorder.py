@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.telemetry import recorder
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import Channel, Endpoint, Event, read_events, record

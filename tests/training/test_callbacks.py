@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.training.callbacks import Hooks

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster import elastic
-from sparkdl.cluster.local import InlineCluster, LocalCluster, Slots
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.protocol import Slots
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import MemberLost

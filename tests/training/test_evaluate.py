@@ -26,7 +26,8 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from torchmetrics.wrappers import MinMaxMetric
 
 from sparkdl.cluster.group.world import Group, World
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.training.evaluate import evaluate, predict

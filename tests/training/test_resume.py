@@ -17,7 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import MinMaxMetric, Running
 
 from sparkdl.cluster.group.world import World
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.io.serialization import pack_state, unpack_state
@@ -271,8 +272,7 @@ def test_fewer_epochs_than_are_done_are_refused(tmp_path):
     run(InlineCluster(), "SGD", keeper)
     with pytest.raises(InvalidInput, match="of step 6, after the end of the 1 epochs of 5 steps that are asked for"):
         run(InlineCluster(), "SGD", replace(keeper, start=STEPS + 1), epochs=1)
-    (found,) = run(InlineCluster(), "SGD", replace(keeper, start=STEPS), epochs=1)
-    assert len(found.history) == 1
+    assert len(run(InlineCluster(), "SGD", replace(keeper, start=STEPS), epochs=1)[0].history) == 1
 
 
 def test_an_early_end_stays_the_end(tmp_path):
@@ -285,8 +285,7 @@ def test_times_go_on_too(tmp_path):
     keeper = Folder(str(tmp_path))
     run(InlineCluster(), "SGD", keeper)
     file = keeper.file(STEPS + 2, 0)
-    whole = unpack_state(file.read_bytes())
-    state = whole["own"]
+    state = (whole := unpack_state(file.read_bytes()))["own"]
     assert 0 < state["epoch_seconds"] < state["report"]["train_seconds"] + 60
     state["epoch_seconds"], state["feed_wait_seconds"], state["report"]["train_seconds"] = 1000.0, 2000.0, 4000.0
     file.write_bytes(pack_state(whole))

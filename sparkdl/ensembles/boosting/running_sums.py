@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.spark.columns import named
-from sparkdl.spark.resources import release
+from sparkdl.spark.jvm import release
 
 SUM = "sparkdl sum"
 TERM = "sparkdl term"

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.pickles import as_pickle, unpickled
+from sparkdl.io.pickling import as_pickle, unpickled
 from sparkdl.io.weights import pack, read_state
 from sparkdl.ml.persistence import factory as factories
 from sparkdl.ml.persistence.export import Program

@@ -24,10 +24,10 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.io.pickles import as_pickle, unpickled
+from sparkdl.io.pickling import as_pickle, unpickled
 from sparkdl.ml.persistence import describe
 from sparkdl.ml.persistence import factory as factories
-from sparkdl.spark.resources import qualified
+from sparkdl.spark.jvm import qualified
 
 METADATA = "metadata/part-00000"
 """The file that is written without Spark in the place of those that Spark writes."""

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import Row, configuration
 from sparkdl.ml.tracking.tracker import DriverRun
-from sparkdl.telemetry.bottlenecks import Report
 
 _EVERY = 5.0  # seconds between batches of what steps tell
 _BATCH = 100  # parameters or tags in a request, and metrics; the limit for all is 1 000

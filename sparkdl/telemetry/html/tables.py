@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from sparkdl.io.masking import masked
+from sparkdl.io.redaction import masked
 from sparkdl.telemetry.bottlenecks import verdict
 from sparkdl.telemetry.emit import Event
 from sparkdl.telemetry.html.run_data import RunData

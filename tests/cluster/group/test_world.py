@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import socket
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import (
-    Group,
-    Invitation,
-    Meeting,
-    World,
-    in_a_group,
-    is_peer_failure,
-    join,
-    meet,
-    reaching_peers,
-)
+from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, PeerLost
 
-MEETING = Meeting(0, 1, "run", 3, Address("127.0.0.1"))
 EVERY_DTYPE = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn),
@@ -131,58 +115,6 @@ def test_axes():
     assert World(1, 2, axes={"data": 2}).axes == {"data": 2}
     with pytest.raises(ValueError, match="no axis 'pipeline'; this world has data"):
         World(0, 1).group("pipeline")
-
-
-# ---- joining and leaving ----------------------------------------------------------------------------------------
-
-
-def alone(meeting: Meeting = MEETING) -> Invitation:
-    lines: list[str] = []
-
-    def exchange(line: str) -> list[str]:
-        lines.append(line)
-        return [line]
-
-    invitation = meet(meeting, exchange)
-    assert len(lines) == 1
-    assert json.loads(lines[0]) == {"host": socket.gethostname(), "address": "127.0.0.1"}
-    return invitation
-
-
-def test_the_process_is_set_back(monkeypatch):
-    for name in ("WORLD_SIZE", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RANK", "8")
-    monkeypatch.setenv("MASTER_ADDR", "outer.invalid")
-    before = dict(os.environ)
-    for error in (None, ValueError("inside"), KeyboardInterrupt()):
-        with contextlib.suppress(ValueError, KeyboardInterrupt), join(MEETING, alone()) as world:
-            assert (world.rank, world.size, world.local_rank, world.attempt) == (0, 1, 0, 3)
-            assert in_a_group()
-            assert dist.get_world_size() == 1
-            assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]) == ("0", "1", "0")
-            assert "MASTER_ADDR" not in os.environ
-            os.environ["MASTER_PORT"] = "5"
-            if error is not None:
-                raise error
-        assert dict(os.environ) == before
-        assert not in_a_group()
-        assert world.store is None
-
-
-def test_a_group_left_behind_by_others_is_replaced():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    left = dist.group.WORLD
-    with join(MEETING, alone()):
-        assert dist.group.WORLD is not left
-    assert not in_a_group()
-
-
-def test_keys_begin_with_run_and_attempt():
-    with join(MEETING, alone()) as world:
-        world.store.set("key", "value")
-        underlying = world.store.underlying_store
-        assert underlying.get("run/3/key") == b"value"
 
 
 # ---- consequences -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import nn
 
 from sparkdl import AllReduce, Column, Columns, Objective, Training
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Invitation, Meeting, join
+from sparkdl.cluster.group.rendezvous import Invitation, Meeting, join
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.layouts.replicated import Replicated

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparkdl import Column, Columns, SparkCluster
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.world import Invitation, Meeting, join
+from sparkdl.cluster.group.rendezvous import Invitation, Meeting, join
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from tests.data.spooled import parts_of

@@ -16,7 +16,7 @@ from sparkdl.ensembles.boosting.samme import WEIGHT, Samme, SammeRounds, classes
 from sparkdl.ensembles.boosting.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
-from sparkdl.spark.resources import release
+from sparkdl.spark.jvm import release
 from tests.ensembles.cuts import Cut, frame_of, rows
 from tests.sessions import frame
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun, apart
 from sparkdl.telemetry.emit import Event

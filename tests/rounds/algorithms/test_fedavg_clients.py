@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local import InlineCluster
+from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import dealt
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput

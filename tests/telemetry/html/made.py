@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl.telemetry.channel import Event
 from sparkdl.telemetry.event_file import Journal
 from sparkdl.telemetry.html import RunData
-from sparkdl.telemetry.html.hearing import DRIVER
+from sparkdl.telemetry.html.run_data import DRIVER
 
 START = 1_800_000_000.0
 

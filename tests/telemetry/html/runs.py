@@ -19,7 +19,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from sparkdl.checkpoint.checkpointer import CheckpointKeeper
 from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local import Cluster, LocalCluster, Slots
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.protocol import Cluster, Slots
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import SparkdlError

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.events.made import write_run
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.bottlenecks import Report
+from sparkdl.ml.report import Report
 from sparkdl.telemetry.html import RunData, make_page, write_page
 from tests.telemetry.html.made import event, gang, run, step, written
 

@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from sparkdl.io.masking import masked
+from sparkdl.io.redaction import masked
 from sparkdl.telemetry.html import tables
 from tests.telemetry.html.made import event, gang, run, step
 

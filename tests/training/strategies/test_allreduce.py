@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sparkdl.cluster.group.world import Group, World
-from sparkdl.cluster.local import InlineCluster, LocalCluster
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock

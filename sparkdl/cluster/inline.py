@@ -1,0 +1,68 @@
+"""A gang of one member in this process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sparkdl.cluster.cancellation import Guard
+from sparkdl.cluster.failure import settle
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.rendezvous import Meeting
+from sparkdl.cluster.group.world import in_a_group
+from sparkdl.cluster.local_tasks import inline_jobs
+from sparkdl.cluster.protocol import Listener, Slots, gang_size
+from sparkdl.cluster.tasks import Jobs
+from sparkdl.cluster.worker import Task, Work, run_member
+from sparkdl.data.columns import Columns
+from sparkdl.data.tables import deal
+from sparkdl.errors import InvalidInput
+from sparkdl.io.pickling import ship
+from sparkdl.telemetry.task_recorder import Reporting
+
+
+class InlineCluster:
+    """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
+
+    size = 1
+
+    def room(self) -> Slots:
+        """See ``Cluster.room``: one member, always."""
+        return Slots(1, 1)
+
+    def gang(
+        self,
+        work: Work,
+        data: Any = None,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        listener: Listener | None = None,
+        attempt: int = 0,
+        guard: Guard | None = None,
+        size: int | None = None,
+    ) -> list[Any]:
+        """See ``Cluster.gang``."""
+        gang_size(size, self.size)
+        if in_a_group():
+            raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
+        tables, wanted = deal(data, columns, 1)
+        task = Task(ship(work), 1, uuid.uuid4().hex, attempt, wanted)
+        meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
+        outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
+        if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
+            raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
+        return settle([outcome], listener, attempt=attempt)
+
+    def map_reduce(
+        self,
+        data: Any,
+        columns: Columns | Sequence[str] | None = None,
+        *,
+        parts: int | None = None,
+        shuffle: bool = True,
+        listener: Listener | None = None,
+    ) -> AbstractContextManager[Jobs]:
+        """See ``Cluster.map_reduce``; parts are mapped one after the other."""
+        return inline_jobs(data, columns, parts or self.size, reporting=Reporting(listener=listener))

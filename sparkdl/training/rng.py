@@ -1,0 +1,51 @@
+"""The state of the global random number generators."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_state(device: torch.device | None = None) -> dict[str, Any]:
+    """The state of the global generators: Python's, numpy's and torch's, on the CPU and on one GPU.
+
+    Args:
+        device: the GPU whose generator is meant; the current one by default, if CUDA is initialised. The state has no
+            number of the GPU, so that it can be set on another.
+    """
+    version, words, gauss = random.getstate()
+    found = {
+        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+        "torch": torch.get_rng_state(),
+    }
+    gpu = _gpu(device)
+    return found if gpu is None else found | {"cuda": torch.cuda.get_rng_state(gpu)}
+
+
+def set_random_state(state: dict[str, Any], device: torch.device | None = None) -> None:
+    """Set the global generators to a state that ``random_state`` returned.
+
+    A GPU's generator stays as it is where the state has none.
+
+    Args:
+        state: the state.
+        device: as for ``random_state``.
+    """
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    gpu = _gpu(device)
+    if gpu is not None and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], gpu)
+
+
+def _gpu(device: torch.device | None) -> torch.device | None:
+    if device is None:
+        ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device()) if ready else None
+    return device if device.type == "cuda" else None
