@@ -1,58 +1,8 @@
-"""Predict with a saved model.
-
-    spark-submit --py-files net.py jobs/predict.py --model MODEL --data.path DATA --output PREDICTIONS --label label
-
-The modules that the model's class comes from go with the job, as they did when it was trained.
-"""
-
-from __future__ import annotations
+"""Predict with a saved model."""
 
 import sys
 
-import metrics
-import saved
-from command import Data, main
-from pyspark.sql import SparkSession
-
-from sparkdl.errors import InvalidInput
-
-
-def predict(
-    *,
-    model: str,
-    data: Data,
-    output: str | None = None,
-    overwrite: bool = False,
-    label: str | None = None,
-) -> None:
-    """Predict with a saved model.
-
-    Args:
-        model: where the model was saved: of an estimator, or of an ensemble.
-        data: the rows.
-        output: where the rows and their predictions are written, as Parquet; nowhere if not given.
-        overwrite: replace what is at output.
-        label: the column of the true classes or values, to compare the predictions with.
-    """
-    if output is None and label is None:
-        raise InvalidInput("there is nothing to do: give output, label or both.")
-    with SparkSession.builder.getOrCreate() as spark:
-        trained = saved.load(spark, model)
-        rows = data.read(spark)
-        if label is not None:
-            metrics.check_label(rows, label)
-        predictions = trained.transform(rows)
-        if output is not None:
-            predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
-            print(f"wrote {output}")
-            predictions = spark.read.parquet(output)  # what follows need not predict once more
-        if label is None:
-            return
-        if metrics.classifies(trained, predictions):
-            print(metrics.scores(metrics.count(trained, metrics.known(trained, predictions, label), label)))
-        else:
-            print(metrics.measure(trained, predictions, label).text())
-
+from sparkdl.cli.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(predict))
+    sys.exit(run("predict"))

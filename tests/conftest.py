@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.class_archive import share_classes
-from tests.job_fixtures import jobs, read, refused  # noqa: F401 - fixtures
+from tests.cli.configurations import nets, read, refused  # noqa: F401 - fixtures
 from tests.sessions import IN_PROCESS, Finished, drive, session
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow
 MAX_ENTRIES = 14
 MAX_ROOM_FILES = 18
 MAX_FILE_LINES = 400
+MAX_SCRIPT_LINES = 15
 MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL = 5
 JVM_ATTRIBUTES = {"_jvm", "_jsc", "_jsparkSession", "_gateway", "_jdf", "_jrdd", "_java_obj"}
@@ -160,6 +161,13 @@ def short_file(source: Source) -> Iterator[Finding]:
         yield 1, f"has {lines} lines, more than {MAX_FILE_LINES}"
 
 
+def short_script(source: Source) -> Iterator[Finding]:
+    """A job is a few lines over the installed package: files beside it are not shipped with it."""
+    if source.text.count("\n") > MAX_SCRIPT_LINES:
+        yield 1, f"has more than {MAX_SCRIPT_LINES} lines"
+    yield from ((at, f"imports {name}") for at, name in imports(source) if not name.startswith(("sparkdl.", "sys")))
+
+
 def short_functions(source: Source) -> Iterator[Finding]:
     for function, _ in functions(source.tree):
         first = function.body[0]
@@ -223,6 +231,7 @@ RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
     confined: PACKAGE,
     jvm_confined: PACKAGE,
     short_file: ALL,
+    short_script: ("jobs",),
     short_functions: ALL,
     few_positional: CODE,
     telling_names: ALL,
@@ -317,10 +326,12 @@ VIOLATIONS = [
     (jvm_confined, "sparkdl/spark/tasks.py", "spark.sparkContext._jvm.System.gc()"),
     (jvm_confined, "sparkdl/ml/model.py", "def f(frame):\n    return frame._jdf"),
     (short_file, "tests/test_x.py", "x = 1\n" * (MAX_FILE_LINES + 1)),
-    (short_functions, "jobs/train.py", long(MAX_FUNCTION_LINES + 1)),
-    (few_positional, "sparkdl/training/loop.py", "def f(a, b, c, /, d, e, f): ..."),
-    (few_positional, "sparkdl/training/loop.py", "class A:\n    @staticmethod\n    def f(a, b, c, d, e, f): ..."),
-    (telling_names, "sparkdl/data/utils.py", ""),
+    (short_script, "jobs/train.py", "x = 1\n" * (MAX_SCRIPT_LINES + 1)),
+    (short_script, "jobs/train.py", "from predict import predict"),
+    (short_functions, "sparkdl/train.py", long(MAX_FUNCTION_LINES + 1)),
+    (few_positional, "sparkdl/train.py", "def f(a, b, c, /, d, e, f): ..."),
+    (few_positional, "sparkdl/train.py", "class A:\n    @staticmethod\n    def f(a, b, c, d, e, f): ..."),
+    (telling_names, "sparkdl/feed/utils.py", ""),
     (telling_names, "sparkdl/common/columns.py", ""),
     (telling_names, "tests/_helpers.py", ""),
     (no_swallowing, "sparkdl/training/loop.py", "try:\n    f()\nexcept OSError:\n    pass"),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+# Errors of Spark: those that pyspark translates, and those that it leaves as they are.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+
+_JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 _LINES, _MOST = 3, 1000  # lines and characters of a message
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -28,3 +36,24 @@ def _without_frames(message: str) -> Iterator[str]:
         elif not (inside and line.startswith(" ")):  # as the frames of a traceback are
             inside = False
             yield line
+
+
+def without_java_stack(error: object) -> str:
+    """The text of an error, with a Python traceback in it, but without Java's stack."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return "\n".join(line for line in text.partition("\n\nJVM stacktrace:")[0].splitlines() if not _JAVA.match(line))
+
+
+def causes(error: PySparkException | Py4JJavaError) -> Iterator[tuple[str, str]]:
+    """The SQLSTATE, or "", and the first line of the message of an error, and of its causes in Java."""
+    if isinstance(error, PySparkException):
+        yield error.getSqlState() or "", str(error).partition("\n")[0]
+        return
+    cause = error.java_exception
+    while cause is not None:
+        try:
+            state = cause.getSqlState()
+        except Py4JError:  # an exception that is not Spark's
+            state = None
+        yield state or "", str(cause.getMessage()).partition("\n")[0]
+        cause = cause.getCause()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,37 +15,34 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler
 
 from sparkdl import Bagging, BestOf, Boosting, Stacking, TorchClassifier, TorchEstimator
+from sparkdl.cli import app, commands, ensemble
+from sparkdl.cli.data import Data
+from sparkdl.cli.saved_models import load, output_columns
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.evaluation import held_out, measure
 from sparkdl.ml.persistence import factory
-from tests.sessions import driver_environment, frame
+from tests.sessions import ROOT, driver_environment, frame
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"bagging": Bagging, "boosting": Boosting, "stacking": Stacking, "best_of": BestOf}
 NET = {"class_path": "some_nets.Net", "init_args": {"hidden": 3}}
 TORCH = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": NET, "epochs": 2}}
 TREE = {"class_path": "pyspark.ml.classification.DecisionTreeClassifier", "init_args": {"maxDepth": 2}}
 
 
-@pytest.fixture(scope="module")
-def job(jobs):
-    """The job's module."""
-    return importlib.import_module("ensemble")
-
-
 @pytest.fixture
-def run(jobs, job):
+def run(nets):
     """What the job is called with, and the exit code."""
 
     def run(*arguments):
         called = {}
 
-        @functools.wraps(job.ensemble)
+        @functools.wraps(ensemble.ensemble)
         def noted(**given):
             called.update(given)
 
-        return called, jobs.command.main(noted, [*map(str, arguments)])
+        return called, app.main(noted, [*map(str, arguments)])
 
     return run
 
@@ -69,9 +64,9 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_configuration_that_comes_along_is_understood_without_spark(jobs, job, name, capsys):
+def test_a_configuration_that_comes_along_is_understood_without_spark(nets, name, capsys):
     with pytest.raises(SystemExit) as ended:
-        jobs.command.main(job.ensemble, ["--config", str(ROOT / f"conf/ensemble/{name}.yaml"), "--print_config"])
+        commands.run("ensemble", ["--config", str(ROOT / f"conf/ensemble/{name}.yaml"), "--print_config"])
     assert ended.value.code == 0
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["ensemble"]["class_path"] == f"sparkdl.{NAMES[name].__name__}"
@@ -125,9 +120,9 @@ def test_models_of_members_may_be_functions(run, write):
     assert factory.describe(found[1].getModel())["path"] == "some_nets:Net"
 
 
-def test_what_is_printed_gives_the_same_ensemble(jobs, job, run, write, capsys, tmp_path):
+def test_what_is_printed_gives_the_same_ensemble(run, write, capsys, tmp_path):
     with pytest.raises(SystemExit):
-        jobs.command.main(job.ensemble, ["--config", str(write("Bagging", base=TORCH, numModels=3)), "--print_config"])
+        commands.run("ensemble", ["--config", str(write("Bagging", base=TORCH, numModels=3)), "--print_config"])
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
     found = run("--config", tmp_path / "again.yaml")[0]["ensemble"]
     assert (found.getNumModels(), found.getBase().getEpochs()) == (3, 2)
@@ -163,16 +158,16 @@ def test_the_best_of_candidates_has_an_evaluator(spark, run):
 @pytest.mark.parametrize(
     ("kind", "arguments", "said"),
     [
-        ("Bagging", {"base": TORCH, "numModel": 3}, "ensemble: unknown key 'numModel'; did you mean 'numModels'?"),
+        ("Bagging", {"base": TORCH, "numModel": 3}, "did you mean 'numModels'?"),
         (
             "Bagging",
             {"base": {**TORCH, "init_args": {"epoch": 3}}},
-            "ensemble.base: unknown key 'epoch'; did you mean 'epochs'?",
+            "did you mean 'epochs'?",
         ),
         (
             "Boosting",
             {"base": {**TREE, "init_args": {"maxdepth": 3}}},
-            "ensemble.base: unknown key 'maxdepth'; did you mean 'maxDepth'?",
+            "did you mean 'maxDepth'?",
         ),
         ("Stacking", {"bases": [{**TREE, "init_args": {"maxdepth": 3}}]}, "did you mean 'maxDepth'?"),
         ("Bagging", {"base": {"class_path": "sparkdl.TorchModel"}}, "TorchModel"),
@@ -205,43 +200,42 @@ def test_an_ensemble_without_a_class_is_refused(run, capsys):
     assert "ensemble has no class_path; expected sparkdl.Bagging" in capsys.readouterr().err
 
 
-def test_outputs_of_any_kind_have_no_held_out_figure(jobs, job):
-    data = jobs.command.Data(path="here")
+def test_outputs_of_any_kind_have_no_held_out_figure():
+    data = Data(path="here")
     with pytest.raises(InvalidInput, match="test is for classes or numbers"):
-        job.ensemble(data, Bagging(base=TorchEstimator(model=int, loss="mse")), test=data)
+        ensemble.ensemble(data, Bagging(base=TorchEstimator(model=int, loss="mse")), test=data)
 
 
 # ---- rows and what is said ----------------------------------------------------------------------------------------
 
 
-def test_arrays_are_read_as_vectors(spark, jobs, tmp_path):
+def test_arrays_are_read_as_vectors(spark, tmp_path):
     rows = spark.createDataFrame([([1.0, 2.0], 3), ([4.0, 5.0], 6)], "x array<float>, y int")
     rows.write.parquet(str(tmp_path / "rows"))
-    read = jobs.command.Data(path=str(tmp_path / "rows"), vectors=["x"]).read(spark)
+    read = Data(path=str(tmp_path / "rows"), vectors=["x"]).read(spark)
     assert read.schema["x"].dataType.simpleString() == "vector"
     assert sorted(row.x.toArray().tolist() for row in read.collect()) == [[1.0, 2.0], [4.0, 5.0]]
     for name, said in (("y", "'y', which is of type int"), ("z", "'z', which is not there")):
         with pytest.raises(InvalidInput, match=said):
-            jobs.command.Data(path=str(tmp_path / "rows"), vectors=[name]).read(spark)
+            Data(path=str(tmp_path / "rows"), vectors=[name]).read(spark)
 
 
-def test_summary(job):
-    assert job.summary({"seconds": 1.26, "trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}) == (
+def test_summary():
+    assert ensemble.summary({"seconds": 1.26, "trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}) == (
         "7 members in 1.3 s, trained: 0-3, 5, 8, 9"
     )
-    assert job.summary({"seconds": 0.04, "trained": [], "restored": [1, 0]}) == (
+    assert ensemble.summary({"seconds": 0.04, "trained": [], "restored": [1, 0]}) == (
         "2 members in 0.0 s, trained: none; finished before: 0, 1"
     )
 
 
 @pytest.mark.slow
-def test_saved_models_of_every_kind_are_loaded_and_known_by_their_columns(spark, jobs, job, tmp_path):
+def test_saved_models_of_every_kind_are_loaded_and_known_by_their_columns(spark, tmp_path):
     import numpy as np
 
-    saved = importlib.import_module("saved")
     x = np.random.default_rng(0).normal(size=(60, 2))
     frame({"features": x, "label": (x[:, 0] > 0).astype(float)}).write.parquet(str(tmp_path / "rows"))
-    data = jobs.command.Data(path=str(tmp_path / "rows"), vectors=["features"])
+    data = Data(path=str(tmp_path / "rows"), vectors=["features"])
     rows = data.read(spark)
     tree = DecisionTreeClassifier(maxDepth=1, probabilityCol="chance", predictionCol="told")
     judge = MulticlassClassificationEvaluator(metricName="accuracy", predictionCol="told")
@@ -254,17 +248,18 @@ def test_saved_models_of_every_kind_are_loaded_and_known_by_their_columns(spark,
         model = each.fit(rows)
         place = str(tmp_path / type(each).__name__)
         model.write().save(place)
-        loaded = saved.load(spark, place)
+        loaded = load(spark, place)
         assert type(loaded) is type(model)
-        assert saved.output(loaded, "predictionCol") == "told"
+        columns = output_columns(loaded)
+        assert columns.prediction == "told"
         predictions = loaded.transform(rows)
-        assert jobs.metrics.classifies(loaded, predictions)
-        assert jobs.metrics.measure(loaded, predictions, "label").accuracy > 0.8
-        said = job.held_out(each, loaded, predictions)
+        assert columns.of_classifier(predictions)
+        assert measure(predictions, "label", columns).accuracy > 0.8
+        said = held_out(predictions, "label", "told", classes=True)
         assert float(said.removeprefix("held-out accuracy ")) > 0.8
     rows.write.parquet(str(tmp_path / "other"))
     with pytest.raises(InvalidInput, match="cannot be loaded"):
-        saved.load(spark, str(tmp_path / "other"))
+        load(spark, str(tmp_path / "other"))
 
 
 # ---- runs -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from sklearn import metrics as right
 
 from sparkdl import TorchModel
+from sparkdl.cli.commands import run
+from sparkdl.cli.data import Data
 from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
@@ -53,12 +55,12 @@ def saved(tmp_path):
 
 
 @pytest.fixture
-def job(jobs, spark, monkeypatch, capsys):
+def job(spark, monkeypatch, capsys):
     """Run a job in this session, which outlives it; the exit code and what was printed."""
     monkeypatch.setattr(SparkSession, "__exit__", lambda *_: None)
 
     def job(name, *arguments):
-        code = jobs.command.main(getattr(getattr(jobs, name), name), list(map(str, arguments)))
+        code = run(name, list(map(str, arguments)))
         shown = capsys.readouterr()
         return code, shown.out + shown.err
 
@@ -159,7 +161,7 @@ def test_a_label_beyond_the_models_classes_is_wrong_and_no_error(job, saved, row
     assert "accuracy 0.0000 (0 of 400 rows)\nmacro F1 0.0000\nlog loss 34.5388" in said
 
 
-def test_rows_of_every_format(spark, jobs, tmp_path):
+def test_rows_of_every_format(spark, tmp_path):
     plain = spark.range(20).selectExpr("cast(id as double) / 4 as x", "cast(id % 3 as int) as label")
     expected = sorted(map(tuple, plain.collect()))
     schema = "x double, label int"
@@ -170,12 +172,12 @@ def test_rows_of_every_format(spark, jobs, tmp_path):
         "csv": {"schema": schema, "options": {"header": True, "sep": ";"}},
     }.items():
         plain.write.format(kind).options(**given.get("options", {})).save(str(tmp_path / kind))
-        found = jobs.command.Data(path=str(tmp_path / kind), format=kind, **given).read(spark)
+        found = Data(path=str(tmp_path / kind), format=kind, **given).read(spark)
         assert found.schema.simpleString() == "struct<x:double,label:int>", kind
         assert sorted(map(tuple, found.collect())) == expected
     plain.write.saveAsTable("rows_of_a_job")
     try:
         for given in ({"table": "default.rows_of_a_job"}, {"query": "select x, label from rows_of_a_job"}):
-            assert sorted(map(tuple, jobs.command.Data(**given).read(spark).collect())) == expected
+            assert sorted(map(tuple, Data(**given).read(spark).collect())) == expected
     finally:
         spark.sql("drop table rows_of_a_job")

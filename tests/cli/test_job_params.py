@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from sparkdl import Column
+from sparkdl.cli.commands import run
+from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence import factory
 
@@ -82,9 +84,9 @@ def test_plain_params(estimator):
 
 
 @pytest.mark.parametrize("kind", ["TorchClassifier", "TorchRegressor", "TorchEstimator"])
-def test_every_argument_is_a_key(estimator, jobs, kind, capsys):
+def test_every_argument_is_a_key(estimator, kind, capsys):
     with pytest.raises(SystemExit) as ended:
-        jobs.command.main(jobs.train.train, ["--estimator.help", f"sparkdl.{kind}"])
+        run("train", ["--estimator.help", f"sparkdl.{kind}"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     arguments = estimator({"loss": "torch.nn.MSELoss"}, kind=kind).params
@@ -105,39 +107,38 @@ def test_every_argument_is_a_key(estimator, jobs, kind, capsys):
         ({"featuresCol": "a", "inputCols": ["b"]}, "only one of them"),
     ],
 )
-def test_mistakes_are_named(jobs, tmp_path, capsys, given, said):
+def test_mistakes_are_named(nets, tmp_path, capsys, given, said):
     config = {
         "data": {"path": "train.parquet"},
         "estimator": {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": MODEL} | given},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
     try:
-        code = jobs.command.main(jobs.train.train, ["--config", str(tmp_path / "job.yaml")])
+        code = run("train", ["--config", str(tmp_path / "job.yaml")])
     except SystemExit as ended:
         code = ended.code
     assert code == 2
     assert said in capsys.readouterr().err
 
 
-def test_what_a_union_makes_of_a_mistake_is_one(jobs, capsys):
+def test_what_a_union_makes_of_a_mistake_is_one(nets, capsys):
     words = ["--estimator", "sparkdl.TorchRegressor", "--data.path", "here", "--test.path", "here", "--test.table", "t"]
-    assert jobs.command.main(jobs.train.train, words) == 2
+    assert run("train", words) == 2
     assert "path and table; expected exactly one" in capsys.readouterr().err
 
 
 # ---- rows -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_of_every_kind(read, jobs, tmp_path):
+def test_rows_of_every_kind(read, tmp_path):
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"estimator": {"class_path": "sparkdl.TorchRegressor"}}))
     file = str(tmp_path / "job.yaml")
-    data = jobs.command.Data
-    assert read(file, "--data.table", "db.rows").data == data(table="db.rows")
-    assert read(file, "--data.query", "select 1 as x").data == data(query="select 1 as x")
+    assert read(file, "--data.table", "db.rows").data == Data(table="db.rows")
+    assert read(file, "--data.query", "select 1 as x").data == Data(query="select 1 as x")
     found = read(file, "--data.path", "here", "--data.format", "csv", "--data.schema", "x double, label int")
-    assert found.data == data(path="here", format="csv", schema="x double, label int")
+    assert found.data == Data(path="here", format="csv", schema="x double, label int")
     found = read(file, "--data.path", "here", "--test.table", "db.rows")
-    assert (found.data, found.test) == (data(path="here"), data(table="db.rows"))
+    assert (found.data, found.test) == (Data(path="here"), Data(table="db.rows"))
 
 
 @pytest.mark.parametrize(
@@ -151,13 +152,13 @@ def test_rows_of_every_kind(read, jobs, tmp_path):
         ({"query": "select 1", "options": {"header": True}}, "from a query, which takes no options"),
     ],
 )
-def test_rows_from_one_place(jobs, capsys, given, said):
+def test_rows_from_one_place(nets, capsys, given, said):
     with pytest.raises(InvalidInput, match=said):
-        jobs.command.Data(**given)
+        Data(**given)
     arguments = [
         word for name, value in given.items() for word in (f"--data.{name}", value if name != "options" else "{a: 1}")
     ]
     for job, others in (("predict", ["--output", "out"]), ("evaluate", [])):
         words = ["--model", "model", *(arguments or ["--data", "{}"]), *others]
-        assert jobs.command.main(getattr(getattr(jobs, job), job), words) == 2
+        assert run(job, words) == 2
         assert said in capsys.readouterr().err

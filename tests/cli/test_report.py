@@ -11,6 +11,7 @@ import torch
 from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl import TorchClassifier
+from sparkdl.cli import report
 from sparkdl.telemetry.html import RunData
 from tests.ml import nets
 from tests.sessions import ROOT, driver_environment, frame
@@ -31,11 +32,11 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def job(jobs, capsys):
+def job(capsys):
     """Run the job: its exit code, and what it printed to standard output and to standard error."""
 
     def job(*arguments):
-        code = jobs.report.main([str(each) for each in arguments])
+        code = report.main([str(each) for each in arguments])
         return code, *capsys.readouterr()
 
     return job
@@ -122,7 +123,7 @@ def test_spark_submit_runs_it_as_well(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_fit(spark, jobs, browser, tmp_path):
+def test_the_page_of_a_fit(spark, browser, tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 3, generator=generator)
     rows = frame({"x": x.numpy(), "label": (x[:, 0] > 0).long().numpy() + (x[:, 1] > 0).long().numpy()})
@@ -137,7 +138,7 @@ def test_the_page_of_a_fit(spark, jobs, browser, tmp_path):
     )
     model = classifier.fit(rows)
     assert model.report.html(str(tmp_path / "own.html")) == str(tmp_path / "own.html")
-    assert jobs.report.main([str(tmp_path / "run")]) == 0
+    assert report.main([str(tmp_path / "run")]) == 0
     for page in (tmp_path / "own.html", tmp_path / "run" / "report.html"):
         found = look(browser, page.read_text(), tmp_path)
         assert found.trouble is None

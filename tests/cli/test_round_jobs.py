@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from sparkdl import LBFGS, ConsensusADMM, ElasticNet, FederatedAveraging, ParallelSGD, TorchClassifier
+from sparkdl.cli import app, train
 from sparkdl.rounds.local_solvers import Smooth
-from tests.sessions import driver_environment
+from tests.sessions import ROOT, driver_environment
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit
 
-ROOT = Path(__file__).resolve().parents[2]
 BARS = {"parallel_sgd": 0.95, "admm": 0.94, "lbfgs": 0.94, "federated": 0.88}  # held-out accuracy
 
 
 @pytest.mark.parametrize("name", BARS)
-def test_a_configuration_describes_its_algorithm(jobs, name):
+def test_a_configuration_describes_its_algorithm(nets, name):
     made = {}
 
-    @functools.wraps(getattr(importlib.import_module(name), name))
+    @functools.wraps(getattr(train, name))
     def job(**given):
         made.update(given)
 
-    assert jobs.command.main(job, ["--config", str(ROOT / f"conf/rounds/{name}.yaml")]) == 0
+    assert app.main(job, ["--config", str(ROOT / f"conf/rounds/{name}.yaml")]) == 0
     expected = {
         "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
         "admm": ConsensusADMM(rho=0.1, relative=1e-3, prox=ElasticNet(1e-3), solver=Smooth(iterations=20)),

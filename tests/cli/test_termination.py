@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl.cli.commands import run
 from tests.sessions import ROOT
 from tests.training.test_digits import digits, finish, submit  # noqa: F401 - a fixture
 
@@ -100,7 +101,7 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, float]]]:
 
 
 @pytest.fixture(scope="module")
-def here(spark, jobs, digits, tmp_path_factory):  # noqa: F811 - the fixture
+def here(spark, nets, digits, tmp_path_factory):  # noqa: F811 - the fixture
     """Run the job in this process, on its session, which outlives the job."""
     modules = tmp_path_factory.mktemp("modules")
     (modules / "holding.py").write_text(HOOKS)
@@ -112,7 +113,7 @@ def here(spark, jobs, digits, tmp_path_factory):  # noqa: F811 - the fixture
             patch.chdir(ROOT)
             patch.syspath_prepend(modules)
             patch.setattr(type(spark), "__exit__", lambda *_: None)
-            return jobs.command.main(jobs.train.train, [*CONFIG, *arguments(digits, folder, hold=hold), *more])
+            return run("train", [*CONFIG, *arguments(digits, folder, hold=hold), *more])
 
     return here
 

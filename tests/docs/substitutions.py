@@ -24,7 +24,6 @@ SHELL = (
     (r"--master \S+ ", "", "conf/spark/local.conf has a cluster on this machine"),
     (r"--deploy-mode cluster ", "", "there is no cluster to hold the driver"),
     (r"conf/spark/(?!local)\w+\.conf", "conf/spark/local.conf", "the same; keys of the others are checked elsewhere"),
-    (r"(jobs/\w+\.py,)+net\.py", "examples/digits_net.py", "the jobs' modules lie beside the job here"),
     (r"\bnet\.py", "examples/digits_net.py", "the user's own model"),
     (r"--files train\.yaml ", "", "the file is there without being shipped"),
     (r"--config (/opt/train/digits|train)\.yaml", "--config conf/train/digits.yaml", "the user's own configuration"),

@@ -7,7 +7,6 @@ commands for different clusters are one, which is run once.
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from configparser import ConfigParser
@@ -16,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.docs.commands import BIN, Command, all_commands, call, checkout, commands
-from tests.docs.pages import ROOT, Block, in_language, read
+from tests.docs.pages import ROOT, Block, in_language
 from tests.rounds.data import real
 from tests.sessions import driver_environment
 
@@ -76,45 +75,6 @@ def test_variables_are_sparks_own(command):
 @pytest.mark.parametrize("command", of("source"), ids=str)
 def test_the_environment_is_the_one_that_make_installs(command):
     assert command.words == ["source", ".venv/bin/activate"]
-
-
-def imported(job: str) -> set[str]:
-    """The modules of jobs/ that one of them imports, and those that these import."""
-    found: set[str] = set()
-    todo = [job]
-    while todo:
-        tree = ast.parse((ROOT / "jobs" / f"{todo.pop()}.py").read_text(encoding="utf-8"))
-        names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-        names |= {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
-        new = {name for name in names - found if (ROOT / "jobs" / f"{name}.py").is_file()}
-        found |= new
-        todo += new
-    return found
-
-
-def shipped(job: str) -> set[str]:
-    """What docs/clusters/yarn.md and docs/pipeline.md say is to be shipped with a job."""
-    if job == "etl_train":
-        (told,) = re.findall(r"go with `--py-files`: (.*?)\.\n", read("docs/pipeline.md"), re.DOTALL)
-        return set(re.findall(r"`(\w+)\.py`", told))
-    rounds = {"admm", "federated", "lbfgs", "parallel_sgd"}
-    more = {"predict": {"metrics", "saved"}, "evaluate": {"metrics", "saved"}, "ensemble": {"saved"}}
-    return {"command", "ending"} | more.get(job, {"train"} if job in rounds else set())
-
-
-@pytest.mark.parametrize("job", ["train", "predict", "evaluate", "ensemble", "admm", "federated", "lbfgs", "etl_train"])
-def test_what_the_pages_say_a_job_imports_is_what_it_imports(job):
-    assert imported(job) == shipped(job)
-
-
-@pytest.mark.parametrize("command", of("spark-submit"), ids=str)
-def test_a_job_that_is_shipped_alone_has_the_modules_that_it_imports(command):
-    own = set(re.findall(r"jobs/(\w+)\.py,", command.text))
-    (job,) = re.findall(r" jobs/(\w+)\.py --", command.text) or [None]
-    if own and job:
-        assert own == imported(job)
-    else:
-        assert "--master yarn" not in command.text
 
 
 @pytest.fixture(scope="module")

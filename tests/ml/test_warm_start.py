@@ -14,6 +14,7 @@ from pyspark.ml.feature import StandardScaler
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchModel, WarmStart
+from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.formatting import written
@@ -97,13 +98,13 @@ def test_another_start_is_another_run(spark, rows, tmp_path):
         estimator.setModel(starts[1]).fit(rows)
 
 
-def test_stages_that_the_model_in_use_does_not_have_stay_and_start_anew(spark, jobs, rows):
+def test_stages_that_the_model_in_use_does_not_have_stay_and_start_anew(spark, rows):
     scaler = StandardScaler(inputCol="features", outputCol="scaled")
     classifier = TorchClassifier(model=LINEAR, idCol="id", batchSize=50, epochs=1)
     earlier = PipelineModel(stages=[classifier.fit(rows)])
     with pytest.warns(UserWarning, match="the model in use has nothing in its place"):
-        assert jobs.day._warmed([scaler, classifier], earlier) == [scaler, classifier]
-    [warm] = jobs.day._warmed([classifier], earlier)
+        assert _warmed([scaler, classifier], earlier) == [scaler, classifier]
+    [warm] = _warmed([classifier], earlier)
     assert equal(warm.getModel()(), earlier.stages[0].module())
     with pytest.warns(UserWarning, match="warm_start is ignored: no stage is a PyTorch estimator"):
-        assert jobs.day._warmed([scaler], earlier) == [scaler]
+        assert _warmed([scaler], earlier) == [scaler]

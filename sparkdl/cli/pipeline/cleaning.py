@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 
-from ending import BadInput
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from sparkdl.cli.app import BadInput
 from sparkdl.errors import InvalidInput
 
 _BUCKETS = 1 << 20
@@ -17,14 +17,14 @@ _BUCKETS = 1 << 20
 
 @dataclass(frozen=True)
 class Clean:
-    """What is done to raw rows; everything is Spark's SQL.
+    """How raw rows are cleaned, by expressions of Spark's SQL.
 
     Args:
         columns: new columns, or new values of old ones, by name, each from those before it: {age: "cast(age as int)"}.
-        label: the column to learn, from the same; only rows to learn from need to have what it is made of.
-        name: of that column.
-        where: rows of which this is not true are left out, {"age is not null"} for example.
-        drop: columns that are left out in the end.
+        label: the expression of the label; rows to score need not have its columns.
+        name: of the label's column.
+        where: the condition of the rows that are kept, for example "age is not null".
+        drop: columns that are removed last.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -34,14 +34,14 @@ class Clean:
     drop: list[str] = field(default_factory=list)
 
     def __call__(self, rows: DataFrame, *, labelled: bool) -> DataFrame:
-        """The rows, cleaned.
+        """Clean rows.
 
         Args:
             rows: as they were read.
-            labelled: whether they are to learn from, or to be scored.
+            labelled: whether they get the label's column.
 
         Raises:
-            BadInput: a column is missing that is asked for.
+            BadInput: a column that an expression names is missing.
         """
         wanted = dict(self.columns)
         if labelled and self.label is not None:
@@ -84,7 +84,7 @@ class Split:
         if self.days < 1:
             raise InvalidInput(f"split.days is {self.days}; expected a number of days, at least 1.")
 
-    def __call__(self, rows: DataFrame, day: date) -> Column:
+    def __call__(self, rows: DataFrame, day: datetime.date) -> Column:
         """Whether a row is held out; null for one that is left out.
 
         Raises:
@@ -98,5 +98,5 @@ class Split:
         if self.date is None:
             return sql.pmod(sql.xxhash64(*columns), sql.lit(_BUCKETS)) < sql.lit(round(self.share * _BUCKETS))
         when = sql.to_date(columns[0])
-        before = sql.when(when < sql.lit(day - timedelta(days=self.days - 1)), False)
+        before = sql.when(when < sql.lit(day - datetime.timedelta(days=self.days - 1)), False)
         return before.when(when <= sql.lit(day), True)

@@ -1,19 +1,17 @@
-"""Fixtures of the entry points in jobs/, which are modules on the path, as spark-submit puts them there."""
+"""Fixtures of configurations: a module of nets to name in them, and the objects that a command makes of them."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-MODULES = (
-    *("command", "day", "ending", "etl", "etl_train", "evaluate", "ledger", "metrics", "predict", "report"),
-    *("reading", "saved", "train"),
-)
+from sparkdl.cli import app
+from sparkdl.cli.commands import COMMANDS, run
+from tests.sessions import ROOT
+
 NETS = """
 from torch import nn
 
@@ -47,40 +45,40 @@ class Saves:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    """The modules of jobs/, and a module of nets, on the path as spark-submit puts them there."""
-    nets = tmp_path_factory.mktemp("nets")
-    (nets / "some_nets.py").write_text(NETS)
+def nets(tmp_path_factory):
+    """A module of nets, and those of examples/, on the path as spark-submit's --py-files are."""
+    folder = tmp_path_factory.mktemp("nets")
+    (folder / "some_nets.py").write_text(NETS)
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (nets, ROOT / "examples", ROOT / "jobs"):
-            patch.syspath_prepend(folder)
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
+        patch.syspath_prepend(folder)
+        patch.syspath_prepend(ROOT / "examples")
+        yield folder
 
 
 @pytest.fixture
-def read(jobs):
-    """What ``train``, or another job, is called with, given a configuration file and further arguments."""
+def read(nets):
+    """The arguments that a job gets from a configuration file and further words of the command line."""
 
     def read(*arguments, job="train"):
         called = {}
 
-        @functools.wraps(getattr(getattr(jobs, job), job))
+        @functools.wraps(resolve_name(COMMANDS[job].job))
         def called_with(**given):
             called.update(given)
 
-        assert jobs.command.main(called_with, ["--config", *arguments]) == 0
+        assert app.main(called_with, ["--config", *arguments]) == 0
         return SimpleNamespace(**called)
 
     return read
 
 
 @pytest.fixture
-def refused(jobs, capsys):
-    """What is said of a configuration that is refused."""
+def refused(nets, capsys):
+    """The error output of a command that does not take its configuration."""
 
     def refused(*arguments, job="train"):
         with pytest.raises(SystemExit) as ended:
-            jobs.command.main(getattr(getattr(jobs, job), job), arguments)
+            run(job, arguments)
         assert ended.value.code == 2
         return capsys.readouterr().err
 

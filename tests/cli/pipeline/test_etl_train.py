@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pyspark.ml import PipelineModel
 
-from tests.pipeline.adult import DAY, Adult
+from sparkdl.cli import saved_models
+from sparkdl.cli.commands import run
+from tests.cli.pipeline.adult import DAY, Adult
 from tests.training.test_digits import finish
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -22,7 +24,7 @@ def adult(tmp_path) -> Adult:
     return Adult(tmp_path)
 
 
-def test_a_date_is_done_once_and_the_next_one_starts_from_its_weights(tmp_path, spark, jobs):
+def test_a_date_is_done_once_and_the_next_one_starts_from_its_weights(tmp_path, spark, nets):
     adult = Adult(tmp_path, options=())  # on executors
     adult.configured(warm_start=True)
     said, code = adult.run()
@@ -53,7 +55,7 @@ def test_a_date_is_done_once_and_the_next_one_starts_from_its_weights(tmp_path, 
     assert adult.done(NEXT)["current"] == version
     assert adult.done(NEXT)["in_use"] == pytest.approx(done["value"], abs=1e-3)  # Spark bins scores by a sample
 
-    loaded = jobs.saved.load(spark, str(adult.root))  # as jobs/predict.py and jobs/evaluate.py take it
+    loaded = saved_models.load(spark, str(adult.root))  # as jobs/predict.py and jobs/evaluate.py take it
     assert isinstance(loaded, PipelineModel)
 
 
@@ -176,12 +178,12 @@ def test_what_is_wrong_is_told_by_the_exit_code(adult, here, capsys, arguments, 
 
 
 @pytest.fixture
-def here(spark, jobs, monkeypatch):
+def here(spark, nets, monkeypatch):
     """Run the job in this process, on its session, which outlives the job."""
     monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)
 
     def here(adult: Adult, *arguments: str) -> int:
         config = ["--config", str(adult.configured()), *([] if "--date" in arguments else ["--date", DAY])]
-        return jobs.command.main(jobs.etl_train.etl_train, [*config, *arguments])
+        return run("etl_train", [*config, *arguments])
 
     return here

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.ml import Model
-from pyspark.ml.evaluation import BinaryClassificationEvaluator
+from pyspark.ml.evaluation import (
+    BinaryClassificationEvaluator,
+    MulticlassClassificationEvaluator,
+    RegressionEvaluator,
+)
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
-from saved import output
 
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import named
@@ -22,6 +24,19 @@ _LEAST = 1e-15  # the probability that a smaller one counts as: the logarithm of
 
 Counts = dict[tuple[int, int], int]
 """Rows of each (label, prediction)."""
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """The names of the columns that a model writes; None for a column that it does not write."""
+
+    prediction: str
+    probability: str | None = None
+    raw_prediction: str | None = None
+
+    def of_classifier(self, predictions: DataFrame) -> bool:
+        """Whether the model is a classifier, by the columns that it has added."""
+        return bool({self.probability, self.raw_prediction} & set(predictions.columns))
 
 
 @dataclass(frozen=True)
@@ -107,19 +122,6 @@ class Numbers:
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
 
-def known(model: Model, predictions: DataFrame, label: str) -> DataFrame:
-    """The predictions of rows that have a label.
-
-    Raises:
-        InvalidInput: there is no such label, or labels or predictions are not numbers.
-    """
-    check_label(predictions, label)
-    column = _prediction(model)
-    if not isinstance(predictions.schema[column].dataType, NumericType):
-        raise InvalidInput(f"{column} is the model's raw output, which cannot be compared with {label}.")
-    return predictions.where(named(label).isNotNull())
-
-
 def check_label(rows: DataFrame, label: str) -> None:
     """Refuse a label that is not there, or no number."""
     if label not in rows.columns:
@@ -129,41 +131,62 @@ def check_label(rows: DataFrame, label: str) -> None:
         raise InvalidInput(f"the label {label} is of type {kind.simpleString()}; expected numbers.")
 
 
-def classifies(model: Model, predictions: DataFrame) -> bool:
-    """Whether the model is a classifier, by the columns that it has added."""
-    return bool({output(model, "probabilityCol"), output(model, "rawPredictionCol")} & set(predictions.columns))
-
-
-def measure(model: Model, predictions: DataFrame, label: str) -> Classes | Numbers:
+def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Classes | Numbers:
     """Every figure of the model's kind, of the rows that have a label.
 
     Raises:
         InvalidInput: no row has a label, or labels and predictions cannot be compared.
     """
-    found = _classes if classifies(model, predictions) else _numbers
-    measured = found(model, known(model, predictions, label), label)
+    kind = _classes if columns.of_classifier(predictions) else _numbers
+    measured = kind(_labelled(predictions, label, columns), label, columns)
     if not measured.rows:
         raise InvalidInput(f"no row has a label in the column {label}; expected some.")
     return measured
 
 
-def count(model: Model, rows: DataFrame, label: str) -> Counts:
-    """Rows of each (label, prediction)."""
-    pairs = rows.groupBy(_class(label), _class(_prediction(model))).count().collect()
+def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
+    """The accuracy as text, or of numbers the root mean squared error."""
+    if classes:
+        accuracy = MulticlassClassificationEvaluator(
+            metricName="accuracy", labelCol=label, predictionCol=prediction
+        ).evaluate(predictions)
+        return f"held-out accuracy {accuracy:.4f}"
+    error = RegressionEvaluator(metricName="rmse", labelCol=label, predictionCol=prediction).evaluate(predictions)
+    return f"held-out root mean squared error {error:.4g}"
+
+
+def count(predictions: DataFrame, label: str, columns: OutputColumns) -> Counts:
+    """Rows of each (label, prediction), of the rows that have a label.
+
+    Raises:
+        InvalidInput: labels or predictions are not numbers.
+    """
+    return _count(_labelled(predictions, label, columns), label, columns)
+
+
+def _count(rows: DataFrame, label: str, columns: OutputColumns) -> Counts:
+    pairs = rows.groupBy(_class(label), _class(columns.prediction)).count().collect()
     return {(true, predicted): number for true, predicted, number in pairs}
 
 
-def _classes(model: Model, rows: DataFrame, label: str) -> Classes:
-    probability = output(model, "probabilityCol")
+def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> DataFrame:
+    check_label(predictions, label)
+    if not isinstance(predictions.schema[columns.prediction].dataType, NumericType):
+        raise InvalidInput(f"{columns.prediction} is the model's raw output, which cannot be compared with {label}.")
+    return predictions.where(named(label).isNotNull())
+
+
+def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
+    probability = columns.probability
     if probability is None or probability not in rows.columns:
-        return Classes(count(model, rows, label))
+        return Classes(_count(rows, label, columns))
     kept = rows.select(
         _class(label).alias("label"),
-        _class(_prediction(model)).alias("prediction"),
+        _class(columns.prediction).alias("prediction"),
         named(probability).alias("probability"),
     ).persist()  # there are two passes over it, and the model is the dear part
     try:
-        chance = F.get(vector_to_array("probability"), F.col("label"))  # null for a label that the model has not
+        chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for a label that the model has not
         surprise = -F.log(F.greatest(F.coalesce(chance, F.lit(0.0)), F.lit(_LEAST)))
         found = kept.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
         counts = {(true, predicted): number for true, predicted, number, _ in found}
@@ -175,20 +198,22 @@ def _classes(model: Model, rows: DataFrame, label: str) -> Classes:
 
 def _auc(rows: DataFrame) -> float | None:
     """The exact area; None where the model has more than two classes."""
-    if len(rows.first()["probability"]) != 2:
+    first = rows.first()
+    if first is None or len(first["probability"]) != 2:
         return None
     labelled = rows.withColumn("label", F.col("label").cast("double"))
     evaluator = BinaryClassificationEvaluator(rawPredictionCol="probability", labelCol="label", numBins=0)
     return float(evaluator.evaluate(labelled))
 
 
-def _numbers(model: Model, rows: DataFrame, label: str) -> Numbers:
+def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
     true = named(label).cast("double")
-    error = named(_prediction(model)) - true
+    error = named(columns.prediction) - true
     wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
-    number, squared, absolute, spread = rows.agg(*wanted).first()
-    if not number:
+    figures = rows.agg(*wanted).first()
+    if figures is None or not figures[0]:
         return Numbers(0, 0.0, 0.0, None)
+    number, squared, absolute, spread = figures
     return Numbers(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
 
 
@@ -214,10 +239,6 @@ def right(counts: Counts) -> int:
 def classes(counts: Counts) -> list[int]:
     """The classes that are a label or a prediction of some row."""
     return sorted({one for pair in counts for one in pair})
-
-
-def _prediction(model: Model) -> str:
-    return str(output(model, "predictionCol"))
 
 
 def _class(name: str) -> Any:

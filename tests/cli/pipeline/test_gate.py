@@ -6,6 +6,11 @@ import math
 
 import pytest
 
+from sparkdl.cli.app import Superseded
+from sparkdl.cli.pipeline import stage_log
+from sparkdl.cli.pipeline.job import fingerprint
+from sparkdl.cli.pipeline.stage_log import Ledger
+from sparkdl.cli.pipeline.stages import Gate
 from sparkdl.errors import InvalidInput
 
 NAN = math.nan
@@ -32,42 +37,42 @@ NAN = math.nan
         ({}, 0.5, NAN, True, True),
     ],
 )
-def test_what_passes_the_gate(jobs, gate, value, in_use, larger, passes):
-    assert jobs.day.Gate(**gate).passes(value, in_use, larger=larger) is passes
+def test_what_passes_the_gate(gate, value, in_use, larger, passes):
+    assert Gate(**gate).passes(value, in_use, larger=larger) is passes
 
 
 @pytest.mark.parametrize("margin", [-0.1, NAN])
-def test_a_margin_that_cannot_be_is_refused(jobs, margin):
+def test_a_margin_that_cannot_be_is_refused(margin):
     with pytest.raises(InvalidInput, match=r"gate\.margin is .*; expected a number of at least 0"):
-        jobs.day.Gate(margin=margin)
+        Gate(margin=margin)
 
 
-def test_a_stage_is_done_once(jobs, tmp_path):
+def test_a_stage_is_done_once(tmp_path):
     done = []
 
     def work() -> dict[str, int]:
         done.append(1)
         return {"rows": len(done)}
 
-    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    first = Ledger.open(str(tmp_path), "c")
     assert first.stage("etl", work) == first.stage("etl", work) == {"rows": 1}
-    again = jobs.ledger.Ledger.open(str(tmp_path), "c")
+    again = Ledger.open(str(tmp_path), "c")
     assert again.stage("etl", work) == {"rows": 1}
     assert (first.own[:5], again.own[:5]) == ("0000-", "0001-")
-    assert jobs.ledger.Ledger.open(str(tmp_path), "d").stage("etl", work) == {"rows": 2}
+    assert Ledger.open(str(tmp_path), "d").stage("etl", work) == {"rows": 2}
 
 
-def test_a_stage_that_fails_is_done_again(jobs, tmp_path):
+def test_a_stage_that_fails_is_done_again(tmp_path):
     def fails() -> dict[str, int]:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        jobs.ledger.Ledger.open(str(tmp_path), "c").stage("etl", fails)
-    assert jobs.ledger.Ledger.open(str(tmp_path), "c").stage("etl", dict) == {}
+        Ledger.open(str(tmp_path), "c").stage("etl", fails)
+    assert Ledger.open(str(tmp_path), "c").stage("etl", dict) == {}
 
 
-def test_a_stage_whose_files_are_gone_is_done_again(jobs, tmp_path):
-    ledger, file = jobs.ledger.Ledger.open(str(tmp_path / "runs"), "c"), tmp_path / "rows"
+def test_a_stage_whose_files_are_gone_is_done_again(tmp_path):
+    ledger, file = Ledger.open(str(tmp_path / "runs"), "c"), tmp_path / "rows"
 
     def work() -> dict[str, str]:
         file.touch(exist_ok=False)
@@ -80,8 +85,8 @@ def test_a_stage_whose_files_are_gone_is_done_again(jobs, tmp_path):
     assert file.exists()
 
 
-def test_a_stage_that_is_forgotten_is_done_again(jobs, tmp_path):
-    ledger = jobs.ledger.Ledger.open(str(tmp_path), "c")
+def test_a_stage_that_is_forgotten_is_done_again(tmp_path):
+    ledger = Ledger.open(str(tmp_path), "c")
     ledger.stage("etl", lambda: {"rows": 1})
     assert ledger.noted("etl")
     ledger.forget("etl")
@@ -89,61 +94,61 @@ def test_a_stage_that_is_forgotten_is_done_again(jobs, tmp_path):
     assert ledger.stage("etl", lambda: {"rows": 2}) == {"rows": 2}
 
 
-def test_two_that_open_a_date_at_the_same_moment_share_no_name(jobs, tmp_path, monkeypatch):
+def test_two_that_open_a_date_at_the_same_moment_share_no_name(tmp_path, monkeypatch):
     """Both have seen that there is no run before them: the first to write is the one that is taken over."""
-    announced = jobs.ledger.Attempts.announced
-    monkeypatch.setattr(jobs.ledger.Attempts, "announced", lambda attempts: [])
-    first, second = (jobs.ledger.Ledger.open(str(tmp_path), "c") for _ in range(2))
-    monkeypatch.setattr(jobs.ledger.Attempts, "announced", announced)
+    announced = stage_log.Attempts.announced
+    monkeypatch.setattr(stage_log.Attempts, "announced", lambda attempts: [])
+    first, second = (Ledger.open(str(tmp_path), "c") for _ in range(2))
+    monkeypatch.setattr(stage_log.Attempts, "announced", announced)
     assert first.number == second.number
     assert first.own != second.own
     second.check()
-    with pytest.raises(jobs.ending.Superseded):
+    with pytest.raises(Superseded):
         first.check()
 
 
-def test_one_that_comes_in_between_takes_over(jobs, tmp_path, monkeypatch):
-    announced, looks = jobs.ledger.Attempts.announced, []
+def test_one_that_comes_in_between_takes_over(tmp_path, monkeypatch):
+    announced, looks = stage_log.Attempts.announced, []
 
     def late(attempts: object) -> list[int]:
         found = announced(attempts)
         if not looks:
             looks.append(1)
-            jobs.ledger.Ledger.open(str(tmp_path), "c")
+            Ledger.open(str(tmp_path), "c")
         return found
 
-    monkeypatch.setattr(jobs.ledger.Attempts, "announced", late)
-    with pytest.raises(jobs.ending.Superseded, match="another run of this date has taken over"):
-        jobs.ledger.Ledger.open(str(tmp_path), "c")
+    monkeypatch.setattr(stage_log.Attempts, "announced", late)
+    with pytest.raises(Superseded, match="another run of this date has taken over"):
+        Ledger.open(str(tmp_path), "c")
 
 
-def test_a_later_run_takes_over(jobs, tmp_path):
-    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
-    second = jobs.ledger.Ledger.open(str(tmp_path), "c")
+def test_a_later_run_takes_over(tmp_path):
+    first = Ledger.open(str(tmp_path), "c")
+    second = Ledger.open(str(tmp_path), "c")
     for late in (first.check, lambda: first.stage("etl", dict), lambda: first.note("etl", {}), lambda: first.close({})):
-        with pytest.raises(jobs.ending.Superseded, match=r"another run of this date has taken over: .*attempt 1"):
+        with pytest.raises(Superseded, match=r"another run of this date has taken over: .*attempt 1"):
             late()
-    assert jobs.ledger.Ledger.done(str(tmp_path)) is None
+    assert Ledger.done(str(tmp_path)) is None
     assert second.stage("etl", lambda: {"rows": 3}) == {"rows": 3}
     assert first.stage("etl", dict) == {"rows": 3}  # what is done needs nobody's leave to be read
 
 
-def test_a_run_that_is_taken_over_in_a_stage_does_not_note_it(jobs, tmp_path):
-    first = jobs.ledger.Ledger.open(str(tmp_path), "c")
+def test_a_run_that_is_taken_over_in_a_stage_does_not_note_it(tmp_path):
+    first = Ledger.open(str(tmp_path), "c")
 
     def work() -> dict[str, int]:
-        jobs.ledger.Ledger.open(str(tmp_path), "c")
+        Ledger.open(str(tmp_path), "c")
         return {"rows": 1}
 
-    with pytest.raises(jobs.ending.Superseded):
+    with pytest.raises(Superseded):
         first.stage("etl", work)
     assert not (tmp_path / "c" / "etl.json").exists()
 
 
-def test_a_date_that_is_finished_says_how(jobs, tmp_path):
-    assert jobs.ledger.Ledger.done(str(tmp_path / "2026-11-22")) is None
-    jobs.ledger.Ledger.open(str(tmp_path), "c").close({"passed": True})
-    assert jobs.ledger.Ledger.done(str(tmp_path)) == {"passed": True}
+def test_a_date_that_is_finished_says_how(tmp_path):
+    assert Ledger.done(str(tmp_path / "2026-11-22")) is None
+    Ledger.open(str(tmp_path), "c").close({"passed": True})
+    assert Ledger.done(str(tmp_path)) == {"passed": True}
 
 
 @pytest.mark.parametrize(
@@ -155,22 +160,22 @@ def test_a_date_that_is_finished_says_how(jobs, tmp_path):
         ("{data: {path: a}, clean: {columns: {events: 1}}}", False),  # a column, and no Param of a stage
     ],
 )
-def test_a_configuration_is_known_by_what_rows_and_model_depend_on(jobs, text, same):
-    known = jobs.etl_train.fingerprint("{data: {path: a}, keep: 5, root: /tmp, date: 2026-11-22}")
-    assert (jobs.etl_train.fingerprint(text) == known) is same
+def test_a_configuration_is_known_by_what_rows_and_model_depend_on(text, same):
+    known = fingerprint("{data: {path: a}, keep: 5, root: /tmp, date: 2026-11-22}")
+    assert (fingerprint(text) == known) is same
     assert len(known) == 12
 
 
-def test_where_and_how_long_a_run_is_tried_makes_no_other_run(jobs):
+def test_where_and_how_long_a_run_is_tried_makes_no_other_run():
     stages = "{{stages: [{{class_path: a, init_args: {{epochs: {}, numWorkers: {}, maxRestarts: {}}}}}]}}"
-    known = jobs.etl_train.fingerprint(stages.format(3, 2, 1))
-    assert jobs.etl_train.fingerprint(stages.format(3, 8, 5)) == known
-    assert jobs.etl_train.fingerprint(stages.format(4, 2, 1)) != known
+    known = fingerprint(stages.format(3, 2, 1))
+    assert fingerprint(stages.format(3, 8, 5)) == known
+    assert fingerprint(stages.format(4, 2, 1)) != known
 
 
-def test_what_is_free_in_a_stage_is_so_in_the_estimators_that_it_has(jobs):
+def test_what_is_free_in_a_stage_is_so_in_the_estimators_that_it_has():
     base = "{{class_path: b, init_args: {{epochs: {}, numWorkers: {}}}}}"
     stages = "{{stages: [{{class_path: a, init_args: {{base: {base}, bases: [{base}]}}}}]}}".replace("{base}", base)
-    known = jobs.etl_train.fingerprint(stages.format(3, 2, 3, 2))
-    assert jobs.etl_train.fingerprint(stages.format(3, 4, 3, 8)) == known
-    assert jobs.etl_train.fingerprint(stages.format(3, 2, 4, 2)) != known
+    known = fingerprint(stages.format(3, 2, 3, 2))
+    assert fingerprint(stages.format(3, 4, 3, 8)) == known
+    assert fingerprint(stages.format(3, 2, 4, 2)) != known

@@ -10,6 +10,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.ml.feature import FeatureHasher
 
+from sparkdl.cli.app import BadInput
+from sparkdl.cli.pipeline.spark_errors import reading_rows
+
 SCHEMA = "a double, b double"
 
 
@@ -45,18 +48,18 @@ def raw(spark, tmp_path):
     ],
     ids=["absent", "torn", "short", "letters", "swapped", "no column", "cast", "no column of a stage"],
 )
-def test_bad_rows_are_bad_input(jobs, raw, tmp_path, rows, told):
+def test_bad_rows_are_bad_input(raw, tmp_path, rows, told):
     said = f"the rows cannot be used: .*{told}"
-    with pytest.raises(jobs.ending.BadInput, match=said) as caught, jobs.reading.reading_rows():
+    with pytest.raises(BadInput, match=said) as caught, reading_rows():
         rows(raw).write.parquet(str(tmp_path / "out"))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_not_the_rows_fault_stays_what_it_is(spark, jobs, raw, tmp_path):
+def test_what_is_not_the_rows_fault_stays_what_it_is(spark, raw, tmp_path):
     def fails(batches):
         raise ZeroDivisionError
 
-    with pytest.raises(PySparkException, match="ZeroDivisionError"), jobs.reading.reading_rows():
+    with pytest.raises(PySparkException, match="ZeroDivisionError"), reading_rows():
         raw("swapped").mapInPandas(fails, SCHEMA).collect()
-    with pytest.raises(Py4JJavaError, match="NullPointer"), jobs.reading.reading_rows():
+    with pytest.raises(Py4JJavaError, match="NullPointer"), reading_rows():
         spark._jvm.java.util.Objects.requireNonNull(None)

@@ -16,7 +16,7 @@ from tests.sessions import ROOT
 from tests.training.test_digits import IN_DRIVER, finish, submit
 
 CONFIG = ROOT / "conf/train/adult.yaml"
-MODULES = (ROOT / "examples/adult_net.py", ROOT / "tests/pipeline/faulty.py")
+MODULES = (ROOT / "examples/adult_net.py", ROOT / "tests/cli/pipeline/faulty.py")
 DAY = "2026-11-22"
 SCORED = 16281
 

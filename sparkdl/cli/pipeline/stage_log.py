@@ -1,8 +1,8 @@
-"""What has been done for a date: a file for each stage that is over, and who does the others.
+"""The ledger of a date: a file for each finished stage, and the run that works on the others.
 
     root/runs/<date>/attempts/0000.json          the first run began
-    root/runs/<date>/<configuration>/etl.json    its first stage is over, and this is what it found
-    root/runs/<date>/done.json                   nothing is left to be done
+    root/runs/<date>/<configuration>/etl.json    the result of its first stage, which is finished
+    root/runs/<date>/done.json                   the result of the date, which is finished
 
 A stage writes its files under names that nobody else uses, and in the end its own file in the ledger, which names them.
 So a stage that was killed leaves files that nothing refers to, and the next run does that stage again.
@@ -21,9 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ending import Superseded
-
 from sparkdl.checkpoint.fencing import Attempts
+from sparkdl.cli.app import Superseded
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 
@@ -36,8 +35,8 @@ class Ledger:
 
     Attributes:
         folder: of the date.
-        configuration: what the run is asked to do, by a hash; stages that were done by another one do not count.
-        attempts: who has opened it.
+        configuration: the hash of the configuration; stages of another configuration do not count.
+        attempts: the runs that have opened it.
         number: of this run, from 0.
     """
 
@@ -52,7 +51,7 @@ class Ledger:
 
         Args:
             uri: the date's folder, a path or URI.
-            configuration: the hash of what is to be done.
+            configuration: the hash of the configuration.
 
         Raises:
             Superseded: another run has taken it over in the same moment.
@@ -68,7 +67,7 @@ class Ledger:
 
     @staticmethod
     def done(uri: str) -> dict[str, Any] | None:
-        """How a date ended, if nothing is left to be done for it."""
+        """The result of a date, if it is finished."""
         return _read(Folder.of(uri), f"{DONE}.json")
 
     @property
@@ -79,13 +78,12 @@ class Ledger:
     def stage(
         self, name: str, work: Callable[[], dict[str, Any]], stands: Callable[[dict[str, Any]], bool] | None = None
     ) -> dict[str, Any]:
-        """What a stage has found: when it was done before, or now.
+        """The result of a stage: of an earlier run that finished it, or of this one.
 
         Args:
             name: of the stage.
             work: does it, and returns JSON values by name.
-            stands: whether what the stage found then still holds, as files that it has left may be gone; None if it
-                always does.
+            stands: whether an earlier result still holds, since its files may be gone; default: it always does.
 
         Raises:
             Superseded: a later run has taken over.
@@ -117,7 +115,7 @@ class Ledger:
         self.folder.write(f"{DONE}.json", _text(found))
 
     def check(self) -> None:
-        """Whether this run is the latest of its date.
+        """Check that this run is the latest of its date.
 
         Raises:
             Superseded: it is not.

@@ -9,16 +9,39 @@ from pyspark.ml.param import Params
 from pyspark.ml.util import DefaultParamsReader
 from pyspark.sql import SparkSession
 
-from sparkdl import BestOfModel, EnsembleModel, StackingModel, TorchModel
 from sparkdl.ensembles.base_learner import column, leaf
+from sparkdl.ensembles.best_of import BestOfModel
+from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.stacking import StackingModel
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.ml.evaluation import OutputColumns
+from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.spark.jvm import qualified
 
 _KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 
 
+def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) -> None:
+    """Check before the work that its result can be written.
+
+    Raises:
+        InvalidInput: there is a file or folder at output, and overwrite is false.
+    """
+    if output is not None and not overwrite and files.exists(qualified(spark, output)):
+        raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
+
+
+def save(model: Any, output: str | None, *, overwrite: bool) -> None:
+    """Save a model and print where; do nothing if output is None."""
+    if output is not None:
+        (model.write().overwrite() if overwrite else model.write()).save(output)
+        print(f"saved {output}")
+
+
 def load(spark: SparkSession, path: str) -> Model:
-    """A saved model: a TorchModel, that of an ensemble or of a pipeline; of published versions the one in use.
+    """Load a TorchModel, or the model of an ensemble or of a pipeline; of published versions the one in use.
 
     Raises:
         InvalidInput: the path holds none of these.
@@ -39,13 +62,16 @@ def load(spark: SparkSession, path: str) -> Model:
     return loaded
 
 
-def output(model: Model, param: str) -> str | None:
-    """The name of a column that a model writes, such as that of ``"predictionCol"``; None for none."""
-    return column(_last(model), param)
+def output_columns(model: Model) -> OutputColumns:
+    """The names of the columns that a model writes."""
+    last = _last(model)
+    return OutputColumns(
+        str(column(last, "predictionCol")), column(last, "probabilityCol"), column(last, "rawPredictionCol")
+    )
 
 
 def _last(model: Model) -> Params:
-    """What writes the columns of a model."""
+    """The model that writes the columns of a model."""
     if isinstance(model, StackingModel):
         return _last(model.meta)
     if isinstance(model, BestOfModel):

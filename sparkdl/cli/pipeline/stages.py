@@ -1,4 +1,4 @@
-"""The stages of a day of the pipeline, each of which can be done again without harm."""
+"""The stages of a date's run; each may be repeated."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
-import saved
-from command import Data
-from ending import BadInput
-from etl import Clean, Split
-from ledger import Ledger
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import DataFrame, SparkSession
-from reading import reading_rows
 
-from sparkdl import TorchModel, WarmStart
+from sparkdl.cli.app import BadInput
+from sparkdl.cli.data import Data
+from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.spark_errors import reading_rows
+from sparkdl.cli.pipeline.stage_log import Ledger
+from sparkdl.cli.saved_models import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.registry import Versions
+from sparkdl.ml.warm_start import WarmStart
 
 _HELD = "sparkdl_held_out"
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a new model has to keep to, on the rows held out.
+    """When a new model may be published, by its metric on the rows held out.
 
     Args:
-        margin: by how much its metric may be worse than that of the model in use, on the same rows.
-        least: the worst that its metric may be, whatever is in use; of a metric that is better smaller, the largest.
-        compare: false where the model in use cannot be asked, as it needs columns that there are no longer.
+        margin: by how much its metric may be worse than the metric of the model in use, on the same rows.
+        least: the worst metric that passes, whatever is in use; if smaller is better, the largest.
+        compare: whether the model in use is evaluated; false if the rows lack columns that it needs.
     """
 
     margin: float = 0.0
@@ -63,11 +64,11 @@ class Gate:
 
 @dataclass(frozen=True)
 class Score:
-    """Rows that the model in use scores, once it was decided which one that is.
+    """Rows that the model in use scores after the gate.
 
     Args:
         data: the rows, which need no label; {date} in a path, table or query is the run's date.
-        columns: what is kept of them and of what the model writes; if empty, their own and the predictions.
+        columns: the columns that are written; if empty, those of the rows and the predictions.
     """
 
     data: Data
@@ -81,8 +82,8 @@ class Day:
     Attributes:
         spark: the session.
         day: the date.
-        root: of all that the pipeline leaves behind, a path or URI that Spark and this process both know.
-        ledger: what has been done.
+        root: the folder of models, scores and ledgers, a path or URI that Spark and this process both know.
+        ledger: of the date.
     """
 
     spark: SparkSession
@@ -100,7 +101,7 @@ class Day:
 
     @property
     def _name(self) -> str:
-        """What the names of this run's version and scores begin with, and no other run's do."""
+        """The prefix of the names of this run's version and scores; no other run has it."""
         return f"{self.day}-{self.ledger.configuration}-{self.ledger.own}"
 
     def extract(self, data: Data, clean: Clean, split: Split, label: str) -> dict[str, Any]:
@@ -129,11 +130,11 @@ class Day:
         return {"path": path, "rows": rows.count()}
 
     def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
-        """Fit the stages, from the weights of a version where one is named, and save what comes of it as a version."""
+        """Fit the stages, from the weights of version ``start`` if it is given, and save the model as a version."""
         # Other rows and another start are another training, with other checkpoints.
         training = hashlib.sha256(f"{path} {start}".encode()).hexdigest()[:8]
         placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(stages)]
-        warm = placed if start is None else _warmed(placed, PipelineModel.load(self.versions.model(start)))
+        warm: list[Any] = placed if start is None else _warmed(placed, PipelineModel.load(self.versions.model(start)))
         used = start if warm != placed else None
         with reading_rows():
             fitted = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
@@ -168,7 +169,7 @@ class Day:
         return float(evaluator.evaluate(PipelineModel.load(self.versions.model(name)).transform(rows)))
 
     def score(self, score: Score, clean: Clean) -> dict[str, Any]:
-        """Write what the model in use says of rows; they appear all at once."""
+        """Write the scores of the model in use; they appear all at once."""
         current = self.versions.current()
         if current is None:
             return {"version": None}
@@ -176,8 +177,9 @@ class Day:
         with reading_rows():
             rows = clean(dated(score.data, self.day).read(self.spark), labelled=False)
             predictions = model.transform(rows)
-            outputs = [saved.output(model, name) for name in ("predictionCol", "probabilityCol")]
-            own = [*rows.columns, *(name for name in outputs if name in predictions.columns)]
+            columns = output_columns(model)
+            outputs = (name for name in (columns.prediction, columns.probability) if name in predictions.columns)
+            own = [*rows.columns, *outputs]
             staged = files.join(self.root, f"scores/_{self._name}")
             predictions.select(*(score.columns or own)).write.mode("overwrite").parquet(staged)
         self.ledger.check()
@@ -186,7 +188,7 @@ class Day:
         return {"version": current, "path": place, "rows": self.spark.read.parquet(place).count()}
 
     def tidy(self, keep: int) -> None:
-        """Delete what is of no more use: the rows, the checkpoints, what killed runs left, and old versions."""
+        """Delete the rows, the checkpoints, files of killed runs, and old versions."""
         for configuration in files.Folder.of(files.join(self.root, f"runs/{self.day}")).folders():
             own = files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}"))
             for name in own.folders():

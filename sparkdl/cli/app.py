@@ -1,0 +1,103 @@
+"""How a command runs: its arguments, its exit code, and SIGTERM.
+
+A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it that overrides the file. An unknown
+key, in the file or on the command line, ends the command, and the nearest known key is named.
+
+Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM, and the codes of `Ended`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from sparkdl.cli.parser import Parser
+from sparkdl.cluster.shutdown import TERMINATED, stop_requested, stoppable
+from sparkdl.errors import InvalidInput, SparkdlError, Stopped
+from sparkdl.spark.error_messages import SPARK_ERRORS, without_java_stack
+
+DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+
+
+class Ended(SparkdlError):
+    """A command ends with an exit code of its own."""
+
+    code = FAILED
+
+
+class Refused(Ended):
+    """The gate has refused the new model, and the one in use stays."""
+
+    code = 3
+
+
+class BadInput(Ended):
+    """The rows are not what the command needs."""
+
+    code = 4
+
+
+class Superseded(Ended):
+    """A later run of the same date has taken over."""
+
+    code = 5
+
+
+def main(
+    job: Callable[..., None],
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str | None = None,
+    stops: bool = False,
+) -> int:
+    """Run a job with arguments from the command line and return the exit code.
+
+    An error that is neither sparkdl's nor Spark's is a bug: Python prints its traceback and exits with 1.
+
+    Args:
+        job: called with the objects that the configuration describes. If it has an argument ``configuration``, it gets
+            the configuration there, as YAML.
+        arguments: of the command line; default: ``sys.argv[1:]``.
+        prog: the program's name in its help; default: the script's.
+        stops: whether SIGTERM asks the job to save and to stop. If false, and after 28 s, SIGTERM ends the process.
+    """
+    description = (inspect.getdoc(job) or "").partition("\n")[0]
+    parser = Parser(prog=prog, description=description, usage="%(prog)s [--config FILE] [--key value ...]")
+    parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
+    informed = "configuration" in inspect.signature(job).parameters
+    parser.add_job(job, skip={"configuration"} if informed else set())
+    parser.parse_args(arguments)  # with the defaults, for --print_config
+    given = parser.parse_args(arguments, defaults=False)
+    more = {"configuration": parser.dump(given, skip_validation=True)} if informed else {}
+    with stoppable() if stops else nullcontext():
+        return _run(lambda: job(**parser.objects(given), **more))
+
+
+def _run(call: Callable[[], None]) -> int:
+    try:
+        call()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Stopped as error:
+        print("stopped:", error, file=sys.stderr)
+        return TERMINATED
+    except InvalidInput as error:
+        return _complain(error, BAD_CONFIGURATION)
+    except Ended as error:
+        return _complain(error, error.code)
+    except (SparkdlError, *SPARK_ERRORS) as error:
+        return _complain(error, _failed())
+    return DONE
+
+
+def _failed() -> int:
+    """The exit code of a failure: once a stop is requested, whatever ends the job is how it stops."""
+    return FAILED if stop_requested() is None else TERMINATED
+
+
+def _complain(error: Exception, code: int) -> int:
+    print("error:", without_java_stack(error), file=sys.stderr)
+    return code

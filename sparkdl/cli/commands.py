@@ -1,0 +1,77 @@
+"""The commands by name. A command's module is imported when the command runs: Spark and torch take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        job: the import path of the function that does it.
+        summary: the first line of the function's docstring.
+        stops: whether SIGTERM asks the command to save and to stop.
+        plain: whether the function reads its own arguments, without Spark and torch.
+    """
+
+    job: str
+    summary: str
+    stops: bool = False
+    plain: bool = False
+
+
+COMMANDS = {
+    "train": Command("sparkdl.cli.train:train", "Train a model on rows that Spark reads, and save it.", stops=True),
+    "parallel_sgd": Command(
+        "sparkdl.cli.train:parallel_sgd",
+        "Train a model by Parallel SGD: parts train alone, and their weights are averaged.",
+        stops=True,
+    ),
+    "admm": Command(
+        "sparkdl.cli.train:admm",
+        "Train a model by consensus ADMM: parts have weights of their own, which are drawn together.",
+        stops=True,
+    ),
+    "federated": Command(
+        "sparkdl.cli.train:federated",
+        "Train a model by federated averaging: clients train on rows of their own, which stay in their part.",
+        stops=True,
+    ),
+    "lbfgs": Command(
+        "sparkdl.cli.train:lbfgs",
+        "Train a model by L-BFGS over all rows: every round is one evaluation of the loss and its gradient.",
+        stops=True,
+    ),
+    "ensemble": Command(
+        "sparkdl.cli.ensemble:ensemble", "Train an ensemble on rows that Spark reads, and save its model.", stops=True
+    ),
+    "predict": Command("sparkdl.cli.predict:predict", "Predict with a saved model."),
+    "evaluate": Command("sparkdl.cli.evaluate:evaluate", "Evaluate a saved model on rows that have labels."),
+    "etl_train": Command(
+        "sparkdl.cli.pipeline.job:etl_train",
+        "Train on a date's rows, publish the model if it is good enough, and score.",
+        stops=True,
+    ),
+    "report": Command("sparkdl.cli.report:main", "Write the page of one or several runs.", plain=True),
+}
+
+
+def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        name: one of ``COMMANDS``.
+        arguments: default: ``sys.argv[1:]``.
+        prog: the program's name in the command's help; default: the script's.
+    """
+    command = COMMANDS[name]
+    job = resolve_name(command.job)
+    if command.plain:
+        return int(job(arguments, prog=prog))
+    from sparkdl.cli.app import main
+
+    return main(job, arguments, prog=prog, stops=command.stops)

@@ -1,0 +1,77 @@
+"""Rows that a command reads, by a path, a table or a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, NumericType
+
+from sparkdl.errors import InvalidInput
+from sparkdl.spark.columns import named
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows that Spark reads: exactly one of path, table and query.
+
+    Args:
+        path: a file or folder, on any filesystem that Spark reads.
+        table: a table or view of the catalog, for example db.name or catalog.db.name.
+        query: SQL whose result is read.
+        format: of path; parquet, orc, csv, json or another that Spark knows.
+        schema: of path; columns and types as in CREATE TABLE, for example "x double, label int". Without it Spark
+            takes the file's own, or for csv strings unless options has inferSchema.
+        options: the reader's options, for example {header: true} for csv.
+        vectors: columns of arrays of numbers that are made vectors, as estimators of pyspark.ml read them.
+
+    Raises:
+        InvalidInput: there is another number of places than one, or a setting that its place does not heed.
+    """
+
+    path: str | None = None
+    table: str | None = None
+    query: str | None = None
+    format: str = "parquet"
+    schema: str | None = None
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    vectors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidInput(
+                f"rows are to be read from {' and '.join(given) or 'nowhere'}; expected exactly one of path, table "
+                "and query."
+            )
+        unheeded = {"path": (), "table": ("format", "schema"), "query": ("format", "schema", "options")}[given[0]]
+        plain: dict[str, object] = {"format": "parquet", "schema": None, "options": {}}
+        for name in unheeded:
+            if getattr(self, name) != plain[name]:
+                raise InvalidInput(f"rows are read from a {given[0]}, which takes no {name}; leave it out.")
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows as a DataFrame, which Spark reads when they are needed.
+
+        Raises:
+            InvalidInput: a column that is to be a vector is not there, or no array of numbers.
+        """
+        rows = self._rows(spark)
+        for name in self.vectors:
+            kind = rows.schema[name].dataType if name in rows.columns else None
+            if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
+                found = "not there" if kind is None else f"of type {kind.simpleString()}"
+                raise InvalidInput(f"vectors names {name!r}, which is {found}; expected a column of arrays of numbers.")
+            rows = rows.withColumn(name, array_to_vector(named(name).cast("array<double>")))
+        return rows
+
+    def _rows(self, spark: SparkSession) -> DataFrame:
+        if self.query is not None:
+            return spark.sql(self.query)
+        reader = spark.read.options(**self.options)
+        if self.table is not None:
+            return reader.table(self.table)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        return reader.format(self.format).load(self.path)

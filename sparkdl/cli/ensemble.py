@@ -1,0 +1,79 @@
+"""Train an ensemble on rows that Spark reads, and save its model.
+
+    spark-submit --py-files net.py jobs/ensemble.py --config bagging.yaml --ensemble.numModels 20
+
+The configuration holds the arguments of ``ensemble``; conf/ensemble has an example of each kind. What members are
+trained by are class paths too, of this library or of pyspark.ml: ``base`` of a Bagging and a Boosting, ``bases`` and
+``meta`` of a Stacking, ``candidates`` and ``evaluator`` of a BestOf. Objects of pyspark.ml are made in the JVM: where a
+configuration names one, Spark begins before the arguments are checked, and else after.
+
+Finished members are kept in the ensemble's ``runDir``, and the same command trains only what is missing. On SIGTERM,
+to the driver or to Spark's JVM, no further member begins, and the job exits with 143 within 30 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cli.data import Data
+from sparkdl.cli.saved_models import check_output, output_columns, save
+from sparkdl.ensembles.base_learner import column, kind_of
+from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.evaluation import held_out
+from sparkdl.spark.jvm import forwarding_sigterm
+
+
+def ensemble(
+    data: Data,
+    ensemble: EnsembleParams,
+    *,
+    test: Data | None = None,
+    output: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Train an ensemble on rows that Spark reads, and save its model.
+
+    Args:
+        data: the rows to train on.
+        ensemble: sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking or sparkdl.BestOf, with its arguments.
+        test: rows held out, on which the accuracy is printed, or for numbers the root mean squared error.
+        output: where the model is saved; nowhere if not given.
+        overwrite: replace what is at output.
+    """
+    kinds = {kind_of(base) for base in ensemble.bases()}
+    if test is not None and "estimator" in kinds:
+        raise InvalidInput("test is for classes or numbers; the output of a sparkdl.TorchEstimator may be anything.")
+    estimator: Any = ensemble  # EnsembleParams is no Estimator, and all that are one of them are
+    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+        check_output(spark, output, overwrite=overwrite)
+        model = estimator.fit(data.read(spark))
+        print(summary(model.report))
+        save(model, output, overwrite=overwrite)
+        if test is not None:
+            first = ensemble.bases()[0]
+            label, prediction = str(column(first, "labelCol")), output_columns(model).prediction
+            predictions = model.transform(test.read(spark))
+            print(held_out(predictions, label, prediction, classes=kind_of(first) == "classifier"))
+
+
+def summary(report: dict[str, Any]) -> str:
+    """What the training took: the members that were trained, and those that had been finished before."""
+    trained, restored = report["trained"], report["restored"]
+    before = f"; finished before: {listed(restored)}" if restored else ""
+    return f"{len(trained) + len(restored)} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
+
+
+def listed(members: Sequence[int]) -> str:
+    """Numbers in ascending order, three or more in a row as the first and the last."""
+    runs: list[list[int]] = []
+    for member in sorted(members):
+        if runs and member == runs[-1][-1] + 1:
+            runs[-1].append(member)
+        else:
+            runs.append([member])
+    short = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(short) or "none"

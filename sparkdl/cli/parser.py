@@ -1,0 +1,208 @@
+"""Configurations: YAML files and ``--key value``, with classes by import path."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+from abc import ABC
+from collections.abc import Callable, Sequence, Set
+from dataclasses import is_dataclass
+from functools import cache, partial
+from pkgutil import resolve_name
+from types import FunctionType, UnionType
+from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
+
+from jsonargparse import ArgumentParser, Namespace
+from pyspark.ml import Pipeline
+from pyspark.ml.param import Params
+from pyspark.ml.wrapper import JavaWrapper
+from pyspark.sql import SparkSession
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from sparkdl.data.columns import Column
+from sparkdl.ensembles.bagging import Bagging
+from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.param_declaration import ConstructedParams
+
+
+class Parser(ArgumentParser):
+    """A parser of YAML and of the command line, with classes by import path.
+
+    jsonargparse makes a parser of the same class for each ``init_args``, so all of this holds at every level.
+    """
+
+    def add_job(self, job: Callable[..., None], *, skip: Set[str] = frozenset()) -> None:
+        """Add a job's arguments, but for those in ``skip``."""
+        # A dataclass with a protocol among its fields is added as the class that it is.
+        hints: dict[str, type] = get_type_hints(job)
+        kinds = {name: kind for name, kind in hints.items() if is_dataclass(kind) and _protocols(kind)}
+        self.add_function_arguments(job, skip={*kinds, *skip})
+        for name, kind in kinds.items():
+            self.add_class_arguments(kind, name)
+
+    def objects(self, config: Namespace) -> dict[str, Any]:
+        """The objects that a configuration describes.
+
+        The factories among an estimator's arguments are ``functools.partial`` of a class or function and of what was
+        given: small to send, and saved with the model as an import path and JSON.
+
+        Raises:
+            InvalidInput: a class does not take what it is given.
+        """
+        _make_functions(config)
+        try:
+            made = self.instantiate(config, instantiators=[(_make, Params, True)])
+        except ValueError as error:
+            raise _own(error) from None
+        return {name: value for name, value in vars(made).items() if name != "config"}
+
+    def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
+        """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
+        types = _protocols(theclass)
+        types |= _open_types(theclass)
+        kwargs["skip"] = {*kwargs.get("skip", ()), *types}
+        added = super().add_class_arguments(theclass, nested_key, **kwargs)
+        prefix = f"{nested_key}." if nested_key else ""
+        for name, kind in types.items():
+            # Without a default here the class's own holds. jsonargparse would forget the class of a dataclass.
+            documented = getattr(getattr(theclass, name, None), "doc", None)
+            self.add_argument(f"--{prefix}{name}", type=kind, default=argparse.SUPPRESS, help=documented)
+        return [*added, *(prefix + name for name in types)]
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with exit code 2 and jsonargparse's message; of an unknown key, name the nearest known one."""
+        if ex is None or isinstance(ex, KeyError):  # from the command line, and from a file
+            keys = re.findall(r"(?:--|')([\w.]+)", message)
+            message += "".join(f" (did you mean {name!r}?)" for name in _nearest(keys, self._actions))
+        super().error(message, ex)
+
+
+def _nearest(keys: Sequence[str], actions: Sequence[argparse.Action]) -> list[str]:
+    """For each unknown name in dotted keys the nearest known one, if one is close."""
+    known = {part for action in actions for part in action.dest.split(".")} | {"class_path", "init_args"}
+    unknown = [part for key in keys for part in key.split(".") if part not in known]
+    return [near for part in unknown for near in difflib.get_close_matches(part, known, n=1)]
+
+
+def _make_functions(value: Any) -> None:
+    """Make partials of models that are functions, wherever there are estimators in a configuration."""
+    if isinstance(value, list):
+        for each in value:
+            _make_functions(each)
+    if not isinstance(value, Namespace):
+        return
+    for each in vars(value).values():
+        _make_functions(each)
+    model = value.get("model")
+    if not isinstance(model, Namespace) or "class_path" not in model:
+        return
+    function = resolve_name(model.class_path)
+    if inspect.isclass(function):
+        return
+    arguments = Parser()
+    arguments.add_function_arguments(function)
+    value["model"] = partial(function, **(vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}))
+
+
+def _own(error: ValueError) -> InvalidInput:
+    """The mistake itself: jsonargparse wraps it where an argument may be of several types."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, InvalidInput):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return InvalidInput(str(error))
+
+
+def _make(kind: type[Params], **arguments: Any) -> Params:
+    """An estimator, or what else with Params a configuration names."""
+    if kind is GangEstimator:
+        raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
+    if kind is EnsembleParams:
+        raise InvalidInput("ensemble has no class_path; expected sparkdl.Bagging, Boosting, Stacking or BestOf.")
+    if issubclass(kind, GangEstimator):
+        return kind(**{name: _plain(value) for name, value in arguments.items()})
+    if issubclass(kind, JavaWrapper):
+        # It makes an object in the JVM at once. The job goes on with this session; one that needs none begins none.
+        SparkSession.builder.getOrCreate()
+    return kind(**arguments)
+
+
+def _plain(value: Any) -> Any:
+    """A factory without what jsonargparse wraps around its class."""
+    return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
+
+
+def _open_types(kind: type) -> dict[str, Any]:
+    """What arguments are in a configuration whose annotations leave it open.
+
+    Of an estimator of ours they leave open what is a factory, to be called on the members, and what is made here.
+    """
+    if issubclass(kind, Pipeline):
+        return {"stages": list[Params]}
+    if not issubclass(kind, ConstructedParams):
+        return {}
+    # None is "not given". What is not given is no argument: the constructor tells it from a default that is given.
+    types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
+    if issubclass(kind, Bagging):
+        return types | {"featureSubset": int | float | str | None}  # the first that takes it: 8 is no share
+    if not issubclass(kind, GangEstimator):
+        return types
+    from torchmetrics import Metric  # two seconds, which a job without an estimator can spare itself
+
+    return types | {
+        "model": Callable[[], nn.Module],
+        "loss": Callable[[Any, Tensor], Any],
+        "scheduler": Callable[[Optimizer], LRScheduler] | None,
+        "metrics": dict[str, Metric] | None,
+        "columns": list[Column],
+        "hooks": list[Hook],
+    }
+
+
+class Hook(ABC):  # noqa: B024 - it asks for one of several methods, not for a certain one
+    """Any class with one of a hook's methods, so that a configuration may name it and say what it is made with."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return any(hasattr(other, name) for name in ("on_start", "on_step", "on_epoch", "on_end"))
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(inspect.getattr_static(kind, "__init__"))
+    except NameError:  # a name that only type checkers import; what jsonargparse makes of it then holds
+        return {}
+
+
+def _protocols(kind: type) -> dict[str, Any]:
+    """The arguments of a class whose types are protocols or generic estimators, and what takes any class like them."""
+    return {name: _opened(hint) for name, hint in _hints(kind).items() if _opened(hint) != hint}
+
+
+def _opened(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_opened(one) for one in get_args(hint))]  # noqa: UP007 - one that is made at run time
+    origin = get_origin(hint)
+    if inspect.isclass(origin) and issubclass(origin, Params):
+        return origin
+    if origin is Sequence and _opened(get_args(hint)[0]) != get_args(hint)[0]:
+        return list[_opened(get_args(hint)[0])]  # type: ignore[misc]  # made at run time
+    return _without_annotations(hint) if getattr(hint, "_is_protocol", False) else hint
+
+
+@cache
+def _without_annotations(protocol: type) -> type:
+    """The protocol with names of methods and arguments alone: jsonargparse wants their types to be the very same."""
+    methods = {
+        name: FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
+        for name, method in vars(protocol).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    return type(protocol)(protocol.__name__, (Protocol,), {"__module__": protocol.__module__, **methods})

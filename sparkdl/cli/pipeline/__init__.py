@@ -1,0 +1,1 @@
+"""The scheduled pipeline: clean, train, compare, publish, score."""

@@ -1,0 +1,224 @@
+"""The scheduled pipeline: raw rows in, a model that is better or as good published, and scores.
+
+    spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
+
+Raw rows are cleaned and split, the stages fitted, the new model compared with the one in use on the rows held out. Only
+where it passes the gate it is put in use. Then the model in use scores. conf/train/adult.yaml is an example,
+docs/pipeline.md shows it under cron and Airflow.
+
+A date that is finished is not done again. One that is not goes on at the stage that it was killed in, and in the
+training from the last checkpoint. A later run of the same date takes over from an earlier one.
+
+    root/CURRENT                   the name of the version in use
+    root/versions/<name>/model     a pyspark.ml.PipelineModel
+    root/scores/date=<date>        Parquet, there in full or not at all
+    root/runs/<date>               what has been done for a date, see stage_log.py
+
+Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate refused the model, 4 bad input, 5 a later run has taken
+over, 130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill the same command goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import yaml
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.param import Params
+from pyspark.sql import SparkSession
+
+from sparkdl.cli.app import BadInput, Ended, Refused
+from sparkdl.cli.data import Data
+from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.stage_log import Ledger
+from sparkdl.cli.pipeline.stages import Day, Gate, Score
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.params import TrainingParams
+from sparkdl.spark.jvm import forwarding_sigterm, qualified
+
+# Settings that may differ when a run is resumed: they say where and how long it is tried, not what is computed.
+_FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
+_OWN = frozenset(("config", "date", "root", "keep"))  # the same of the job itself
+
+
+def etl_train(
+    *,
+    date: str,
+    root: str,
+    data: Data,
+    stages: list[Params],
+    evaluator: Evaluator,
+    clean: Clean | None = None,
+    split: Split | None = None,
+    gate: Gate | None = None,
+    score: Score | None = None,
+    warm_start: bool = False,
+    keep: int = 5,
+    configuration: str = "",
+) -> None:
+    """Train on a date's rows, publish the model if it is good enough, and score.
+
+    Args:
+        date: of the run, as 2026-11-22.
+        root: the folder of models, scores and ledgers.
+        data: the raw rows; {date} in a path, table or query is the date.
+        stages: of the pipeline, estimators and transformers of pyspark.ml and of sparkdl; they learn clean.name.
+        evaluator: gives the metric, for example pyspark.ml.evaluation.BinaryClassificationEvaluator.
+        clean: how raw rows are cleaned; default: not at all.
+        split: which rows are held out; a fifth of them by a hash if not given.
+        gate: when a new model is published; default: if it is no worse than the model in use.
+        score: rows that the model in use scores; none if not given.
+        warm_start: whether PyTorch stages start from the weights of the model in use.
+        keep: published versions that stay, beside the one in use, and as many that were refused.
+        configuration: the command line and its file, as YAML.
+    """
+    day = parsed(date)
+    work = Work(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
+    if keep < 1:
+        raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
+    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+        base = qualified(spark, root)
+        place, known = files.join(base, f"runs/{day}"), fingerprint(configuration)
+        done = Ledger.done(place)
+        if done is None:
+            done = work.follow(Day(spark, day, base, Ledger.open(place, known)), keep)
+        else:
+            print(f"{day} is finished" + ("" if done["configuration"] == known else ", by another configuration"))
+    print(told(done))
+    if not done["passed"]:
+        raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The pipeline of a date; the attributes are the arguments of ``etl_train``."""
+
+    data: Data
+    stages: list[Params]
+    evaluator: Evaluator
+    clean: Clean
+    split: Split
+    gate: Gate
+    score: Score | None
+    warm_start: bool
+
+    def follow(self, day: Day, keep: int) -> dict[str, Any]:
+        """Do the stages that are left, and return the result.
+
+        Raises:
+            Superseded: a later run has taken over.
+        """
+        try:
+            return self._follow(day, keep)
+        except Ended:
+            raise
+        except Exception:
+            day.ledger.check()  # a later run may be why: it fences the checkpoints, and tidies up in the end
+            raise
+
+    def _follow(self, day: Day, keep: int) -> dict[str, Any]:
+        stage, versions, label = day.ledger.stage, day.versions, self.clean.name
+        over = day.ledger.noted("publish")  # what came before it may be pruned then
+
+        rows = stage(
+            "etl",
+            lambda: day.extract(self.data, self.clean, self.split, label),
+            lambda found: over or all(files.exists(side["path"]) for side in found.values()),
+        )
+        train, held = rows["train"], rows["held out"]
+        print(f"{train['rows']} rows to train on, {held['rows']} held out", flush=True)
+        start = stage(
+            "start",
+            lambda: {"version": versions.current() if self.warm_start else None},
+            lambda found: over or found["version"] is None or versions.whole(found["version"]),
+        )
+        name = stage(
+            "train",
+            lambda: self._train(day, train["path"], start["version"]),
+            lambda found: over or versions.whole(found["version"]),
+        )["version"]
+        print(f"trained version {name}", flush=True)
+        judged = stage(
+            "gate",
+            lambda: day.judge(name, held["path"], self.evaluator, self.gate),
+            lambda found: over or found["version"] == name,
+        )
+        found = stage("publish", lambda: self._publish(day, judged, held["path"]))
+        score = self.score
+        scores = None if score is None else stage("score", lambda: day.score(score, self.clean))
+        done = {**found, "metric": metric(self.evaluator), "scores": scores, "configuration": day.ledger.configuration}
+        day.ledger.check()
+        day.tidy(keep)
+        day.ledger.close(done)
+        return done
+
+    def _train(self, day: Day, rows: str, start: str | None) -> dict[str, Any]:
+        try:
+            return day.train(self.stages, rows, start)
+        except (BadInput, InvalidInput):
+            day.ledger.forget("etl")  # whoever mends the raw rows expects that they are read again
+            raise
+
+    def _publish(self, day: Day, found: dict[str, Any], held: str) -> dict[str, Any]:
+        name = found["version"]
+        while found["passed"] and day.versions.current() not in (found["current"], name):
+            # Another date has published since: its model is the one to be compared with.
+            found = day.judge(name, held, self.evaluator, self.gate)
+        if found["passed"]:
+            day.ledger.check()
+            day.versions.publish(name)
+        else:
+            day.versions.refuse(name)
+        return found
+
+
+def parsed(text: str) -> date:
+    """The date in a text.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(f"date is {text!r}; expected one as 2026-11-22.") from error
+
+
+def fingerprint(configuration: str) -> str:
+    """A hash of the settings that the rows and the model depend on, as twelve hexadecimal digits."""
+    values = yaml.safe_load(configuration) or {}
+    bound = {name: value for name, value in values.items() if name not in _OWN}
+    if isinstance(bound.get("stages"), list):
+        bound["stages"] = [_bound(stage) for stage in bound["stages"]]
+    return hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _bound(stage: Any) -> Any:
+    """The settings that a stage's model depends on, with those of the estimators inside it."""
+    if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
+        return [_bound(each) for each in stage] if isinstance(stage, list) else stage
+    args = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
+    return {**stage, "init_args": args}
+
+
+def metric(evaluator: Evaluator) -> str:
+    """The name of an evaluator's metric."""
+    named = evaluator.hasParam("metricName") and evaluator.isDefined("metricName")
+    return str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
+
+
+def told(done: dict[str, Any]) -> str:
+    """The result of a date as one or two lines of text."""
+    against = "" if done["in_use"] is None else f", that of {done['current']} in use {done['in_use']:.4f}"
+    fate = "published" if done["passed"] else "refused"
+    lines = [f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"]
+    scores = done["scores"] or {"version": None}
+    if scores["version"] is not None:
+        lines.append(f"{scores['rows']} rows scored by {scores['version']}: {scores['path']}")
+    return "\n".join(lines)

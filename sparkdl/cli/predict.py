@@ -1,0 +1,53 @@
+"""Predict with a saved model.
+
+    spark-submit --py-files net.py jobs/predict.py --model MODEL --data.path DATA --output PREDICTIONS --label label
+
+The modules that the model's class comes from go with the job, as they did when it was trained.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cli import saved_models
+from sparkdl.cli.data import Data
+from sparkdl.errors import InvalidInput
+from sparkdl.ml import evaluation
+
+
+def predict(
+    *,
+    model: str,
+    data: Data,
+    output: str | None = None,
+    overwrite: bool = False,
+    label: str | None = None,
+) -> None:
+    """Predict with a saved model.
+
+    Args:
+        model: where the model was saved: of an estimator, or of an ensemble.
+        data: the rows.
+        output: where the rows and their predictions are written, as Parquet; nowhere if not given.
+        overwrite: replace what is at output.
+        label: the column of the true classes or values, to compare the predictions with.
+    """
+    if output is None and label is None:
+        raise InvalidInput("there is nothing to do: give output, label or both.")
+    with SparkSession.builder.getOrCreate() as spark:
+        trained = saved_models.load(spark, model)
+        rows = data.read(spark)
+        if label is not None:
+            evaluation.check_label(rows, label)
+        predictions = trained.transform(rows)
+        if output is not None:
+            predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
+            print(f"wrote {output}")
+            predictions = spark.read.parquet(output)  # what follows need not predict once more
+        if label is None:
+            return
+        columns = saved_models.output_columns(trained)
+        if columns.of_classifier(predictions):
+            print(evaluation.scores(evaluation.count(predictions, label, columns)))
+        else:
+            print(evaluation.measure(predictions, label, columns).text())

@@ -1,0 +1,114 @@
+"""Train a model on rows that Spark reads, and save it.
+
+    spark-submit --py-files net.py jobs/train.py --config train.yaml --estimator.epochs 3
+
+The configuration holds the arguments of ``train``; conf/train/digits.yaml is an example. ``--print_config`` prints it
+resolved, ``--estimator.help sparkdl.TorchClassifier`` lists an estimator's arguments. A class or function is an import
+path, or a ``class_path`` with ``init_args``.
+
+The commands of rounds take an ``algorithm`` beside the estimator; conf/rounds has an example of each. Every round is
+saved in the estimator's ``runDir``, and the same command resumes after the last saved round.
+
+On SIGTERM, to the driver or to Spark's JVM, the members save a checkpoint, if the estimator has a ``runDir``, and
+the command exits with 143 within 30 s. The same command resumes from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cli.commands import COMMANDS
+from sparkdl.cli.data import Data
+from sparkdl.cli.saved_models import check_output, save
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import GangEstimator, TorchClassifier, TorchRegressor
+from sparkdl.ml.evaluation import held_out
+from sparkdl.ml.model import TorchModel
+from sparkdl.rounds.algorithms.admm import ConsensusADMM
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.spark.jvm import forwarding_sigterm
+
+
+def train(
+    data: Data,
+    estimator: GangEstimator,
+    test: Data | None = None,
+    output: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Train a model on rows that Spark reads, and save it.
+
+    Args:
+        data: the rows to train on.
+        estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
+        test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
+        output: where the model is saved; nowhere if not given.
+        overwrite: replace what is at output.
+    """
+    if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
+        raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationCol.")
+    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+        check_output(spark, output, overwrite=overwrite)
+        model = estimator.fit(data.read(spark))
+        print(summary(model))
+        save(model, output, overwrite=overwrite)
+        if test is not None:
+            label, prediction = str(estimator.getLabelCol()), estimator.getPredictionCol()
+            predictions = model.transform(test.read(spark))
+            print(held_out(predictions, label, prediction, classes=isinstance(estimator, TorchClassifier)))
+
+
+def summary(model: TorchModel) -> str:
+    """The rows, seconds and rounds of a training, and the last epoch's or round's figures."""
+    last = model.history[-1] if model.history else {}  # of a time budget that was over before the first round
+    kind = "epochs" if "epoch" in last else "rounds"
+    named = ("loss", "objective", "primal", "dual")
+    figures = [f"{name} {value:.4f}" for name, value in last.items() if name in named or name.startswith("valid_")]
+    figures += [str(last["status"])] if "status" in last else []
+    report, count = model.report, len(model.history)
+    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {count} {kind}: {', '.join(figures)}"
+
+
+def by_rounds(kind: type, summary: str) -> Callable[..., None]:
+    """The job that trains by an algorithm of rounds.
+
+    Args:
+        kind: the algorithm's class.
+        summary: the first line of the job's help.
+    """
+
+    def job(
+        data: Data,
+        estimator: GangEstimator,
+        algorithm: Any,
+        *,
+        test: Data | None = None,
+        output: str | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Train a model by rounds, and save it.
+
+        Args:
+            data: the rows to train on.
+            estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
+            algorithm: the algorithm's arguments.
+            test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
+            output: where the model is saved; nowhere if not given.
+            overwrite: replace what is at output.
+        """
+        train(data, estimator.setStrategy(algorithm), test, output, overwrite)
+
+    job.__annotations__["algorithm"] = kind
+    job.__doc__ = f"{summary}\n" + (job.__doc__ or "").partition("\n")[2]
+    return job
+
+
+parallel_sgd = by_rounds(ParallelSGD, COMMANDS["parallel_sgd"].summary)
+admm = by_rounds(ConsensusADMM, COMMANDS["admm"].summary)
+federated = by_rounds(FederatedAveraging, COMMANDS["federated"].summary)
+lbfgs = by_rounds(LBFGS, COMMANDS["lbfgs"].summary)
