@@ -79,8 +79,7 @@ class Attempts:
         if newest >= attempt:
             self.check(attempt)
             return
-        if newest >= 0:
-            self._read(newest)  # is it of this run?
+        self.check_owner()
         who = {"run": self.run, "attempt": attempt, "writer": self.writer, "host": socket.gethostname()}
         self.folder.write(_path(attempt), (json.dumps({**who, "pid": os.getpid()}) + "\n").encode())
 
@@ -103,6 +102,15 @@ class Attempts:
                 f"attempt {attempt} may not commit to {self.folder.path}: attempt {newest} was announced by process "
                 f"{who.get('pid')} on {who.get('host')}. Stop this one; for another fit, wait until that has ended."
             )
+
+    def check_owner(self) -> None:
+        """Check the run of the newest attempt that was announced.
+
+        Raises:
+            InvalidInput: it is another run.
+        """
+        for newest in self.announced()[-1:]:
+            self._read(newest)
 
     def check_run(self, run: str) -> None:
         """Whether what was found belongs to this run.

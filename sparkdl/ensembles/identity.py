@@ -7,16 +7,11 @@ from typing import Any
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Params
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
 from sparkdl.ensembles.base_learner import leaf
-from sparkdl.ensembles.telling import Ensemble, Telling, places, within
 from sparkdl.ml.param_declaration import CheckedParams, Scope
-from sparkdl.spark.columns import named
-
-_UNHASHABLE = ("map", "variant")
+from sparkdl.ml.persistence.describe import Describer
+from sparkdl.ml.persistence.nested_params import Ensemble, aliases, within
 
 
 def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
@@ -29,7 +24,7 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
         rows: their fingerprint.
 
     Returns:
-        Texts by name, of a base by the names of its Params, as ``telling.py`` has them: the same in another process.
+        Texts by name, of a base by the names of its Params, as ``describe`` gives them: equal across processes.
     """
     reseeded = {id(last) for last in [*map(leaf, bases), *(each for base in bases for each in _leaves(base))]}
 
@@ -39,23 +34,11 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
             return Scope.MEMBERS in scope
         return Scope.BASE in scope and not (name == "seed" and id(params) in reseeded)
 
-    telling = Telling(places(ensemble, *bases), counts)
-    found = {name: telling.told(value) for name, value in telling.values(ensemble).items() if not _is_base(value)}
-    named_bases = {f"base {index}": telling.told(base) for index, base in enumerate(bases)}
+    describer = Describer(aliases(ensemble, *bases), counts)
+    values = {name: value for name, value in describer.values(ensemble).items() if not _is_base(value)}
+    found = {name: describer.describe(value) for name, value in values.items()}
+    named_bases = {f"base {index}": describer.describe(base) for index, base in enumerate(bases)}
     return {"ensemble": type(ensemble).__name__, "rows": rows, **found, **named_bases}
-
-
-def rows_fingerprint(frame: DataFrame) -> str:
-    """The number of rows, and the sum of their 64-bit hashes (xxHash): the same in whatever order and partitions.
-
-    Columns of types that Spark does not hash, such as maps, do not count. The rows are computed once for it.
-    """
-    names = sorted(field.name for field in frame.schema.fields if _hashable(field.dataType))
-    # With the names, for members read columns by them; and with what is null, which the hash passes over.
-    told = [each for name in names for each in (F.lit(name), named(name).isNull(), named(name))]
-    hashes = frame.select(F.xxhash64(*told).cast("decimal(20,0)").alias("hash"))
-    ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
-    return f"{rows} rows, {total or 0}"
 
 
 def _leaves(base: Params) -> list[Params]:
@@ -74,13 +57,3 @@ def _scope(params: Params, name: str) -> Scope:
 def _is_base(value: Any) -> bool:
     several = isinstance(value, (list, tuple)) and bool(value)
     return all(map(_is_base, value)) if several else isinstance(value, Estimator)
-
-
-def _hashable(kind: DataType) -> bool:
-    if isinstance(kind, UserDefinedType):
-        return _hashable(kind.sqlType())
-    if isinstance(kind, ArrayType):
-        return _hashable(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(_hashable(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType) and kind.typeName() not in _UNHASHABLE

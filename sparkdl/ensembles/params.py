@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, TypeVar
@@ -18,20 +17,21 @@ from pyspark.sql.types import DecimalType, IntegralType
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import MembersParams
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
+from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, Rows
 from sparkdl.ensembles.members.store import Kept
 from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.ensembles.telling import Telling, params_in, places
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.nested_params import aliases, params_in
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, named
+from sparkdl.spark.fingerprint import fingerprint
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
@@ -84,7 +84,7 @@ class EnsembleParams(MembersParams, Saveable):
             # Of whose Params they are, what is the same in another process: a uid ends in random digits.
             given = sorted(extra.items(), key=lambda each: each[0].name)
             others = [each for _, value in given for each in params_in(value)]
-            owners = places(self, *others)
+            owners = aliases(self, *others)
             own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in given}
             copied._map = None if self.runDir in extra else {**(self._map or {}), **own}
         return copied
@@ -120,7 +120,7 @@ class EnsembleParams(MembersParams, Saveable):
         rows, directory = self.numbered(dataset), self.getRunDir()
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
         with _persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
-            mark = rows_fingerprint(rows.frame) if watched or directory is not None else ""
+            mark = fingerprint(rows.frame) if watched or directory is not None else ""
             if directory is not None:
                 directory = self._own_directory(directory, mark)
             keeping = nullcontext() if directory is None else self._keeping(directory, mark)
@@ -128,7 +128,7 @@ class EnsembleParams(MembersParams, Saveable):
                 watch.begin(dataset.sparkSession)
                 yield rows, Plan(kept, self.getParallelism(), watch)
             # What is persisted is computed anew where it was evicted, or lost with an executor.
-            if watched and rows_fingerprint(rows.frame) != mark:
+            if watched and fingerprint(rows.frame) != mark:
                 raise self._renumbered()
 
     @contextmanager
@@ -145,9 +145,7 @@ class EnsembleParams(MembersParams, Saveable):
         """The directory of this fit: of one with a param map, in that of all."""
         if self._map is None:
             return directory
-        # What has Params may be of the JVM, and its uid is another in each process.
-        values = {name: _named_by(value) for name, value in self._map.items()}
-        return files.join(directory, map_hash(values, mark))
+        return files.join(directory, map_hash(self._map, mark))
 
     def _watch(self, directory: str | None) -> Watch:
         told = {param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
@@ -203,11 +201,6 @@ def _persisted(frame: DataFrame) -> Iterator[None]:
         yield
     finally:
         frame.unpersist()
-
-
-def _named_by(value: Any) -> Any:
-    """What stands for a value of a map where it is hashed."""
-    return json.dumps(Telling(places(*params_in(value))).told(value)) if params_in(value) else value
 
 
 def _has_writer(value: Any) -> bool:

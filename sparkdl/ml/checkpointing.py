@@ -18,44 +18,63 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.fit_spec import RecoverySettings
-from sparkdl.ml.param_declaration import Scope
-from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.run import identity
+from sparkdl.ml.run import Run, differences, identity
+
+IDENTITY = "checkpoints/identity"
+"""The name of the descriptions in a run's directory, for ``Run.save``."""
 
 
 @contextmanager
 def keeping(
-    directory: str | None, every: int | str, configuration: Mapping[str, Any]
+    run: Run, every: int | str, descriptions: Mapping[str, Any], *, elastic: bool
 ) -> Iterator[CheckpointKeeper | None]:
     """The keeper of a run's checkpoints; None where none are wanted.
 
     Args:
-        directory: the run's directory. Without one they are in a temporary directory of this host until the block
-            ends; they help the attempts of one fit, where all members are on this host.
+        run: its directory holds the checkpoints. Without one they are in a temporary directory of this host until the
+            block ends; they help the attempts of one fit, where all members are on this host.
         every: the distance between checkpoints, as in ``checkpointEvery``; ``"never"`` for none.
-        configuration: the run's, whose identity its checkpoints have.
+        descriptions: of the run's Params, whose hash its checkpoints have.
+        elastic: whether fewer members may resume.
 
     Raises:
-        InvalidInput: the directory has the checkpoints of another run.
+        InvalidInput: the directory has the checkpoints of another run; the message names what differs.
     """
     if every == "never":
         yield None
         return
-    elastic, run = configuration.get("minWorkers") is not None, run_identity(configuration)
-    if directory is not None:
-        checkpoints = Checkpoints(files.join(directory, "checkpoints"), run=run)
-        checkpoints.latest(verify=False)  # another run's are refused before anything is launched
-        yield CheckpointKeeper(checkpoints, Every.of(every), elastic=elastic)
+    if run.directory is not None:
+        yield CheckpointKeeper(own_checkpoints(run, descriptions), Every.of(every), elastic=elastic)
         return
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-        checkpoints, token = Checkpoints(files.join(folder, "checkpoints"), run=run), uuid.uuid4().hex
+        checkpoints, token = _checkpoints(folder, descriptions), uuid.uuid4().hex
         SharedDirectory(checkpoints.folder, token).announce()
         yield CheckpointKeeper(checkpoints, Every.of(every), elastic=elastic, token=token)
 
 
-def run_identity(configuration: Mapping[str, Any]) -> str:
-    """The identity of a run by its Params; those outside ``Scope.RUN`` may change when it goes on."""
-    return identity(configuration, TrainingParams.names_outside(Scope.RUN))
+def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
+    """Open the checkpoints in a run's directory and check their run, before anything is launched.
+
+    Args:
+        run: its directory, not None, holds the checkpoints.
+        descriptions: of the run's Params by name.
+
+    Raises:
+        InvalidInput: they belong to another run; the message names what differs.
+    """
+    checkpoints = _checkpoints(str(run.directory), descriptions)
+    try:
+        checkpoints.attempts.check_owner()
+        checkpoints.latest(verify=False)
+    except InvalidInput as error:
+        before = run.load(IDENTITY)
+        clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
+        raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
+    return checkpoints
+
+
+def _checkpoints(directory: str, descriptions: Mapping[str, Any]) -> Checkpoints:
+    return Checkpoints(files.join(directory, "checkpoints"), run=identity(descriptions))
 
 
 def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: CheckpointKeeper | None) -> Supervisor:

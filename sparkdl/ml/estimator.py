@@ -21,7 +21,9 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
 from sparkdl.ml.param_maps import MappedEstimator
 from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
 from sparkdl.ml.run import Run
@@ -64,7 +66,7 @@ class GangEstimator(MappedEstimator, Saveable):
         watch = Watch(
             fit.run,
             type(self).__name__,
-            fit.configuration,
+            self._configuration(),
             hooks=apart(self.getHooks())[1],
             events=self.getEvents(),
             unit="Rank" if fit.rounds is None else "Part",
@@ -86,12 +88,13 @@ class GangEstimator(MappedEstimator, Saveable):
             InvalidInput: a Param is missing or has a value that cannot be.
         """
         columns, strategy = self.read_columns(), self.getStrategy()
+        run = Run(self.run_directory(dataset, columns))
         return FitSpec(
             dataset,
             columns,
             self.training(),
-            Run(self.run_directory(dataset, columns)),
-            self._configuration(),
+            run,
+            {} if run.directory is None else self._descriptions(),
             ClusterSettings(
                 self.getNumWorkers(),
                 self.getDevice(),
@@ -207,6 +210,11 @@ class GangEstimator(MappedEstimator, Saveable):
         return {"class": type(self).__name__} | {
             param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
+
+    def _descriptions(self) -> dict[str, Any]:
+        free = self.names_outside(Scope.RUN)
+        found: dict[str, Any] = Describer(aliases(self), lambda _, name: name not in free).describe(self)
+        return found
 
 
 class TorchEstimator(GangEstimator):

@@ -75,7 +75,7 @@ class FitSpec:
         columns: which of their columns become which tensors.
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
         run: the run's directory.
-        configuration: the estimator's Params, as JSON values by name.
+        descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
         cluster: where the fit runs.
         recovery: how it survives failures.
         rounds: set for a fit in rounds.
@@ -85,7 +85,7 @@ class FitSpec:
     columns: Columns
     training: Training
     run: Run
-    configuration: dict[str, Any]
+    descriptions: dict[str, Any]
     cluster: ClusterSettings
     recovery: RecoverySettings
     rounds: RoundsSettings | None = None

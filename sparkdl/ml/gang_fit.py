@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from sparkdl.ml.checkpointing import keeping, make_supervisor
+from sparkdl.ml.checkpointing import IDENTITY, keeping, make_supervisor
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report, scalar_output
@@ -24,9 +24,12 @@ def fit_gang(fit: FitSpec, watch: Watch) -> Fitted:
         SparkdlError: the gang failed, and another attempt would fail as well.
     """
     start, cluster = time.monotonic(), fit.make_cluster(title=watch.title)
-    with keeping(fit.run.directory, fit.recovery.checkpoint_every, fit.configuration) as keeper:
+    elastic = fit.recovery.min_workers is not None
+    with keeping(fit.run, fit.recovery.checkpoint_every, fit.descriptions, elastic=elastic) as keeper:
         supervisor = make_supervisor(cluster, fit.recovery, keeper)
         watch.begin(fit.data.sparkSession)
+        if keeper is not None:
+            fit.run.save(IDENTITY, fit.descriptions)
         members: list[Trained] = supervisor.gang(
             replace(fit.training, keeper=keeper),
             fit.data,

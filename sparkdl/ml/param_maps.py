@@ -11,6 +11,7 @@ copied so, also where the map is empty or has nothing for it. So it is the copy 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,10 +21,9 @@ from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
 from sparkdl.io import files
-from sparkdl.io.pickling import ship
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.persistence.formatting import shown
+from sparkdl.ml.persistence.describe import describe
 from sparkdl.spark.fingerprint import fingerprint
 
 Mapped = TypeVar("Mapped", bound="MappedEstimator")
@@ -61,7 +61,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
             columns: what is read of them.
 
         Raises:
-            InvalidInput: a value of the map cannot be pickled; a column is missing or cannot become a tensor.
+            InvalidInput: a column is missing or cannot become a tensor.
         """
         directory = self.getRunDir()
         if directory is None or self._map is None:
@@ -70,10 +70,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
 
 
 def map_hash(values: Mapping[str, Any], rows: str) -> str:
-    """What a map and rows are known by.
-
-    Two functions may look alike where they are shown, as lambdas do, so that their code counts as well. What does not
-    pickle alike in another process begins anew there.
+    """Hash a param map and rows; equal across processes.
 
     Args:
         values: of the map, by the names of the Params.
@@ -84,6 +81,5 @@ def map_hash(values: Mapping[str, Any], rows: str) -> str:
     """
     found = hashlib.sha256(rows.encode())
     for name, value in sorted(values.items()):
-        packed = hashlib.sha256(ship(value)).hexdigest()
-        found.update(f"\n{name}={shown(value)} {packed}".encode())
+        found.update(f"\n{name}={json.dumps(describe(value))}".encode())
     return found.hexdigest()[:16]

@@ -19,12 +19,12 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
-from sparkdl.ml.checkpointing import run_identity
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.persistence.formatting import written
+from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import scalar_output
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
@@ -47,8 +47,10 @@ def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
     start, algorithm, training = time.monotonic(), fit.rounds.algorithm, fit.training
     _check(fit, algorithm)
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    cluster, most = fit.make_cluster(title=watch.title), fit.rounds.max_rounds
-    with _kept(fit, algorithm) as (checkpoints, memories):
+    cluster = fit.make_cluster(title=watch.title)
+    most, seconds = fit.rounds.max_rounds, fit.rounds.time_budget
+    fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
+    with _kept(fit) as (checkpoints, memories):
         rounds = Rounds(
             algorithm,
             training.objective,
@@ -56,7 +58,7 @@ def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
             checkpoints,
             memories,
             max_rounds=most,
-            time_budget=fit.rounds.time_budget,
+            time_budget=seconds,
             patience=training.patience,
             classes=training.classes,
             transforms=_transforms(training, algorithm),
@@ -65,6 +67,8 @@ def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
         )
         watch.begin(fit.data.sparkSession)
         listener = watch.logbook if training.measured else None
+        if checkpoints is not None:
+            fit.run.save(IDENTITY, fit.descriptions)
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None
@@ -120,8 +124,14 @@ def _transforms(training: Training, algorithm: Algorithm) -> Transforms | None:
     return found if found else None
 
 
+def _described(algorithm: Algorithm) -> Any:
+    """Describe an algorithm without its limit: more rounds make no other run, as with more epochs."""
+    limited = "rounds" in {each.name for each in fields(algorithm)}  # type: ignore[arg-type]
+    return describe(replace(algorithm, rounds=1) if limited else algorithm)  # type: ignore[type-var]
+
+
 @contextmanager
-def _kept(fit: FitSpec, algorithm: Algorithm) -> Iterator[tuple[Checkpoints | None, str]]:
+def _kept(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
     """Where rounds are saved, if they are, and where parts keep their memories."""
     never = fit.recovery.checkpoint_every == "never"
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
@@ -130,13 +140,7 @@ def _kept(fit: FitSpec, algorithm: Algorithm) -> Iterator[tuple[Checkpoints | No
         if directory is None or never:
             yield None, memories  # without a directory nothing is left of a driver that is gone
             return
-        # More rounds make no other run, as with more epochs.
-        known = replace(algorithm, rounds=1) if "rounds" in {each.name for each in fields(algorithm)} else algorithm  # type: ignore[arg-type,type-var]
-        checkpoints = Checkpoints(
-            files.join(directory, "checkpoints"), run=run_identity(fit.configuration | {"strategy": written(known)})
-        )
-        checkpoints.latest(verify=False)  # another run's are refused before anything is launched
-        yield checkpoints, memories
+        yield own_checkpoints(fit.run, fit.descriptions), memories
 
 
 def _row(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> dict[str, Any]:

@@ -5,32 +5,56 @@ runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          what happened on the members and on the driver, as JSON lines
 runDir/tb/              TensorBoard's event files, with that hook
-runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``
+runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``; identity.json describes what they depend on
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io import files
 
+_LONGEST = 100  # characters of a value in a message
 
-def identity(configuration: Mapping[str, Any], free: Collection[str]) -> str:
-    """What a run is known by: the same for the same configuration, but for what makes no other run of it.
+
+def identity(descriptions: Mapping[str, Any]) -> str:
+    """Hash the descriptions of a run's Params to 16 hexadecimal digits.
 
     Args:
-        configuration: JSON values by name, as in ``config.json``.
-        free: names whose values make no other run: it goes on longer, elsewhere, or is watched and saved otherwise.
-
-    Returns:
-        16 hexadecimal digits.
+        descriptions: JSON values by name, without the Params that may change, see ``Scope.RUN``.
     """
-    bound = {name: value for name, value in configuration.items() if name not in free}
-    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(descriptions, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield a clause for each description that differs, with both values.
+
+    Args:
+        before: the stored descriptions by name, nested ones included.
+        now: the present ones.
+        above: the prefix of the names.
+    """
+    for name in sorted({*before, *now}):
+        old, new = (each[name] if name in each else _Missing() for each in (before, now))
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, f"{above}{name}.")
+        elif old != new:
+            yield f"{above}{name} was {_short(old)} and is {_short(new)}"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "not there"
+
+
+def _short(value: Any) -> str:
+    """Cut a long value in the middle, for a description ends with its hash."""
+    text, half = repr(value), _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,14 @@ class Run:
             return None
         local = files.local_path(self.directory)
         return files.join(self.directory, "events") if local is None else f"{local}/events"
+
+    def load(self, name: str) -> Any:
+        """Read ``<directory>/<name>.json``; None if there is none, or if it is damaged."""
+        path = None if self.directory is None else files.join(self.directory, f"{name}.json")
+        try:
+            return None if path is None or not files.exists(path) else json.loads(files.read(path))
+        except ValueError:
+            return None
 
     def save(self, name: str, values: Mapping[str, Any] | list[Any]) -> None:
         """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""

@@ -1,4 +1,4 @@
-"""What tells two sets of rows apart, in whatever order and partitions they come."""
+"""A fingerprint of rows that does not depend on their order and partitions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,41 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
 from sparkdl.data.columns import Columns
 from sparkdl.spark.columns import ROW_ID, named, prepare
 
+_UNHASHABLE = ("map", "variant")
+
 
 def fingerprint(frame: DataFrame, columns: Columns | Sequence[str] | None = None) -> str:
-    """The number of rows, and the sum of their 64-bit hashes (xxHash), of what a gang reads; the data is computed once.
+    """Return the number of rows and the sum of their 64-bit hashes (xxHash); the rows are computed once.
 
     A plan would be cheaper to compare. But the hash of one holds addresses of the JVM and differs from one driver to
     the next, and its text does not tell what a function in it does.
 
     Args:
         frame: the data.
-        columns: what is read of it; None for every column.
+        columns: the columns that a gang reads; None for every column of a type that Spark hashes.
 
     Raises:
         InvalidInput: a column is missing, or of a type that cannot become a tensor.
     """
-    read = prepare(frame, columns)[0].drop(ROW_ID)
-    hashes = read.select(F.xxhash64(*map(named, read.columns)).cast("decimal(20,0)").alias("hash"))
+    read = frame if columns is None else prepare(frame, columns)[0].drop(ROW_ID)
+    names = sorted(field.name for field in read.schema.fields if _hashable(field.dataType))
+    # xxHash passes over nulls and knows no names, by which a fit reads columns.
+    parts = [part for name in names for part in (F.lit(name), named(name).isNull(), named(name))]
+    hashes = read.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
     ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
     return f"{rows} rows, {total or 0}"
+
+
+def _hashable(kind: DataType) -> bool:
+    if isinstance(kind, UserDefinedType):
+        return _hashable(kind.sqlType())
+    if isinstance(kind, ArrayType):
+        return _hashable(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_hashable(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType) and kind.typeName() not in _UNHASHABLE

@@ -148,7 +148,7 @@ def test_rows_that_are_held_in_memory_alone_are_persisted(spark):
 
 
 def test_ids_that_are_given_are_not_looked_at_again(spark, monkeypatch):
-    monkeypatch.setattr("sparkdl.ensembles.params.rows_fingerprint", lambda _: pytest.fail("it was computed"))
+    monkeypatch.setattr("sparkdl.ensembles.params.fingerprint", lambda _: pytest.fail("it was computed"))
     with Stacking(idCol="row").running(rows_of(10).frame):
         pass
 

@@ -1,24 +1,22 @@
-"""What tells ensembles' members and rows apart: the same in another process, and nothing that changes no member."""
+"""The descriptions of an ensemble's members: equal in another process, with nothing that changes no member."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline
+from pyspark.ml import Estimator, Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
-from pyspark.sql import functions as F
+from pyspark.ml.param.shared import HasMaxIter, HasSeed
 from torch import nn
 
 from sparkdl import TorchClassifier
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.boosting.estimator import Boosting
-from sparkdl.ensembles.identity import configuration, rows_fingerprint
+from sparkdl.ensembles.identity import configuration
 from tests.ml import nets
-from tests.sessions import frame
 
 
 def said(depth=2, **given):
@@ -83,23 +81,37 @@ def test_what_changes_members_of_a_network(spark, given, count):
     assert told(**given) == told(**given)
 
 
-def test_columns_that_were_renamed_are_others(spark):
-    given = frame({"id": np.arange(20), "one": np.linspace(0, 1, 20), "other": np.linspace(1, 2, 20)})
-    found = [rows_fingerprint(given.withColumnRenamed(name, "label")) for name in ("one", "other")]
-    assert found[0] != found[1]
-    assert rows_fingerprint(given.select("other", "id", "one")) == rows_fingerprint(given)
-    null = [given.withColumn(name, F.lit(None).cast("double")) for name in ("one", "other")]
-    assert rows_fingerprint(null[0].withColumn("other", F.lit(1.0))) != rows_fingerprint(
-        null[1].withColumn("one", F.lit(1.0))
-    )
+# ---- seeds --------------------------------------------------------------------------------------------------------
 
 
-def test_fingerprint_is_of_the_rows_in_any_order(spark):
-    given = frame({"a": np.arange(20), "b": np.linspace(0, 1, 20)})
-    found = rows_fingerprint(given)
-    assert found.startswith("20 rows, ")
-    assert rows_fingerprint(given.repartition(3).orderBy(F.desc("a"))) == found
-    assert rows_fingerprint(given.where("a > 0")) != found
-    assert rows_fingerprint(given.withColumn("b", F.col("b") + 1)) != found
-    with_maps = given.withColumn("m", F.array(F.create_map("a", "b")))
-    assert rows_fingerprint(with_maps) == found
+class Seeded(Estimator, HasSeed, HasMaxIter):
+    """As those of pyspark.ml, whose seed is by default a hash of the class's name, another one in each process."""
+
+    def _fit(self, dataset):
+        raise NotImplementedError
+
+
+A, B = Seeded()._set(seed=7), Seeded()
+
+
+def seeded(base):
+    return configuration(Seeded()._set(maxIter=3), [base], "2 rows")
+
+
+def test_a_seed_that_nobody_has_given_does_not_count():
+    base = Seeded()
+    assert base.isDefined("seed")
+    assert seeded(base) == {"ensemble": "Seeded", "rows": "2 rows", "maxIter": "3", "base 0": {"class": "Seeded"}}
+
+
+def test_a_seed_that_was_given_counts_where_members_do_not_replace_it():
+    assert seeded(Seeded()._set(seed=7)) == seeded(Seeded()._set(seed=8)) == seeded(Seeded())
+    earlier, last = (seeded(Pipeline(stages=stages))["base 0"]["stages"] for stages in ([A, B], [B, A]))
+    assert (earlier["0"], earlier["1"]) == ({"class": "Seeded", "seed": "7"}, {"class": "Seeded"})
+    assert last == {"0": {"class": "Seeded"}, "1": {"class": "Seeded"}}
+
+
+def test_bases_of_ensembles_that_are_bases_are_given_seeds_as_well():
+    assert seeded(Bagging(base=A, seed=3)) == seeded(Bagging(base=B, seed=4))
+    stages = [Bagging(base=A, seed=3), B]
+    assert seeded(Pipeline(stages=stages))["base 0"]["stages"]["0"]["seed"] == "3"

@@ -86,8 +86,11 @@ def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, u
         regressor(runDir=run, checkpointEvery="1 epoch", hooks=[fault], maxRestarts=0).fit(data)
     assert_alike(regressor(runDir=run, checkpointEvery="1 epoch").fit(data), undisturbed)
     config = (tmp_path / "run" / "config.json").read_text()
-    with pytest.raises(InvalidInput, match=r"belongs to the run .* Take another runDir"):
-        regressor(runDir=run, checkpointEvery="1 epoch", batchSize=20).fit(data)
+    for name, value in {"batchSize": 20, "loss": lambda output, target: (output - target).abs()}.items():
+        with pytest.raises(
+            InvalidInput, match=rf"belongs to the run .* Take another runDir.* These differ: {name} was"
+        ):
+            regressor(runDir=run, checkpointEvery="1 epoch", **{name: value}).fit(data)
     assert (tmp_path / "run" / "config.json").read_text() == config
 
 

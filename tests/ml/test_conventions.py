@@ -14,7 +14,7 @@ from torch import nn
 from sparkdl import TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.describe import same
+from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
 from tests.ml.persistence.test_saved_estimators import Doubling
 from tests.ml.test_params import ESTIMATORS, VALUES, got, put

@@ -22,7 +22,7 @@ from pyspark.ml.tuning import (
 from torch import Tensor, nn
 
 from sparkdl import AllReduce, TorchClassifier, TorchModel, TorchRegressor
-from sparkdl.ml.persistence.describe import same
+from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
 from tests.ml.test_conventions import state
 from tests.sessions import frame

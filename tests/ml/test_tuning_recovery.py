@@ -98,9 +98,11 @@ def test_stages_of_a_pipeline_have_the_map_too(folder):
 
 def test_the_hash_is_the_same_in_another_process():
     values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "clipNorm": 0.5}
+    values["loss"] = lambda output, target: output - target
     script = (
         "import torch\nfrom functools import partial\nfrom sparkdl.ml.param_maps import map_hash\n"
         "values = {'clipNorm': 0.5, 'inputCols': ['x'], 'epochs': 3, 'optimizer': partial(torch.optim.SGD, lr=0.1)}\n"
+        "values['loss'] = lambda output, target: output - target\n"
         "print(map_hash(values, 'all'))"
     )
     found = subprocess.run(

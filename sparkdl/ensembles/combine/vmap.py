@@ -27,7 +27,7 @@ from torch.func import functional_call, stack_module_state
 from sparkdl.ensembles.combine.rules import Combining, alike
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.scorer import restored
-from sparkdl.ml.persistence.describe import same
+from sparkdl.ml.persistence.param_values import same
 from sparkdl.training.objective import ModelFactory
 
 _FLAT = 2  # dimensions of the weights of linear layers, embeddings and norms

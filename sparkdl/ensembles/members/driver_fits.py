@@ -26,7 +26,7 @@ from sparkdl.ensembles.members.failures import named, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.members.store import Kept
 from sparkdl.ensembles.resampling.feature_slicing import sliced
-from sparkdl.ensembles.telling import within
+from sparkdl.ml.persistence.nested_params import within
 from sparkdl.spark.columns import named as called
 
 _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from sparkdl.ensembles.members.saved_models import load_model, read_record, save
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io.files import Folder, absolute, join
 from sparkdl.io.serialization import pack_pieces, unpack_state
+from sparkdl.ml.run import differences
 
 _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
@@ -35,7 +36,6 @@ _ADVICE = (
     ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
     "idCol"
 )
-_LONGEST = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class Kept:
             text = json.dumps({"format": _FORMAT, "configuration": given}, indent=2) + "\n"
             self._folder.write(_ENSEMBLE, text.encode())
         elif found != given:
-            differences = "; ".join(_differences(found, given))
-            differences += _ADVICE if found.get("rows") != given.get("rows") else ""
+            clauses = "; ".join(differences(found, given))
+            clauses += _ADVICE if found.get("rows") != given.get("rows") else ""
             raise InvalidInput(
-                f"{self._folder.path} keeps the members of another ensemble, and these differ: {differences}. Take "
+                f"{self._folder.path} keeps the members of another ensemble, and these differ: {clauses}. Take "
                 "another runDir, or set them back to go on with what is kept there."
             )
         for name in names:  # of drivers and saves that have ended
@@ -209,26 +209,6 @@ def _file(index: int) -> str:
 
 def _folder_name(index: int) -> str:
     return f"model-{index:05d}"
-
-
-def _differences(found: Mapping[str, Any], given: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """What differs, each with the value that is kept and the one that is given."""
-    for name in sorted({*found, *given}):
-        old, new = (each[name] if name in each else _Missing() for each in (found, given))
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{above}{name}.")
-        elif old != new:
-            yield f"{above}{name} was {_short(old)} and is {_short(new)}"
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "not there"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _reason(error: Exception) -> str:

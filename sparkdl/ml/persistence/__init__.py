@@ -1,1 +1,1 @@
-"""Saved estimators and models, and the identity of values."""
+"""Saved Params and models: their descriptions and their files."""

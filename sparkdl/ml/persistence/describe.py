@@ -1,212 +1,249 @@
-"""The values of Params that are no JSON, by name where a name and arguments make them again."""
+"""Stable descriptions of values, equal across processes.
+
+A description is the value's text (``sparkdl.ml.persistence.formatting``). If the text leaves something out, the first
+16 digits of a SHA-256 follow it. The hash covers
+
+    array, tensor   dtype, shape and bytes
+    module          classes, attributes, buffers and parameters of it and its submodules
+    function        instructions, constants, defaults and closure; of the globals it names: values, objects of the
+                    program's own classes, functions and classes of its own module; other code by name
+    class           its functions and plain values, and those of the classes it inherits from
+    object          its class and its attributes, unless a library's class shows its values
+
+Comments, docstrings, line numbers, paths and the order of sets do not count, nor do caches: ``cached_property``,
+``lru_cache``, and fields of dataclasses that are neither arguments nor shown. A library's code counts by name alone, so
+that a fit may resume after an upgrade. An object with Params is described by them, without its random uid.
+"""
 
 from __future__ import annotations
 
-import inspect
-import json
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
-from types import FunctionType
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cached_property, lru_cache, partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import SimpleNamespace as Namespace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
+import numpy as np
+from pyspark.ml import PipelineModel
+from pyspark.ml.linalg import Matrix
+from pyspark.ml.param import Param, Params
+from torch import Tensor, dtype, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence import factory
+from sparkdl.io.serialization import pack_pieces
+from sparkdl.ml.persistence import code
+from sparkdl.ml.persistence.formatting import is_opaque, written
+from sparkdl.ml.persistence.nested_params import aliases, is_default_seed, params_in
 
-_LARGEST = 4096  # numbers of a tensor that is written as JSON, such as class weights
+_SCALARS = (bool, int, float, complex, str, bytes, range, type(None), Enum, dtype, np.generic)
+_NUMBERS = (Tensor, np.ndarray, Matrix)
+_CACHED = type(lru_cache(len))
+_CODE = (FunctionType, BuiltinFunctionType, _CACHED, type)
 
 
-class Nameless(Exception):
-    """A value that names and arguments do not make again."""
+def describe(value: Any) -> Any:
+    """Describe a value: one text, or texts by name if the value has Params or is a list or map of such values."""
+    return Describer(aliases(*params_in(value))).describe(value)
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """What a Param may hold beside JSON, frozen dataclasses and functions of modules that did not come with sparkdl.
+class Describer:
+    """Describes values.
 
     Attributes:
-        classes: whose subclasses it may name.
-        instances: whether it may hold instances of them, made again of the constructor's arguments.
+        aliases: the texts that replace uids, see ``aliases``.
+        counts: whether a Param of this name of this object belongs to the description.
     """
 
-    classes: tuple[type, ...] = ()
-    instances: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    counts: Callable[[Params, str], bool] = lambda params, name: True
+
+    def describe(self, value: Any, around: tuple[int, ...] = ()) -> Any:
+        """Describe a value as the function ``describe`` does; ``around`` has the ids of the values that hold it."""
+        if id(value) in around:
+            return self.text(value)
+        inner = partial(self.describe, around=(*around, id(value)))
+        if isinstance(value, Params):
+            return {"class": type(value).__name__, **{name: inner(each) for name, each in self.values(value).items()}}
+        if params_in(value):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            return {self.text(key): inner(each) for key, each in items}
+        hasher = _Hasher(self)
+        try:
+            digest = hasher.digest(value)
+            return self.text(value) + (f" {digest[:16]}" if hasher.hidden else "")
+        except RecursionError as error:
+            raise InvalidInput(f"a {type(value).__name__} is nested too deeply; expected fewer levels.") from error
+
+    def values(self, params: Params) -> dict[str, Any]:
+        """Return the values of the Params that count, by name; of a fitted pipeline also its stages."""
+        defined = sorted(param.name for param in params.params if params.isDefined(param))
+        counted = [name for name in defined if not is_default_seed(params, name) and self.counts(params, name)]
+        stages = {"stages": params.stages} if isinstance(params, PipelineModel) else {}
+        return {**{name: params.getOrDefault(name) for name in counted}, **stages}
+
+    def text(self, value: Any) -> str:
+        """Format a value on one line, without uids."""
+        return self.replaced(written(value, self._override))
+
+    def replaced(self, text: str) -> str:
+        """Replace the uids in a text."""
+        for uid in sorted(self.aliases, key=len, reverse=True):  # one may be the beginning of another
+            text = text.replace(uid, self.aliases[uid])
+        return text
+
+    def _override(self, value: object) -> str | None:
+        if isinstance(value, Params):
+            return self.aliases.get(value.uid, type(value).__name__)
+        if isinstance(value, Param):
+            return f"{self.aliases.get(value.parent, value.parent.rpartition('_')[0])}.{value.name}"
+        return None
 
 
-_KINDS: dict[str, Kinds] = {
-    "model": Kinds((nn.Module,)),
-    "loss": Kinds((nn.Module,), instances=True),
-    "optimizer": Kinds((torch.optim.Optimizer,)),
-    "scheduler": Kinds((LRScheduler,)),
-}
+class _Hasher:
+    """Hashes a value by its parts; ``hidden`` becomes true if its text leaves a part out."""
 
+    def __init__(self, describer: Describer) -> None:
+        self.hidden = False
+        self._describer = describer
+        self._around: list[int] = []  # the ids of the values that hold the present one
+        self._known: dict[int, tuple[object, str]] = {}  # with the values, for ids of deleted objects are reused
 
-def kinds_of(param: str) -> Kinds:
-    """What the Param of a name may hold."""
-    if param == "metrics":
-        from torchmetrics import Metric  # as long to import as half of torch, and most models have no metrics
+    def digest(self, value: Any) -> str:
+        if isinstance(value, (*_SCALARS, ModuleType)):
+            return self._scalar(value)
+        if id(value) in self._around:
+            return f"up {len(self._around) - self._around.index(id(value))}"
+        if id(value) not in self._known:
+            self._around.append(id(value))
+            self._known[id(value)] = value, _sha256(type(value).__name__.encode(), *self._pieces(value))
+            self._around.pop()
+        return self._known[id(value)][1]
 
-        return Kinds((Metric,), instances=True)
-    return _KINDS.get(param, Kinds())
+    def _scalar(self, value: Any) -> str:
+        if isinstance(value, bytes):
+            self.hidden = True
+            return _sha256(b"bytes", value)
+        text = value if isinstance(value, str) else value.__name__ if isinstance(value, ModuleType) else repr(value)
+        self.hidden |= text != " ".join(text.split())
+        return _sha256(type(value).__name__.encode(), self._describer.replaced(text).encode())
 
+    def _pieces(self, value: Any) -> Iterable[bytes | memoryview]:
+        if isinstance(value, _NUMBERS) and not (isinstance(value, np.ndarray) and value.dtype.hasobject):
+            self.hidden = True
+            return _numbers(value)
+        if isinstance(value, (set, frozenset)):  # each as if it were the first, for their order is random
+            return sorted(map(self._first, value))
+        return (self.digest(part).encode() for part in self._parts(value))
 
-def is_plain(value: object) -> bool:
-    """Whether JSON gives the very value back."""
-    if isinstance(value, dict):
-        return all(type(key) is str and is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return all(is_plain(inner) for inner in value)
-    return value is None or type(value) in (bool, int, float, str)
+    def _first(self, value: Any) -> bytes:
+        known, describer = self._known, self._describer
+        self._known = {**known}
+        found = self.digest(value)
+        self._known, self._describer = known, describer
+        return found.encode()
 
-
-def describe(value: object, kinds: Kinds) -> dict[str, Any]:
-    """A value as JSON of names and arguments; ``resolve`` makes it again, and has been tried.
-
-    Raises:
-        Nameless: they do not make it again.
-    """
-    description = _describe(value, kinds)
-    try:
-        again = resolve(json.loads(json.dumps(description)), kinds)
-    except Exception as error:  # a constructor may raise anything, and the value is then pickled
-        raise Nameless(str(error)) from error
-    if not same(value, again):
-        raise Nameless(f"{description} makes something else")
-    return description
-
-
-def resolve(description: Any, kinds: Kinds) -> Any:
-    """The value that ``describe`` described.
-
-    Raises:
-        InvalidInput: something named cannot be imported here, or may not be called; the description is damaged.
-    """
-    match description:
-        case {"value": value}:
+    def _parts(self, value: Any) -> Iterable[Any]:
+        """Return the values that a value consists of."""
+        if isinstance(value, Params):
+            self.hidden = True
+            self._describer = Describer({**aliases(value), **self._describer.aliases}, self._describer.counts)
+            return type(value).__name__, self._describer.values(value)
+        if isinstance(value, (Mapping, Namespace)):
+            items = vars(value) if isinstance(value, Namespace) else value
+            return (part for item in items.items() for part in item)
+        if isinstance(value, (list, tuple)):
             return value
-        case {"list": list(items)}:
-            return [resolve(item, kinds) for item in items]
-        case {"tuple": list(items)}:
-            return tuple(resolve(item, kinds) for item in items)
-        case {"dict": dict(items)}:
-            return {name: resolve(item, kinds) for name, item in items.items()}
-        case {"tensor": numbers, "dtype": str(name)} if isinstance(getattr(torch, name, None), torch.dtype):
-            return torch.tensor(numbers, dtype=getattr(torch, name))
-        case {"name": str(name)}:
-            return _named(name, kinds)
-        case {"partial": str(name), "args": list(args), "kwargs": dict(kwargs)}:
-            positional = [resolve(argument, kinds) for argument in args]
-            return partial(_named(name, kinds), *positional, **{k: resolve(v, kinds) for k, v in kwargs.items()})
-        case {"make": str(name), "kwargs": dict(kwargs)}:
-            kind = _named(name, kinds)
-            if not isinstance(kind, type) or not (kinds.instances or _is_frozen(kind)):
-                raise InvalidInput(
-                    f"a saved Param is made of {name}; expected a frozen dataclass, or what the Param may hold."
-                )
-            return kind(**{k: resolve(v, kinds) for k, v in kwargs.items()})
-    raise InvalidInput(f"a saved Param is damaged: {str(description)[:100]!r}.")
+        if isinstance(value, np.ndarray):
+            return value.shape, value.tolist()
+        if isinstance(value, partial):
+            return value.func, value.args, value.keywords
+        return (value.__wrapped__,) if isinstance(value, _CACHED) else self._code_parts(value)
+
+    def _code_parts(self, value: Any) -> Iterable[Any]:
+        if isinstance(value, (MethodType, BuiltinFunctionType)):
+            owner = value.__self__
+            self.hidden |= not isinstance(owner, (ModuleType, type, type(None)))
+            return value.__name__, getattr(value, "__func__", None), owner
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, nn.Module):
+            self.hidden = True
+            return code.module_parts(value)
+        return self._object(value)
+
+    def _function(self, function: FunctionType) -> Iterable[Any]:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        closure = {name: code.content(cell) for name, cell in cells}
+        self.hidden |= bool(closure) or not code.of_library(function)
+        if code.of_library(function):
+            return self._describer.text(function), closure
+        found = function.__globals__
+        named = {name: found[name] for name in sorted(code.globals_of(function.__code__)) if name in found}
+        scope = self._scope(named, code.module_of(function))
+        return code.instructions(function.__code__), function.__defaults__, function.__kwdefaults__, scope, closure
+
+    def _class(self, value: type) -> Iterable[Any]:
+        own = [each for each in value.__mro__ if not code.of_library(each)]
+        self.hidden |= bool(own)
+        yield self._describer.text(value)
+        for each in own:
+            for name, member in sorted(vars(each).items()):
+                if isinstance(member, property):
+                    yield name, member.fget, member.fset, member.fdel
+                elif isinstance(member, (staticmethod, classmethod, cached_property, FunctionType, partial)):
+                    function = member.func if isinstance(member, cached_property) else member
+                    yield name, getattr(function, "__func__", function)
+                elif not name.startswith("__"):
+                    yield self._scope({name: member}, each.__module__)
+
+    def _scope(self, values: Mapping[str, Any], module: str) -> dict[str, Any]:
+        """Return the values that code of a module has around it, with the names of other modules' code."""
+        found = {name: value for name, value in values.items() if _counts(value, module)}
+        for name, value in found.items():
+            if isinstance(value, _CODE) and module not in map(
+                code.module_of, (value, getattr(value, "__wrapped__", value))
+            ):
+                found[name] = self._describer.text(value)
+        return found
+
+    def _object(self, value: Any) -> Iterable[Any]:
+        kind = type(value)
+        if is_dataclass(value):
+            found = [part for part in fields(value) if (part.init or part.repr) and hasattr(value, part.name)]
+            self.hidden |= not all(part.init and part.repr for part in found)
+            return kind, {part.name: getattr(value, part.name) for part in found}
+        if code.of_library(kind) or not (is_opaque(value) or callable(value) or code.of_program(kind)):
+            return (self._describer.text(value),)
+        self.hidden = True
+        return kind, self._describer.text(value), code.attributes(value)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to whoever uses them: by their parts, where they have no equality."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if _is_metric(one):
-        return same(one.__getstate__(), other.__getstate__())
-    if isinstance(one, nn.Module):
-        return same(vars(one), vars(other))
-    if isinstance(one, partial):
-        return same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    if is_dataclass(one) and not isinstance(one, type):
-        return all(same(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))
-    return bool(one is other or one == other)
+def _sha256(*pieces: bytes | memoryview) -> str:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update((piece.nbytes if isinstance(piece, memoryview) else len(piece)).to_bytes(8, "little"))
+        found.update(piece)
+    return found.hexdigest()
 
 
-def _is_metric(value: object) -> bool:
-    torchmetrics = sys.modules.get("torchmetrics")  # whoever has a metric has imported it
-    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
-
-
-def _describe(value: Any, kinds: Kinds) -> dict[str, Any]:
-    if is_plain(value):
-        return {"value": value}
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [_describe(item, kinds) for item in value]}
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {"dict": {key: _describe(item, kinds) for key, item in value.items()}}
-    if type(value) is Tensor and value.numel() <= _LARGEST and not value.requires_grad:
-        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, partial):
-        kwargs = {name: _describe(item, kinds) for name, item in value.keywords.items()}
-        return {"partial": _name(value.func), "args": [_describe(item, kinds) for item in value.args], "kwargs": kwargs}
-    if isinstance(value, (type, FunctionType)):
-        return {"name": _name(value)}
-    if _is_frozen(type(value)):
-        given = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
-    elif kinds.instances and isinstance(value, kinds.classes):
-        given = _constructed_with(value)
-    else:
-        raise Nameless(f"an instance of {type(value).__name__}")
-    return {"make": _name(type(value)), "kwargs": {name: _describe(item, kinds) for name, item in given.items()}}
-
-
-def _constructed_with(value: Any) -> dict[str, Any]:
-    """The arguments of the constructor, found as attributes of the same name, but for those at their defaults."""
-    parameters = inspect.signature(type(value)).parameters.values()
-    named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
-    given = {part.name: getattr(value, part.name) for part in named if hasattr(value, part.name)}
-    return {
-        part.name: given[part.name] for part in named if part.name in given and given[part.name] is not part.default
-    }
-
-
-def _name(value: Any) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not module or not name or module == "__main__" or "<" in name:
-        raise Nameless(f"{value!r} cannot be imported by another program")
+def _numbers(value: Tensor | np.ndarray[Any, Any] | Matrix) -> Iterable[bytes | memoryview]:
+    plain: Any = value.toArray() if isinstance(value, Matrix) else value
     try:
-        if factory.find(module, name) is not value:
-            raise Nameless(f"{module}.{name} is something else")
-    except (ImportError, AttributeError) as error:
-        raise Nameless(str(error)) from error
-    return f"{module}:{name}"
+        return pack_pieces(plain.detach().as_subclass(Tensor) if isinstance(plain, Tensor) else plain)
+    except (InvalidInput, RuntimeError, TypeError, ValueError):  # texts, or a parameter without values yet
+        return [written(plain.tolist() if isinstance(plain, np.ndarray) else plain).encode()]
 
 
-def _named(path: str, kinds: Kinds) -> Any:
-    module, _, name = path.partition(":")
-    if module.partition(".")[0] in sys.stdlib_module_names or any(part.startswith("__") for part in name.split(".")):
-        raise InvalidInput(f"a saved Param names {module}.{name}; expected nothing of Python's own modules.")
-    try:
-        found = factory.find(module, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput(
-            f"a saved Param names {module}.{name}, which cannot be imported here: {error}. Expected the module, and "
-            "what it imports, on the Python path, for example by way of spark-submit --py-files."
-        ) from error
-    if not (factory.callable_by_name(found, kinds.classes) or _is_frozen(found)):
-        raise InvalidInput(
-            f"a saved Param names {module}.{name}, which is {found!r}; expected a function of a module that is "
-            "neither Python's own nor torch's, a frozen dataclass"
-            + "".join(f", or a subclass of {kind.__name__}" for kind in kinds.classes)
-            + "."
-        )
-    return found
-
-
-def _is_frozen(found: object) -> bool:
-    """Whether it is a frozen dataclass that is not Python's own."""
-    if not isinstance(found, type) or not is_dataclass(found):
-        return False
-    settings: Any = vars(found).get("__dataclass_params__")
-    return bool(settings and settings.frozen) and found.__module__.partition(".")[0] not in sys.stdlib_module_names
+def _counts(value: object, module: str, *around: object) -> bool:
+    """Whether a value around code counts: modules do not, nor do objects of libraries, such as loggers."""
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        known = any(value is each for each in around)
+        return known or all(_counts(each, module, value, *around) for each in inner)
+    return isinstance(value, (*_SCALARS, *_NUMBERS, *_CODE, partial, nn.Module)) or code.of_program(type(value), module)

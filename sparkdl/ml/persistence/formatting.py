@@ -1,4 +1,4 @@
-"""The values of Params as one reads them: on one line, by the names in the code, without addresses."""
+"""Values of Params as one line of text: by the names in the code, without memory addresses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -16,87 +17,74 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def shown(value: object) -> str:
-    """A value as text: a string as it is, anything else much as the code that makes it.
-
-    Args:
-        value: of a Param.
-
-    Returns:
-        One line, cut after 200 characters.
-    """
+    """Format a value as ``written`` does, cut after 200 characters."""
     line = written(value)
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
-def written(value: object, said: Callable[[object], str | None] = lambda value: None) -> str:
-    """A value as ``shown``, all of it.
+def written(value: object, override: Callable[[object], str | None] = lambda value: None) -> str:
+    """Format a value much as the code that makes it, on one line; a string stays as it is.
 
     Args:
-        value: of a Param.
-        said: the text of what is told in another way, itself or within the value; None of anything else.
+        value: a Param's value.
+        override: returns the text of a value that is formatted in another way, and None for any other value.
     """
-    return " ".join((value if isinstance(value, str) and value else _Writer(said).text(value)).split())
+    return " ".join((value if isinstance(value, str) and value else _text(value, override)).split())
 
 
-class _Writer:
-    def __init__(self, said: Callable[[object], str | None]) -> None:
-        self._said = said
-        self._around: list[int] = []  # the ids of what a value is in, which it may hold again
-
-    def text(self, value: object) -> str:
-        if id(value) in self._around:
-            return "..."
-        self._around.append(id(value))
-        try:
-            said = self._said(value)
-            return self._text(value) if said is None else said
-        finally:
-            self._around.pop()
-
-    def _text(self, value: object) -> str:
-        if isinstance(value, partial):
-            return self._call("partial", [value.func, *value.args], value.keywords)
-        if inspect.isroutine(value) or isinstance(value, type):
-            return _name(value)
-        if isinstance(value, (dict, set, frozenset)) or type(value) in (list, tuple):
-            return self._container(value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return self._call(_name(type(value)), [], dict(zip(value._fields, value, strict=True)))
-        if isinstance(value, np.ndarray) and value.dtype.hasobject:
-            return f"array({self.text(value.tolist())}, dtype=object)"
-        if isinstance(value, SimpleNamespace):
-            return self._call(_name(type(value)), [], vars(value))
-        if is_dataclass(value):
-            names = [part.name for part in fields(value) if part.init and part.repr]
-            return self._call(_name(type(value)), [], {n: getattr(value, n) for n in names if hasattr(value, n)})
-        if type(value).__repr__ is object.__repr__:
-            return f"{_name(type(value))} object"
-        return _ADDRESS.sub("", repr(value))
-
-    def _container(self, value: object) -> str:
-        if isinstance(value, dict):
-            found = "{" + ", ".join(f"{self.text(key)}: {self.text(inner)}" for key, inner in value.items()) + "}"
-        elif isinstance(value, list):
-            return f"[{', '.join(map(self.text, value))}]"
-        elif isinstance(value, tuple):
-            return f"({', '.join(map(self.text, value))}{',' * (len(value) == 1)})"
-        else:  # sorted, for the order of a set is another in each process
-            found = "{" + ", ".join(sorted(map(self.text, value))) + "}" if value else ""  # type: ignore[call-overload]
-        plain = type(value) is dict or (type(value) is set and found)
-        return found if plain else f"{_name(type(value))}({found})"
-
-    def _call(self, name: str, args: list[object], kwargs: dict[str, object]) -> str:
-        given = [*map(self.text, args), *(f"{key}={self.text(inner)}" for key, inner in kwargs.items())]
-        return f"{name}({', '.join(given)})"
+def plain(value: object) -> object:
+    """Convert a value to JSON types; ``written`` formats any other type."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
 
 
-def _name(value: object) -> str:
+def name_of(value: object) -> str:
+    """Return the name of a function or class without the functions around it."""
     name: str = getattr(value, "__qualname__", type(value).__name__)
     return name.rpartition("<locals>.")[2]
 
 
-def plain(value: object) -> object:
-    """A value as JSON has it; what JSON has not as it is written in code."""
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
+def is_opaque(value: object) -> bool:
+    """Return whether a value's class has no ``__repr__`` of its own."""
+    return type(value).__repr__ is object.__repr__
+
+
+def _text(value: Any, override: Callable[[object], str | None], around: tuple[int, ...] = ()) -> str:
+    """Format a value; ``around`` has the ids of the values that hold it, where it may occur again."""
+    text = partial(_text, override=override, around=(*around, id(value)))
+    if id(value) in around:
+        return "..."
+    if (other := override(value)) is not None:
+        return other
+    if inspect.isroutine(value) or isinstance(value, type):
+        return name_of(value)
+    if type(value) in (list, tuple):
+        items = ", ".join(map(text, value)) + "," * (type(value) is tuple and len(value) == 1)
+        return f"[{items}]" if type(value) is list else f"({items})"
+    if isinstance(value, (dict, set, frozenset)):
+        # The order of a set differs between processes.
+        pairs = [f"{text(k)}: {text(v)}" for k, v in value.items()] if isinstance(value, dict) else []
+        found = f"{{{', '.join(pairs or sorted(map(text, value)))}}}" if value or isinstance(value, dict) else ""
+        return found if type(value) is dict or (type(value) is set and found) else f"{name_of(type(value))}({found})"
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return f"array({text(value.tolist())}, dtype=object)"
+    if (call := _call(value)) is not None:
+        return f"{call[0]}({', '.join([*map(text, call[1]), *(f'{k}={text(v)}' for k, v in call[2].items())])})"
+    if is_opaque(value):
+        return f"{name_of(type(value))} object"
+    return _ADDRESS.sub("", repr(value))
+
+
+def _call(value: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
+    """Return the name and the arguments of the call that makes a value; None if there is no such call."""
+    if isinstance(value, partial):
+        return "partial", (value.func, *value.args), value.keywords
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return name_of(type(value)), (), dict(zip(value._fields, value, strict=True))
+    if isinstance(value, SimpleNamespace):
+        return name_of(type(value)), (), vars(value)
+    if is_dataclass(value):
+        names = [part.name for part in fields(value) if part.init and part.repr and hasattr(value, part.name)]
+        return name_of(type(value)), (), {name: getattr(value, name) for name in names}
+    return None

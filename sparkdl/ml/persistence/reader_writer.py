@@ -25,8 +25,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
-from sparkdl.ml.persistence import describe
 from sparkdl.ml.persistence import factory as factories
+from sparkdl.ml.persistence import param_values
 from sparkdl.spark.jvm import qualified
 
 METADATA = "metadata/part-00000"
@@ -212,7 +212,7 @@ class Reader(MLReader[Any]):
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
             given = {
-                name: describe.resolve(described, describe.kinds_of(name))
+                name: param_values.resolve(described, param_values.kinds_of(name))
                 for name, described in found["objects"].items()
             }
             if found["pickled"]:
@@ -323,16 +323,16 @@ def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str,
     """
     plain, named, pickled = instance.copy(), {}, {}
     for param, value in instance._paramMap.items():
-        if describe.is_plain(value):
+        if param_values.is_plain(value):
             continue
         del plain._paramMap[plain.getParam(param.name)]
         if param.name in apart:
             continue
         try:
-            named[param.name] = describe.describe(value, describe.kinds_of(param.name))
-        except describe.Nameless:
+            named[param.name] = param_values.describe(value, param_values.kinds_of(param.name))
+        except param_values.Nameless:
             pickled[param.name] = value
     for param, value in instance._defaultParamMap.items():
-        if not describe.is_plain(value):
+        if not param_values.is_plain(value):
             del plain._defaultParamMap[plain.getParam(param.name)]
     return plain, named, pickled

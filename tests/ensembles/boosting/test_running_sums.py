@@ -23,8 +23,8 @@ from tests.sessions import frame
 @pytest.fixture
 def looks(monkeypatch):
     """How often rows were looked at."""
-    found, real = [], params.rows_fingerprint
-    monkeypatch.setattr(params, "rows_fingerprint", lambda rows: found.append(rows) or real(rows))
+    found, real = [], params.fingerprint
+    monkeypatch.setattr(params, "fingerprint", lambda rows: found.append(rows) or real(rows))
     return found
 
 

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.data.columns import Column
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.describe import Nameless, describe, kinds_of, resolve, same
+from sparkdl.ml.persistence.param_values import Nameless, describe, kinds_of, resolve, same
 from tests.ml import nets
 from tests.sessions import ROOT, frame
 

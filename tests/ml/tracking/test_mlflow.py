@@ -284,9 +284,9 @@ def test_a_part_that_fails_costs_neither_the_others_nor_the_end(store, tmp_path)
 
 
 def test_an_estimator_is_saved_with_its_trackers_by_name(store):
-    from sparkdl.ml.persistence import describe
+    from sparkdl.ml.persistence import param_values
 
     hooks = [MLflow("digits", tags={"a": "b"}, code_paths=("own.py",))]
     estimator = TorchClassifier(hooks=hooks)
-    described = describe.describe(estimator.getHooks(), describe.kinds_of("hooks"))
-    assert describe.resolve(json.loads(json.dumps(described)), describe.kinds_of("hooks")) == hooks
+    described = param_values.describe(estimator.getHooks(), param_values.kinds_of("hooks"))
+    assert param_values.resolve(json.loads(json.dumps(described)), param_values.kinds_of("hooks")) == hooks

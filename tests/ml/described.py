@@ -1,38 +1,20 @@
-"""How values are told: others differ, the same do not, in another process either."""
+"""Values of all kinds whose descriptions the tests compare."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from pyspark.ml import Pipeline
-from pyspark.ml.classification import LogisticRegression
-from pyspark.ml.feature import StandardScaler, StringIndexer
 from pyspark.ml.linalg import DenseMatrix
 from pyspark.ml.param import Param, Params
-from pyspark.ml.tuning import CrossValidator
 from torch import nn
-
-from sparkdl import TorchClassifier
-from sparkdl.ensembles.telling import Telling, params_in, places, within
-from sparkdl.training.strategies.reducers import Exact
-from tests.sessions import ROOT
-
-
-def told(value: Any) -> Any:
-    return Telling().told(value)
+from torchmetrics.classification import MulticlassAccuracy
 
 
 def linear(weight: float) -> nn.Module:
@@ -146,7 +128,18 @@ def scope(number: Any, default: Any = 1) -> Any:
     return inner
 
 
-OTHERS = [
+def mutual(number: int) -> Any:
+    def one(x: int) -> Any:
+        return x and other(x - 1)
+
+    def other(x: int) -> Any:
+        return x and one(x - number)
+
+    return one, other
+
+
+# Each gives two values that differ, for 0 and for 1.
+VARIANTS = [
     lambda at: [lambda x: x + 1, lambda x: x + 2][at],
     lambda at: [lambda x: x in {"a", "b"}, lambda x: x in {"a", "c"}][at],
     lambda at: [lambda x: torch.relu(x) + 1, lambda x: torch.tanh(x) + 1][at],
@@ -194,131 +187,13 @@ OTHERS = [
     lambda at: Slotted(Slotted(scope(at))),
     lambda at: Weighted(at).loss,
     lambda at: scope(Weighted(at).loss),
+    Weighted,
+    lambda at: [b"a  b", b"a b"][at],
+    lambda at: MulticlassAccuracy(3, top_k=at + 1),
+    lambda at: {*mutual(at)},
     lambda at: dict.fromkeys([*NAMES, at]).get,
     lambda at: Holding(held=[("a", Holding(held=at))]),
     lambda at: {"a": {"b": Holding(held=scope(at))}},
     lambda at: partial(map, Holding(held=at)),
     lambda at: scope({"a": [Holding(held={*NAMES[at:]})]}),
 ]
-
-
-@pytest.mark.parametrize("make", OTHERS)
-def test_what_text_does_not_tell_apart(make):
-    assert told(make(0)) == told(make(0))
-    assert told(make(0)) != told(make(1))
-
-
-def test_plain_values_are_their_text():
-    given = {"a": (1, 0.5, None)}, ["x"], Exact(), partial(torch.optim.SGD, lr=0.1), nn.functional.mse_loss
-    assert [told(each) for each in given] == [
-        *("{'a': (1, 0.5, None)}", "['x']", "Exact()", "partial(SGD, lr=0.1)", "mse_loss")
-    ]
-
-
-def test_what_holds_itself_is_told():
-    def again(times):
-        return times and again(times - 1)
-
-    module = nn.Module()
-    module.own = [module.forward, again]  # type: ignore[assignment]
-    assert told(module) == told(module)
-    assert told(again) == told(again)
-
-
-def test_what_holds_itself_in_other_ways_is_told(spark):
-    def several() -> list[Any]:
-        items: list[Any] = [1, scope(0)]
-        items.append(items)
-        parent = Later(1)
-        parent.parent = [Later(2, parent)]
-        estimator = Holding()
-        estimator.set(estimator.held, scope([estimator, items]))
-        other = Holding(held=[("a", estimator)])
-        estimator.set(estimator.held, [scope(other), other])
-        return [items, {"a": items}, parent, estimator, other, partial(map, other), Slotted(other)]
-
-    assert told(several()) == told(several())
-    for one, same in zip(several(), several(), strict=True):
-        assert told(one) == told(same)
-        assert json.dumps(Telling(places(*params_in(one))).told(one))
-
-
-def test_what_use_fills_in_does_not_count():
-    step, weighted = Later(1), Weighted(2)
-    before = told(step), told(weighted.loss)
-    step.cache, _ = {"a": 1}, weighted.half
-    assert (told(step), told(weighted.loss)) == before
-    step.table = 3
-    assert told(step) != before[0]
-
-
-def test_modules_without_values_yet(spark):
-    assert told(nn.LazyLinear(3)) == told(nn.LazyLinear(3)) != told(nn.LazyLinear(4))
-
-
-def other_process(seed: str) -> str:
-    script = "from tests.ensembles.test_telling import OTHERS, told\nprint([told(make(0)) for make in OTHERS])"
-    found = subprocess.run(
-        [sys.executable, "-c", script],
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    return found.stdout.strip()
-
-
-@pytest.mark.slow
-def test_it_is_the_same_in_another_process():
-    assert Path(__file__).is_relative_to(ROOT)
-    assert other_process("17") == str([told(make(0)) for make in OTHERS])
-
-
-def test_uids_are_told_as_places(spark):
-    def pipeline() -> Pipeline:
-        indexer = StringIndexer(inputCol="a")
-        scaler = StandardScaler(inputCol=indexer.getOutputCol())
-        return Pipeline(stages=[indexer, Pipeline(stages=[scaler, LogisticRegression()])])
-
-    one, other = (Telling(places(each)).told(each) for each in (pipeline(), pipeline()))
-    assert one == other
-    indexer, inner = one["stages"].values()
-    assert indexer["outputCol"] == inner["stages"]["0"]["inputCol"] == "StringIndexer#1__output"
-    assert inner["stages"]["0"]["outputCol"] == "StandardScaler#3__output"
-    assert [type(each).__name__ for each in within(pipeline())] == [
-        *("Pipeline", "StringIndexer", "Pipeline", "StandardScaler", "LogisticRegression")
-    ]
-
-
-def test_maps_of_params_are_told_by_places(spark):
-    def cross_validator(depth: int) -> CrossValidator:
-        logistic = LogisticRegression()
-        pipeline = Pipeline(stages=[logistic])
-        maps: list[Any] = [{logistic.maxIter: depth, pipeline.stages: [LogisticRegression(maxIter=depth)]}]
-        return CrossValidator(estimator=pipeline, estimatorParamMaps=maps)
-
-    def telling(depth: int) -> Any:
-        given = cross_validator(depth)
-        return Telling(places(given)).told(given)
-
-    assert telling(1) == telling(1) != telling(2)
-    (inner,) = telling(1)["estimatorParamMaps"].values()
-    assert inner["LogisticRegression#2.maxIter"] == "1"
-    assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
-    assert told(scope(cross_validator(1))) == told(scope(cross_validator(1))) != told(scope(cross_validator(2)))
-    assert [type(each).__name__ for each in params_in({"a": [("b", LogisticRegression())]})] == ["LogisticRegression"]
-
-
-def test_estimators_in_a_scope_are_told_by_their_params(spark):
-    def holding(depth: int) -> Any:
-        base = Pipeline(stages=[StandardScaler(inputCol="a"), LogisticRegression(maxIter=depth)])
-        return lambda: [base, *base.getStages()]
-
-    assert told(holding(1)) == told(holding(1)) != told(holding(2))
-
-
-def test_a_networks_defaults_need_no_digests(spark):
-    found = told(TorchClassifier(model=scope(0)))
-    assert {name for name, value in found.items() if value != str(value).split(" ")[0]} >= {"model", "loss"}
-    assert found["optimizer"] == "partial(Adam, lr=0.001)"

@@ -1,0 +1,52 @@
+"""Objects with Params inside other objects with Params: stages, bases, values, and names for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from pyspark.ml import Estimator, PipelineModel
+from pyspark.ml.param import Params
+
+
+@runtime_checkable
+class Ensemble(Protocol):
+    """An estimator that trains members of other estimators."""
+
+    def bases(self) -> list[Estimator[Any]]:
+        """Return the other estimators."""
+
+
+def within(params: Params, *around: Params) -> Iterator[Params]:
+    """Yield an object with Params and, depth first, those among its values, stages and bases."""
+    if any(params is each for each in around):
+        return
+    yield params
+    values = [params.getOrDefault(param) for param in params.params if params.isDefined(param)]
+    values += [params.stages] if isinstance(params, PipelineModel) else []
+    values += [params.bases()] if isinstance(params, Ensemble) else []
+    for each in params_in(values):
+        yield from within(each, params, *around)
+
+
+def params_in(value: Any, *around: Any) -> list[Params]:
+    """Return the value if it has Params, or those in its lists and maps."""
+    if isinstance(value, Params):
+        return [value]
+    if not isinstance(value, (list, tuple, Mapping)) or any(value is each for each in around):
+        return []
+    inner = value.values() if isinstance(value, Mapping) else value
+    return [found for each in inner for found in params_in(each, value, *around)]
+
+
+def aliases(*given: Params) -> dict[str, str]:
+    """Return ``<class>#<number>`` by uid, for objects with Params and all within, numbered in this order."""
+    uids: dict[str, str] = {}
+    for each in (inner for params in given for inner in within(params)):
+        uids.setdefault(each.uid, f"{type(each).__name__}#{len(uids)}")
+    return uids
+
+
+def is_default_seed(params: Params, name: str) -> bool:
+    """Return whether this is pyspark.ml's default seed, a hash of the class's name that differs between processes."""
+    return name == "seed" and not params.isSet(name) and params.getOrDefault(name) == hash(type(params).__name__)

@@ -1,0 +1,307 @@
+"""Descriptions differ for values that differ, and are equal for equal values, in another process as well."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from pyspark.ml import Pipeline
+from pyspark.ml.classification import LogisticRegression
+from pyspark.ml.feature import StandardScaler, StringIndexer
+from pyspark.ml.tuning import CrossValidator
+from torch import nn
+
+from sparkdl import TorchClassifier
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.persistence.code import attributes, module_of, of_library, of_program
+from sparkdl.ml.persistence.describe import describe
+from sparkdl.ml.persistence.nested_params import params_in, within
+from sparkdl.training.strategies.reducers import Exact
+from tests.ml.described import VARIANTS, Holding, Later, Slotted, Weighted, scope
+from tests.sessions import ROOT
+
+
+@pytest.mark.parametrize("make", VARIANTS)
+def test_values_that_differ_have_other_descriptions(make):
+    assert describe(make(0)) == describe(make(0))
+    assert describe(make(0)) != describe(make(1))
+
+
+def test_plain_values_need_no_hash():
+    given = {"a": (1, 0.5, None)}, ["x"], Exact(), partial(torch.optim.SGD, lr=0.1), nn.functional.mse_loss
+    assert [describe(each) for each in given] == [
+        *("{'a': (1, 0.5, None)}", "['x']", "Exact()", "partial(SGD, lr=0.1)", "mse_loss")
+    ]
+
+
+def test_modules_and_functions_that_refer_to_themselves():
+    def again(times):
+        return times and again(times - 1)
+
+    module = nn.Module()
+    module.own = [module.forward, again]  # type: ignore[assignment]
+    assert describe(module) == describe(module)
+    assert describe(again) == describe(again)
+
+
+def test_objects_that_contain_themselves(spark):
+    def several() -> list[Any]:
+        items: list[Any] = [1, scope(0)]
+        items.append(items)
+        parent = Later(1)
+        parent.parent = [Later(2, parent)]
+        estimator = Holding()
+        estimator.set(estimator.held, scope([estimator, items]))
+        other = Holding(held=[("a", estimator)])
+        estimator.set(estimator.held, [scope(other), other])
+        return [items, {"a": items}, parent, estimator, other, partial(map, other), Slotted(other)]
+
+    assert describe(several()) == describe(several())
+    for one, same in zip(several(), several(), strict=True):
+        assert describe(one) == describe(same)
+        assert json.dumps(describe(one))
+
+
+def test_caches_do_not_count():
+    step, weighted = Later(1), Weighted(2)
+    before = describe(step), describe(weighted.loss)
+    step.cache, _ = {"a": 1}, weighted.half
+    assert (describe(step), describe(weighted.loss)) == before
+    step.table = 3
+    assert describe(step) != before[0]
+
+
+def test_values_that_are_nested_too_deeply_are_refused():
+    node: Any = None
+    for _ in range(10_000):
+        node = Slotted(node)
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        describe(scope(node))
+
+
+def test_lazy_modules(spark):
+    assert describe(nn.LazyLinear(3)) == describe(nn.LazyLinear(3)) != describe(nn.LazyLinear(4))
+
+
+def other_process(seed: str) -> str:
+    script = (
+        "from sparkdl.ml.persistence.describe import describe\n"
+        "from tests.ml.described import VARIANTS\n"
+        "print([describe(make(0)) for make in VARIANTS])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return found.stdout.strip()
+
+
+@pytest.mark.slow
+def test_descriptions_are_equal_in_another_process():
+    assert Path(__file__).is_relative_to(ROOT)
+    assert other_process("17") == str([describe(make(0)) for make in VARIANTS])
+
+
+def test_aliases_replace_uids(spark):
+    def pipeline() -> Pipeline:
+        indexer = StringIndexer(inputCol="a")
+        scaler = StandardScaler(inputCol=indexer.getOutputCol())
+        return Pipeline(stages=[indexer, Pipeline(stages=[scaler, LogisticRegression()])])
+
+    one, other = (describe(each) for each in (pipeline(), pipeline()))
+    assert one == other
+    indexer, inner = one["stages"].values()
+    assert indexer["outputCol"] == inner["stages"]["0"]["inputCol"] == "StringIndexer#1__output"
+    assert inner["stages"]["0"]["outputCol"] == "StandardScaler#3__output"
+    assert [type(each).__name__ for each in within(pipeline())] == [
+        *("Pipeline", "StringIndexer", "Pipeline", "StandardScaler", "LogisticRegression")
+    ]
+
+
+def test_aliases_replace_uids_in_param_maps(spark):
+    def cross_validator(depth: int) -> CrossValidator:
+        logistic = LogisticRegression()
+        pipeline = Pipeline(stages=[logistic])
+        maps: list[Any] = [{logistic.maxIter: depth, pipeline.stages: [LogisticRegression(maxIter=depth)]}]
+        return CrossValidator(estimator=pipeline, estimatorParamMaps=maps)
+
+    found = [describe(cross_validator(depth)) for depth in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+    (inner,) = found[0]["estimatorParamMaps"].values()
+    assert inner["LogisticRegression#2.maxIter"] == "1"
+    assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
+    assert (
+        describe(scope(cross_validator(1)))
+        == describe(scope(cross_validator(1)))
+        != describe(scope(cross_validator(2)))
+    )
+    assert [type(each).__name__ for each in params_in({"a": [("b", LogisticRegression())]})] == ["LogisticRegression"]
+
+
+def test_closures_over_estimators_count_their_params(spark):
+    def holding(depth: int) -> Any:
+        base = Pipeline(stages=[StandardScaler(inputCol="a"), LogisticRegression(maxIter=depth)])
+        return lambda: [base, *base.getStages()]
+
+    assert describe(holding(1)) == describe(holding(1)) != describe(holding(2))
+
+
+def test_an_estimators_default_params_need_no_hash(spark):
+    found = describe(TorchClassifier(model=scope(0)))
+    assert {name for name, value in found.items() if value != str(value).split(" ")[0]} >= {"model", "loss"}
+    assert found["optimizer"] == "partial(Adam, lr=0.001)"
+
+
+CODE = """
+{more}
+import torch
+
+SIZE = {size}
+
+{more}
+def size():
+    {doc}
+    return SIZE + {add}
+
+class Base:
+    {doc}
+    def __init__(self):
+        self.size = size()
+
+class Net(Base):
+    def forward(self, x):
+        {doc}
+        class Inner:
+            {doc}
+            value = None
+        return x * {factor}
+
+def make():
+    {doc}
+    if Net is None:
+        return None
+    return Net()
+"""
+PLAIN = {"more": "", "doc": "", "size": 3, "add": 0, "factor": 2}
+
+
+def module(**given: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE.format(**PLAIN | given), found)  # as a notebook does
+    return found
+
+
+def test_docstrings_comments_and_line_numbers_do_not_count():
+    plain, moved = module(), module(more="# more\n\n", doc="'''What it is.'''")
+    assert moved["make"].__doc__
+    for name in ("make", "Net", "size"):
+        assert describe(plain[name]) == describe(moved[name])
+        assert describe(plain[name]) != name
+
+
+@pytest.mark.parametrize("given", [{"size": 4}, {"add": 1}, {"factor": 3}])
+def test_code_of_the_same_module_counts(given):
+    assert describe(module()["make"]) != describe(module(**given)["make"])
+
+
+GLOBALS = """
+import functools, logging, threading
+from dataclasses import dataclass
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+@dataclass
+class Config:
+    dropout: float
+
+class Plain:
+    def __init__(self, by):
+        self.by, self.lock = by, threading.Lock()
+
+@functools.lru_cache
+def cached(x):
+    return x + {cached}
+
+class Holder:
+    config = Config({held})
+    class Inner:
+        value = {inner}
+
+LOGGER, LOCK = logging.getLogger("{logger}"), threading.Lock()
+CONFIG, PLAIN, NAMES = Config({config}), Plain({plain}), {{"a", {name!r}}}
+CUT, LOSS, TYPE = functools.partial(torch.clamp, max={cut}), F.{loss}, torch.{dtype}
+LAYERS, CHOICE = {{"one": nn.Linear, "loss": F.{choice}}}, [CONFIG]
+CHOICE.append(CHOICE)
+
+def make():
+    LOGGER.info(LOCK)
+    return CONFIG, PLAIN, NAMES, CUT, LOSS, TYPE, LAYERS, CHOICE, cached(1), Holder
+"""
+GIVEN: dict[str, Any] = {
+    "cached": 1,
+    "held": 1,
+    "inner": 1,
+    "logger": "a",
+    "config": 0.1,
+    "plain": 1,
+    "name": "b",
+    "cut": 1,
+    "loss": "mse_loss",
+    "dtype": "float32",
+    "choice": "l1_loss",
+}
+
+
+def of_globals(**given: Any) -> Any:
+    found: dict[str, Any] = {"__name__": "notebook"}
+    with pytest.MonkeyPatch.context() as patch:  # a data class looks its module up
+        patch.setitem(sys.modules, "notebook", ModuleType("notebook"))
+        exec(GLOBALS.format(**GIVEN | given), found)
+        return describe(found["make"])
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        *(({name: 2}, True) for name in ("cached", "held", "inner", "config", "plain", "name", "cut")),
+        *(({"loss": "l1_loss"}, True), ({"dtype": "float64"}, True), ({"choice": "mse_loss"}, True)),
+        ({"logger": "b"}, False),
+    ],
+)
+def test_globals_of_the_program_count(given, count):
+    assert of_globals() == of_globals()
+    assert (of_globals(**given) != of_globals()) == count
+
+
+def test_owners_of_code():
+    @functools.wraps(torch.relu)
+    def own() -> None:
+        """Says that it is of torch."""
+
+    assert module_of(own) == __name__
+    assert not any(map(of_library, (own, Slotted)))
+    assert all(map(of_library, (torch.relu, len, torch.nn.Linear)))
+    assert of_program(Slotted, "elsewhere")
+    assert not of_program(pytest.MonkeyPatch, __name__)  # which is installed
+    assert not of_program(torch.nn.Linear, "torch")
+
+
+def test_attributes_of_an_object():
+    weighted = Weighted(2)
+    assert weighted.half == 1
+    assert attributes(weighted) == {"weight": 2}
+    assert attributes(Slotted(1)) == {"by": 1}

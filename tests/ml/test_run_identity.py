@@ -1,0 +1,168 @@
+"""The same unchanged script resumes its run in a new process; changed code or values are refused by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparkdl import AllReduce, TorchClassifier, TorchRegressor
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
+from sparkdl.ml.run import Run, identity
+from tests.sessions import ROOT
+
+CODE = """
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        return {forward}
+
+def scale(x):
+    return x * {scale}
+
+def loss(output, target):
+    return scale(output - target) {loss} 2
+
+make = lambda: Net({make})
+"""
+PLAIN = {"forward": "x + 1", "scale": "1.5", "loss": "**", "make": ""}
+
+
+def code(**changes: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE.format(**PLAIN | changes), found)
+    return found
+
+
+def linear(weight: float) -> nn.Module:
+    module = nn.Linear(3, 1)
+    nn.init.constant_(module.weight, weight)
+    nn.init.zeros_(module.bias)
+    return module
+
+
+def estimator(**given: Any) -> TorchRegressor:
+    return TorchRegressor(**{"model": linear(0.0), "inputCols": ["x"], **given})
+
+
+def closure(weights: Any) -> Any:
+    return lambda output, target: (output - target) ** 2 * torch.as_tensor(weights)
+
+
+LONG = np.arange(5000.0)
+CHANGES = {
+    "loss body": ("loss", lambda at: code(loss=("**", "*")[at])["loss"]),
+    "function that the loss calls": ("loss", lambda at: code(scale=("1.5", "2.5")[at])["loss"]),
+    "class of the same name": ("model", lambda at: code(forward=("x + 1", "x - 1")[at])["Net"]),
+    "instance of a class of the same name": ("model", lambda at: code(forward=("x + 1", "x - 1")[at])["Net"]()),
+    "class that a lambda names": ("model", lambda at: code(forward=("x + 1", "x - 1")[at])["make"]),
+    "lambda": ("model", lambda at: code(make=("", "1")[at])["make"]),
+    "start weights": ("model", linear),
+    "argument of a partial": ("optimizer", lambda at: partial(torch.optim.SGD, lr=0.1 + at)),
+    "function in a partial": ("model", lambda at: partial(code(make=("", "1")[at])["make"], 1)),
+    "array in a closure": ("loss", lambda at: closure(LONG + at * (LONG == 2000))),
+    "class weights": ("loss", lambda at: nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0 + at]))),
+    "strategy": ("strategy", lambda at: AllReduce(bucket_bytes=64 + at)),
+    "number": ("batchSize", lambda at: 20 + at),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), CHANGES.values(), ids=CHANGES)
+def test_changes_are_refused_by_name_before_anything_is_launched(name, make, tmp_path):
+    run, first = Run(str(tmp_path)), estimator(**{name: make(0)})._descriptions()
+    own_checkpoints(run, first).fence(0)
+    run.save(IDENTITY, first)
+    own_checkpoints(run, estimator(**{name: make(0)})._descriptions())
+    with pytest.raises(InvalidInput, match=rf"belongs to the run .* These differ: {name} was .* and is ") as refused:
+        own_checkpoints(run, estimator(**{name: make(1)})._descriptions())
+    assert refused.value.message.count(" was ") == 1
+
+
+def test_another_runs_checkpoints_are_refused_without_stored_descriptions(tmp_path):
+    run = Run(str(tmp_path))
+    own_checkpoints(run, {"loss": "a"}).fence(0)
+    for text in (None, "{", "[]"):
+        if text is not None:
+            (tmp_path / f"{IDENTITY}.json").write_text(text)
+        with pytest.raises(InvalidInput, match="belongs to the run"):
+            own_checkpoints(run, {"loss": "b"})
+
+
+def test_params_that_resuming_may_change_do_not_count():
+    free = {"epochs": 9, "numWorkers": 4, "hooks": [print], "runDir": "/elsewhere", "maxRestarts": 0, "events": False}
+    assert identity(estimator(**free)._descriptions()) == identity(estimator()._descriptions())
+    assert identity(TorchClassifier(model=linear(0.0))._descriptions()) != identity(estimator()._descriptions())
+
+
+SCRIPT = """
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torchmetrics
+from torch import nn
+
+from sparkdl import TorchRegressor
+from sparkdl.ml.run import identity
+
+SCALES = {"one": 1.0, "two": 2.0}
+NAMES = {f"column {number}" for number in range(9)}
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.LSTM(3, width, batch_first=True)
+        self.names = NAMES
+
+    def forward(self, x):
+        return self.inner(x)[0] * SCALES["one"]
+
+@dataclass(frozen=True)
+class Noise:
+    scale: float
+
+    def __call__(self, inputs, target, generator):
+        return inputs, target
+
+def losses(weights):
+    return lambda output, target: torch.as_tensor(weights) * (output - target) {loss} 2
+
+torch.manual_seed(0)
+for model in (Net, partial(Net, 4), lambda: Net(4), Net(4)):
+    estimator = TorchRegressor(
+        model=model,
+        loss=losses(np.arange(5000.0)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        metrics={"error": torchmetrics.MeanSquaredError()},
+        augment=Noise(0.5),
+        inputCols=["x"],
+    )
+    print(identity(estimator._descriptions()))
+"""
+
+
+def run_script(path: Any, loss: str, seed: str) -> list[str]:
+    path.write_text(SCRIPT.replace("{loss}", loss))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+    done = subprocess.run([sys.executable, str(path)], check=True, env=environment, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_an_unchanged_script_has_the_same_identity_in_a_new_process(tmp_path):
+    first, again, changed = (
+        run_script(tmp_path / "train.py", loss, seed) for loss, seed in [("**", "1"), ("**", "2"), ("*", "1")]
+    )
+    assert len({*first}) == 4
+    assert first == again
+    assert not {*first} & {*changed}
