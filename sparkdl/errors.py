@@ -7,6 +7,7 @@ attempt and step.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, fields
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "SparkdlError",
     "Stopped",
 ]
+
+Cause = tuple[str, str, str]
+"""Class name, message and traceback of an error, as it travels from a worker to the driver."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +138,24 @@ class PeerLost(SparkdlError):
 
 class Stopped(SparkdlError):
     """The run was asked to stop and has stopped; the message says at which step it was saved, if it was."""
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The error as plain data."""
+    message = error.message if isinstance(error, SparkdlError) else str(error)
+    return type(error).__name__, message, "".join(traceback.format_exception(error))
+
+
+def error_of(cause: Cause, place: Place, *, before: str = "") -> SparkdlError:
+    """The error to raise on the driver, without the traceback if the message says all.
+
+    Args:
+        cause: of the error on the worker.
+        place: where it happened.
+        before: begins the message.
+    """
+    kind, message, trace = cause
+    known = globals().get(kind)
+    if isinstance(known, type) and issubclass(known, SparkdlError):
+        return known(before + message, place=place, trace=None if issubclass(known, (InvalidInput, Stopped)) else trace)
+    return MemberFailed(f"{before}{kind}: {message}", place=place, trace=trace)

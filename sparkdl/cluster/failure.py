@@ -11,9 +11,8 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl import errors
 from sparkdl.cluster.group.world import is_peer_failure
-from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError, Stopped
+from sparkdl.errors import MemberFailed, Place, SparkdlError, cause_of, error_of
 from sparkdl.telemetry.channel import Listener
 from sparkdl.telemetry.emit import Event
 
@@ -41,10 +40,8 @@ class Failure:
     @staticmethod
     def of(error: BaseException, place: Place) -> Failure:
         """Take down an error and let go of everything its traceback holds on to."""
-        message = error.message if isinstance(error, SparkdlError) else str(error)
-        trace = "".join(traceback.format_exception(error))
         peer = any(is_peer_failure(each) for each in _chain(error))
-        failure = Failure(type(error).__name__, message, trace, place, peer, time.time())
+        failure = Failure(*cause_of(error), place, peer, time.time())
         _forget(error)
         return failure
 
@@ -59,11 +56,7 @@ class Failure:
 
     def error(self) -> SparkdlError:
         """The error to raise on the driver."""
-        kind = getattr(errors, self.kind, None)
-        if isinstance(kind, type) and issubclass(kind, SparkdlError):
-            trace = None if issubclass(kind, (InvalidInput, Stopped)) else self.trace
-            return kind(self.message, place=self.place, trace=trace)
-        return MemberFailed(f"{self.kind}: {self.message}", place=self.place, trace=self.trace)
+        return error_of((self.kind, self.message, self.trace), self.place)
 
 
 @dataclass(frozen=True)

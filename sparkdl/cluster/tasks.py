@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import socket
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -20,9 +19,8 @@ from typing import Any, Protocol
 import cloudpickle
 from torch import Tensor
 
-from sparkdl import errors
 from sparkdl.data.shard import Part
-from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
+from sparkdl.errors import Cause, InvalidInput, Place, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.telemetry.channel import Event, Listener
@@ -135,7 +133,7 @@ class Mapped:
     index: int
     tensors: Tensors = field(default_factory=dict)
     note: Any = None
-    trouble: tuple[str, str, str] | None = None
+    trouble: Cause | None = None
     host: str = ""
     dropped: tuple[int, str] = (0, "")
 
@@ -149,9 +147,7 @@ class Mapped:
     @classmethod
     def of_error(cls, index: int, error: Exception) -> Mapped:
         """What went wrong with a part."""
-        message = error.message if isinstance(error, SparkdlError) else str(error)
-        trace = "".join(traceback.format_exception(error))
-        return cls(index, trouble=(type(error).__name__, message, trace), host=socket.gethostname())
+        return cls(index, trouble=cause_of(error), host=socket.gethostname())
 
     def error(self, what: str, *, step: int | None = None) -> SparkdlError:
         """What went wrong, as an error.
@@ -161,12 +157,7 @@ class Mapped:
             step: number of the round, if there is one.
         """
         assert self.trouble is not None
-        kind, message, trace = self.trouble
-        place = Place("map", self.index, self.host, step=step)
-        known = getattr(errors, kind, None)
-        if isinstance(known, type) and issubclass(known, SparkdlError):
-            return known(f"{what}: {message}", place=place, trace=None if issubclass(known, InvalidInput) else trace)
-        return MemberFailed(f"{what}: {kind}: {message}", place=place, trace=trace)
+        return error_of(self.trouble, Place("map", self.index, self.host, step=step), before=f"{what}: ")
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Mapped:

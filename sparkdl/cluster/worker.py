@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
-import torch
 
 from sparkdl.cluster.failure import Failure, Outcome
 from sparkdl.cluster.group.rendezvous import Exchange, Invitation, Meeting, join, meet
@@ -32,7 +31,7 @@ from sparkdl.data.spool import Spool
 from sparkdl.data.tables import Batches
 from sparkdl.errors import InvalidInput, PeerLost, Place
 from sparkdl.io.pickling import unship
-from sparkdl.io.threads import in_background
+from sparkdl.io.threads import in_background, torch_threads
 from sparkdl.telemetry.emit import Endpoint, Event, Recorder, record, recording, span
 from sparkdl.telemetry.log_forwarding import forwarding
 
@@ -103,7 +102,7 @@ def run_member(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
     level = None if listener is not None else task.level  # in the driver's own process nothing needs to be sent
-    with recording(recorder), forwarding(level), _threads(task.threads), _quick_collection():
+    with recording(recorder), forwarding(level), torch_threads(task.threads), _quick_collection():
         try:
             outcome = _outcome(task, member, recorder, batches)
         finally:
@@ -263,13 +262,3 @@ def _give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-@contextmanager
-def _threads(wanted: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(wanted or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

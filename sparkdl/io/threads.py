@@ -1,12 +1,13 @@
-"""Calls in threads of their own."""
+"""Calls in threads of their own, and how many threads PyTorch has."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 CAPACITY = 100_000
@@ -107,3 +108,16 @@ class Aside(Generic[T]):
             self._busy = False
         if self._end is not None:
             self._end()
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let PyTorch compute with so many threads in the block; with None, with as many as before."""
+    import torch  # which not every process with a background call has loaded
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

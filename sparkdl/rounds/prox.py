@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
@@ -35,9 +34,6 @@ class Prox(Protocol):
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``prox_{t g}(v)``, of the same shape."""
-
-    def value(self, z: Tensor) -> Tensor:
-        """``g(z)``, a scalar."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +55,6 @@ class L1:
         """See ``Prox``."""
         return _soft(v, t * self.strength)
 
-    def value(self, z: Tensor) -> Tensor:
-        """See ``Prox``."""
-        return self.strength * z.abs().sum()
-
 
 @dataclass(frozen=True)
 class L2:
@@ -82,10 +74,6 @@ class L2:
     def prox(self, v: Tensor, t: float) -> Tensor:
         """See ``Prox``."""
         return v / (1 + t * self.strength)
-
-    def value(self, z: Tensor) -> Tensor:
-        """See ``Prox``."""
-        return self.strength / 2 * z.square().sum()
 
 
 @dataclass(frozen=True)
@@ -111,10 +99,6 @@ class ElasticNet:
         """See ``Prox``."""
         return _soft(v, t * self.strength * self.ratio) / (1 + t * self.strength * (1 - self.ratio))
 
-    def value(self, z: Tensor) -> Tensor:
-        """See ``Prox``."""
-        return self.strength * (self.ratio * z.abs().sum() + (1 - self.ratio) / 2 * z.square().sum())
-
 
 @dataclass(frozen=True)
 class Box:
@@ -137,11 +121,6 @@ class Box:
     def prox(self, v: Tensor, t: float) -> Tensor:
         """See ``Prox``; ``t`` makes no difference."""
         return v.clamp(self.low, self.high)
-
-    def value(self, z: Tensor) -> Tensor:
-        """See ``Prox``."""
-        inside = bool((z >= self.low).all()) and bool((z <= self.high).all())
-        return torch.zeros((), dtype=z.dtype) if inside else torch.full((), float("inf"), dtype=z.dtype)
 
 
 def penalised(parameters: Mapping[str, Tensor], biases: bool) -> dict[str, bool]:

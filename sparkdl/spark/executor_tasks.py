@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import torch
 from pyspark import TaskContext
 
 from sparkdl.cluster.tasks import Mapped, Tree, mapped
@@ -29,6 +28,7 @@ from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
+from sparkdl.io.threads import torch_threads
 from sparkdl.spark.python_worker import spare_imports
 from sparkdl.spark.tensor_chunks import RESULT, Row, Title, cut_tensors, record_batch, reduced_piece
 from sparkdl.telemetry.task_recorder import Reporting
@@ -183,13 +183,9 @@ class MapTask:
         if part.rows and store.fingerprint(part) != self.fingerprints[index]:
             return Mapped.of_error(index, InvalidInput(CHANGED))
         context = TaskContext.get()
-        before = torch.get_num_threads()
-        torch.set_num_threads(context.cpus() if context is not None else before)
-        try:
+        with torch_threads(None if context is None else context.cpus()):
             state, attempt = unpack_state(received(self.state)), 0 if context is None else context.attemptNumber()
             return mapped(received(self.work), state, part, reporting=self.reporting, attempt=attempt)
-        finally:
-            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from pyspark import RDD, SparkContext, StorageLevel, TaskContext
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
@@ -27,6 +26,7 @@ from sparkdl.data.shard import Part, numbers
 from sparkdl.data.shard_store import Store, empty_part
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.io.threads import torch_threads
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.executor_tasks import CHANGED, Sent, as_packed, complete, local_directory, place, received, store_of
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
@@ -140,19 +140,18 @@ class EachTask:
 
     def _mapped(self, position: int, store: Store, part: Callable[[], Part]) -> Found:
         """What comes of a part; a task that raised would end the other ones as well."""
-        context, before, index = TaskContext.get(), torch.get_num_threads(), self.indices[position]
-        torch.set_num_threads(context.cpus() if context is not None else before)
+        context, index = TaskContext.get(), self.indices[position]
+        attempt = 0 if context is None else context.attemptNumber()
         try:
-            attempt = 0 if context is None else context.attemptNumber()
-            found = mapped(received(self.work), index, part(), index=index, reporting=self.reporting, attempt=attempt)
+            with torch_threads(None if context is None else context.cpus()):
+                work = received(self.work)
+                found = mapped(work, index, part(), index=index, reporting=self.reporting, attempt=attempt)
         except InvalidInput as error:
             found = Mapped.of_error(index, error)
         except OSError as error:
-            if context is None or context.attemptNumber() + 1 < self.attempts:
+            if context is None or attempt + 1 < self.attempts:
                 raise
             found = Mapped.of_error(index, error)
-        finally:
-            torch.set_num_threads(before)
         return index, place(store), found.packed()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.batch import Batch, Input, arguments
+from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Part
-from sparkdl.data.transforms import Collate, Transforms, collated
+from sparkdl.data.transforms import Collate, Transforms
 from sparkdl.training.loss import Criterion
 from sparkdl.training.metrics import Meter, Metrics
 from sparkdl.training.objective import forward
@@ -67,19 +67,3 @@ def observe(
                 output = forward(module, batch.inputs)
                 meter.add(criterion(output, batch), output, batch)
     module.train(was_training)
-
-
-def predict(
-    module: nn.Module, inputs: tuple[Input, ...], *, batch_size: int = 1024, collate: Collate | None = None
-) -> Tensor:
-    """The module's outputs for ``inputs``, ``[rows, ...]``, in evaluation mode and without gradients."""
-    rows = len(inputs[0])
-    was_training = module.training
-    module.eval()
-    with torch.inference_mode():
-        pieces = [
-            module(*arguments(collated(collate, tuple(each[first : first + batch_size] for each in inputs))))
-            for first in range(0, max(rows, 1), batch_size)
-        ]
-    module.train(was_training)
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -30,8 +30,8 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
-from sparkdl.training.evaluate import evaluate, predict
-from sparkdl.training.metrics import open_metrics, synchronised
+from sparkdl.training.evaluate import evaluate, observe
+from sparkdl.training.metrics import Meter, open_metrics, synchronised
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 
@@ -225,22 +225,8 @@ def test_a_module_is_left_in_its_mode():
     module = nn.Dropout(0.5)
     for training in (True, False):
         module.train(training)
-        assert torch.equal(predict(module, (torch.ones(5, 2),)), torch.ones(5, 2))
+        observe(module, Objective(nn.Dropout, nn.MSELoss()).criterion(), [], Meter(torch.device("cpu"), {}))
         assert module.training is training
-
-
-def test_predictions_come_in_batches_and_in_order():
-    sizes: list[int] = []
-
-    class Sum(nn.Module):
-        def forward(self, x, y):
-            sizes.append(len(x))
-            return x + y
-
-    x = torch.arange(10.0)
-    assert torch.equal(predict(Sum(), (x, 2 * x), batch_size=4), 3 * x)
-    assert sizes == [4, 4, 2]
-    assert predict(Sum(), (x[:0], x[:0]), batch_size=4).shape == (0,)
 
 
 def test_each_batch_is_told_before_it_goes_through_the_model():

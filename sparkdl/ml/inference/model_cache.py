@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import nn
-
-from sparkdl.ml.inference.batch_size import Pace
 
 LIMIT = 1 << 30  # bytes of weights that a worker keeps for tasks to come
 
@@ -19,13 +17,11 @@ class Loaded:
 
     Attributes:
         module: in evaluation mode.
-        pace: how many rows go through it at a time; what was learned in one task holds for the next.
-        measured: whether the pace has been told how many rows fit into memory.
+        rows: how many go through it at a time; None until the first rows have been measured.
     """
 
     module: nn.Module
-    pace: Pace = field(default_factory=Pace)
-    measured: bool = False
+    rows: int | None = None
 
     @property
     def bytes(self) -> int:

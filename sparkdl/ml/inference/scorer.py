@@ -19,7 +19,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
-from sparkdl.ml.inference.footprint import most_rows
+from sparkdl.ml.inference.batch_size import batch_rows, batches
 from sparkdl.ml.inference.model_cache import Loaded
 from sparkdl.ml.inference.outputs import Meaning, no_outputs, output_type, outputs
 from sparkdl.training.objective import ModelFactory, Objective
@@ -135,12 +135,11 @@ def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = N
     def forward(piece: slice) -> Any:
         return loaded.module(*arguments(collated(collate, tuple(each[piece] for each in inputs))))
 
-    if not loaded.measured:
-        loaded.pace.limit(most_rows(forward, inputs, at_once=lambda: loaded.at_once))
-        loaded.measured = True
+    if loaded.rows is None:
+        loaded.rows = batch_rows(forward, inputs, at_once=lambda: loaded.at_once)
     found: Tensor | None = None
     with torch.inference_mode():
-        for piece in loaded.pace.pieces(rows):
+        for piece in batches(rows, loaded.rows):
             output = _checked(forward(piece), piece.stop - piece.start)
             if len(output) == rows:
                 found = output

@@ -69,7 +69,7 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
         trust: load it even where loading can run code that is in it.
 
     Raises:
-        InvalidInput: the archive is damaged, or without ``trust`` there are ``doubts`` about it.
+        InvalidInput: the archive is damaged, or without ``trust`` it could run code.
     """
     checked = Archive.read(archive)
     if not trust:
@@ -87,15 +87,6 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
         raise InvalidInput(
             f"the program cannot be loaded with torch {torch.__version__}: {_first_line(error)}"
         ) from error
-
-
-def doubts(archive: bytes) -> list[str]:
-    """What in an archive could run code when it is loaded; empty for a program that only computes.
-
-    Raises:
-        InvalidInput: it is no archive of a torch.export program, or it is damaged.
-    """
-    return Archive.read(archive).doubts()
 
 
 def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:

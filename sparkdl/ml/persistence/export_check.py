@@ -1,16 +1,15 @@
-"""Archives of torch.export programs, read before torch sees them.
+"""Archives of torch.export programs, checked before torch reads them.
 
-torch's loader takes an archive at its word. It unpickles payloads; it looks operators up by attribute path, so that
-``torch.os.system`` is one; it has sympy evaluate expressions, and Python evaluate guards and code that it writes from
-the graph's names. Here an archive's own JSON is checked against what a program that only computes has to say, and an
-archive is written anew from what was checked, so that no reader finds in it what another one overlooks.
+torch's loader trusts an archive: it unpickles payloads, runs any operator that it finds by attribute path, has sympy
+evaluate expressions, and generates Python from the graph's names. So an archive may hold only the files that
+``torch.export.save`` writes, no pickle, and strings that cannot be code. torch then reads a copy of what was checked.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import json
+import keyword
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -33,32 +32,30 @@ _PLAIN = re.compile(
 )
 _EXAMPLES = "data/sample_inputs/model.pt"
 
-_PYTHON_OPERATORS = {
-    "_operator": "abs add and_ eq floordiv ge getitem gt le lt mod mul ne neg not_ or_ pos pow sub truediv",
-    "math": "ceil floor sqrt trunc",
-    "torch": "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt",
-    # Blocks under torch.no_grad() and torch.autocast(): they run a graph of the program itself.
-    "torch.ops.higher_order": "wrap_with_autocast wrap_with_set_grad_enabled",
-}
-_OPERATORS = {f"{module}.{name}" for module, names in _PYTHON_OPERATORS.items() for name in names.split()}
 _ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
-
-_FUNCTION_NAMES = (
-    "Symbol Integer Float Rational Add Mul Pow Min Max Mod And Or Not Eq Ne Lt Le Gt Ge Equality Unequality "
-    "StrictLessThan LessThan StrictGreaterThan GreaterThan floor ceiling Abs FloorDiv ModularIndexing Where PythonMod "
-    "CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat "
-    "TruncToInt RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator"
+_OPERATOR = re.compile(
+    r"_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|le|lt|mod|mul|ne|neg|not_|or_|pos|pow|sub|truediv)|"
+    r"math\.(ceil|floor|sqrt|trunc)|torch\.(sym_(float|int|ite|max|min|not|sum)|_sym_sqrt)|"
+    r"torch\.ops\.higher_order\.wrap_with_(autocast|set_grad_enabled)"  # these run a graph of the program itself
 )
-_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
-_EXPRESSION = re.compile(r"[A-Za-z0-9_ ,.()'=+\-*/%<>]*")
-_SYNTAX = (
-    *(ast.Expression, ast.Load, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.UnaryOp, ast.USub),
-    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+_CALL = re.compile(
+    r"\b(Symbol|Integer|Float|Rational|Add|Mul|Pow|Min|Max|Mod|And|Or|Not|Eq|Ne|Lt|Le|Gt|Ge|Equality|Unequality|"
+    r"StrictLessThan|LessThan|StrictGreaterThan|GreaterThan|floor|ceiling|Abs|FloorDiv|ModularIndexing|Where|"
+    r"PythonMod|CleanDiv|CeilToInt|FloorToInt|CeilDiv|LShift|RShift|PowByNatural|FloatPow|FloatTrueDiv|IntTrueDiv|"
+    r"TruncToFloat|TruncToInt|RoundToInt|RoundDecimal|ToFloat|Identity|IsNonOverlappingAndDenseIndicator)\("
 )
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
-_PATH = re.compile(r"[\w./ -]*")
-_VERSION = re.compile(r"[\w.+<=-]*", re.ASCII)
+_ARITHMETIC = re.compile(
+    r"([A-Za-z]\w*\b|\d+(\.\d+)?(e[+-]?\d+)?(?![\w.])|'([A-Za-z]\w*|-?\d+(\.\d*)?(e[+-]?\d+)?)'|[-+*/%<>=,() ])+",
+    re.ASCII,
+)
+# Other calls, powers, unpacked arguments, dunders, strings with a prefix or beside one another.
+_NO_ARITHMETIC = re.compile(r"[\w')] *\(|[*(,] *\*|__|['\w] *'[\w-]|' *'")
+_NAME = r"([^\W\d]\w*)?"
+_STRUCTURE = {
+    "key": re.compile(r"type|context|children_spec"),
+    "type": re.compile(r"builtins\.(tuple|list|dict)"),
+    "context": re.compile(rf'null|\[("{_NAME}"(, )?)*\]'),
+}
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ def _operator(target: str) -> bool:
     """Whether a target is an operator that computes: of ATen's dispatcher, and none that reads or writes files."""
     names = _ATEN.fullmatch(target)
     if names is None:
-        return target in _OPERATORS
+        return bool(_OPERATOR.fullmatch(target))
     found = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
     if not isinstance(found, torch._ops.OpOverload):
         return False
@@ -185,63 +182,37 @@ def _operator(target: str) -> bool:
 
 def _expression(text: str) -> bool:
     """Whether a symbolic expression is only arithmetic: torch has sympy evaluate it as Python."""
-    if not _EXPRESSION.fullmatch(text):
-        return False
-    try:
-        return all(_arithmetic(node) for node in ast.walk(ast.parse(text, mode="eval")))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-def _arithmetic(node: ast.AST) -> bool:
-    match node:
-        case ast.Call(func=ast.Name(id=name)):
-            return name in _FUNCTIONS
-        case ast.Name(id=name) | ast.keyword(arg=str(name)):
-            return bool(_WORD.fullmatch(name))
-        case ast.Constant(value=str(text)):
-            return bool(_WORD.fullmatch(text) or _NUMBER.fullmatch(text))
-        case ast.Constant(value=value):
-            return isinstance(value, (bool, int, float))
-    return isinstance(node, _SYNTAX)
+    bare = _CALL.sub("(", text)
+    words = re.findall(r"[A-Za-z]\w*", bare)
+    plain = _ARITHMETIC.fullmatch(bare) and not _NO_ARITHMETIC.search(bare)
+    return bool(plain) and not any(keyword.iskeyword(word) and word not in ("True", "False") for word in words)
 
 
 def _structure(text: str) -> bool:
-    """Whether inputs or outputs are nested tuples, lists and dictionaries, and nothing that has to be imported."""
+    """Whether inputs or outputs are nested tuples, lists and dictionaries: torch imports the classes of others."""
     try:
         protocol, spec = json.loads(text)
-        return protocol == 1 and _plain_structure(spec)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return protocol == 1 and all(
+            key in _STRUCTURE and _STRUCTURE[key].fullmatch(each) for key, each in _strings(spec)
+        )
+    except (ValueError, TypeError, RecursionError):
         return False
 
 
-def _plain_structure(spec: Any) -> bool:
-    if spec["type"] not in (None, "builtins.tuple", "builtins.list", "builtins.dict"):
-        return False
-    context = None if spec["context"] is None else json.loads(spec["context"])
-    names = [] if context is None else context
-    plain = isinstance(names, list) and all(isinstance(name, str) and _name(name) for name in names)
-    return plain and all(_plain_structure(child) for child in spec["children_spec"])
+def _matches(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern)
+    return lambda text: compiled.fullmatch(text) is not None
 
 
-def _name(text: str) -> bool:
-    return not text or text.isidentifier()
-
-
-def _path(text: str) -> bool:
-    return bool(_PATH.fullmatch(text))
-
-
+_PATHS = "key parameter_name buffer_name tensor_constant_name user_input_name fqn path_name"
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "target": _operator,
     "expr_str": _expression,
     **dict.fromkeys(("in_spec", "out_spec"), _structure),
-    **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), _name),
-    **dict.fromkeys(
-        ("key", "parameter_name", "buffer_name", "tensor_constant_name", "user_input_name", "fqn", "path_name"), _path
-    ),
+    **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), _matches(_NAME)),
+    **dict.fromkeys(_PATHS.split(), _matches(r"[\w./ -]*")),
     **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, which travels as its repr
-    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), lambda text: text in ("Infinity", "-Infinity", "NaN")),
-    "torch_version": lambda text: bool(_VERSION.fullmatch(text)),
+    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), _matches(r"-?Infinity|NaN")),
+    "torch_version": _matches(r"(?a:[\w.+<=-]*)"),
 }
 """What a string may be, by the key that it, or the list it is in, stands under; no other key may hold one."""

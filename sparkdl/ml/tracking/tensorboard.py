@@ -9,13 +9,12 @@
 ``folder/steps`` has ``step/loss`` and ``step/rows_per_second`` of a gang, by optimizer step, a few times a second at
 most. These are runs of their own to TensorBoard, for their steps count something else.
 
-A run that goes on in its ``runDir`` goes on in the same curves. With ``folder`` given every fit writes there: give one
+A run that resumes in its ``runDir`` continues the same curves. With ``folder`` given every fit writes there: give one
 for each run, or leave it out, so that a search has one in the directory of each of its fits.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -73,19 +72,19 @@ class Board:
         self._steps: Curves | None = None
 
     def on_start(self, run: DriverRun) -> None:
-        """Read what is there, and write the configuration."""
+        """Have the configuration written with the first row."""
         self._mirror = Mirror(self._folder, (_STEPS,))
-        self._rows = Curves(self._mirror.path)
-        self._steps = Curves(os.path.join(self._mirror.path, _STEPS))
+        self._rows = Curves(self._mirror)
+        self._steps = Curves(self._mirror, _STEPS)
         self._rows.text("configuration", _table(configuration(run)))
         self._rows.text("environment", _table(run.environment))
-        self._save()
 
     def on_step(self, run: DriverRun) -> None:
-        """Write what a gang does on its way."""
+        """Write what a gang does on its way; a step that another attempt takes again is left out."""
         if self._steps is None or self._mirror is None:
             return
-        self._steps.go_on(run.clock["step"], {f"step/{name}": value for name, value in run.values.items()})
+        if run.clock["step"] > max(self._steps.steps, default=-1):
+            self._steps.put(run.clock["step"], {f"step/{name}": value for name, value in run.values.items()})
         self._mirror.copy(_EVERY)
 
     def on_epoch(self, run: DriverRun) -> None:
@@ -95,16 +94,17 @@ class Board:
             self._save()
 
     def on_end(self, run: DriverRun) -> None:
-        """Write rows that are missing, and how it ended."""
+        """Write all rows anew if one is missing, and how the run ended."""
         if self._rows is None or self._steps is None or self._mirror is None:
             return
-        for row in run.history:
-            if Row.of(row).number not in self._rows:
-                self._put(self._rows, row)
+        rows = {Row.of(row).number: row for row in run.history}
+        if not rows.keys() <= {*self._rows.steps}:
+            for number in sorted(rows):
+                self._put(self._rows, rows[number])
         told = {name: value for name, value in run.report.items() if is_number(value) or isinstance(value, str)}
         if run.error is not None:
             told["error"] = run.error
-        self._rows.text("report", _table(told), max(self._rows.last, 0))
+        self._rows.text("report", _table(told))
         self._rows.close()
         self._steps.close()
         self._mirror.close()

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from importlib import metadata, resources
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import InvalidInput
@@ -39,7 +37,7 @@ def write_page(runs: Sequence[RunData], path: str) -> None:
         path: of the file, a path or URI; what is there is overwritten.
 
     Raises:
-        InvalidInput: there are no runs, or plotly is not installed.
+        InvalidInput: there are no runs, or plotly or jinja2 is not installed.
     """
     files.write(path, make_page(runs).encode())
 
@@ -49,29 +47,35 @@ def make_page(runs: Sequence[RunData]) -> str:
     if not runs:
         raise InvalidInput("there are no runs for the page; expected at least one.")
     try:
+        from jinja2 import Environment, StrictUndefined
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise InvalidInput(f"the report page needs plotly: pip install '{_DISTRIBUTION}[report]'.") from error
-    from sparkdl.telemetry.html import tables
-
-    charts, several = _charts(runs), len(runs) > 1
-    body = [
-        tables.heading(runs),
-        tables.figures(runs),
-        _places(charts),
-        *([] if several else [tables.attempts(runs[0])]),
-        tables.configuration(runs),
-        tables.environment(runs),
-        *([] if several else [tables.history(runs[0]), tables.messages(runs[0])]),
-    ]
-    return Template(resources.files(__name__).joinpath("template.html").read_text("utf-8")).substitute(
-        title=escape("sparkdl: " + ", ".join(run.name for run in runs)),
-        body="\n".join(part for part in body if part),
+        raise InvalidInput(f"the page needs plotly and jinja2: pip install '{_DISTRIBUTION}[report]'.") from error
+    page = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    # tojson escapes what would end a script element, or begin a comment in one.
+    page.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return page.from_string(resources.files(__name__).joinpath("template.html").read_text("utf-8")).render(
+        page_data(runs),
         version=metadata.version(_DISTRIBUTION),
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         plotly=get_plotlyjs(),
-        figures=_script({name: _plain(chart) for name, chart in charts.items()}),
     )
+
+
+def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
+    """What the page of some runs says and draws, by the names that its template has for it."""
+    from sparkdl.telemetry.html.tables import page_tables
+
+    charts = _charts(runs)
+    narrow = [name for name, chart in charts.items() if not chart.wide]
+    return {
+        "title": "sparkdl: " + ", ".join(run.name for run in runs),
+        **page_tables(runs),
+        "charts": charts,
+        # The first one is wide where the others would leave a gap.
+        "wide": {name for name, chart in charts.items() if chart.wide} | {*narrow[: len(narrow) % 2]},
+        "drawn": {name: _plain(chart) for name, chart in charts.items()},
+    }
 
 
 def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
@@ -92,27 +96,7 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     return {name: chart for name, chart in made.items() if chart is not None}
 
 
-def _places(charts: Mapping[str, Chart]) -> str:
-    """Where the charts are drawn; the first one is wide where the others would leave a gap."""
-    narrow = [name for name, chart in charts.items() if not chart.wide]
-    wide = {name for name, chart in charts.items() if chart.wide} | set(narrow[: len(narrow) % 2])
-    cells = [_place(name, chart, wide=name in wide) for name, chart in charts.items()]
-    return f'<div class="charts">{"".join(cells)}</div>' if cells else ""
-
-
-def _place(name: str, chart: Chart, *, wide: bool) -> str:
-    title = escape(chart.title)
-    caption = f"<figcaption><b>{title}</b> {escape(chart.note)}</figcaption>"
-    drawn = f'<div id="{name}" role="img" aria-label="{title}"></div>'
-    return f"<figure{' class=wide' if wide else ''}>{caption}{drawn}</figure>"
-
-
 def _plain(chart: Chart) -> Any:
     found = json.loads(chart.figure.to_json())
     found["layout"].pop("template", None)  # plotly's own look, 7 kB a chart
     return found
-
-
-def _script(value: Any) -> str:
-    """JSON that may stand in a script element, of which ``</script`` would be the end, and ``<!--`` the beginning."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,11 +1,11 @@
-"""The words and tables of the report page, as HTML."""
+"""The words and tables of the report page, as plain text: the template escapes them."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,25 +23,72 @@ _SIZES = {"part": "parts", "member": "members at a time"}
 _LAST = ("valid_loss", "loss", "objective", "primal")
 
 
-def heading(runs: Sequence[RunData]) -> str:
-    """What the page is about, and how it went."""
-    names = " and ".join(filter(None, (", ".join(run.name for run in runs[:-1]), runs[-1].name)))
-    return "".join([f"<h1>{escape(names)}</h1>", *(_told(run, named=len(runs) > 1) for run in runs)])
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: plain text.
+        kind: ``number`` or ``long``, which look otherwise; else empty.
+    """
+
+    text: str
+    kind: str
+
+    @staticmethod
+    def of(value: Any, *, number: bool = False) -> Cell:
+        """The cell of a value; ``number`` where it stands over a column of numbers."""
+        text = "" if value is None else _number(value) if _is_number(value) else str(value)
+        return Cell(text, "number" if number or _is_number(value) else "long" if len(text) > _LONG else "")
 
 
-def figures(runs: Sequence[RunData]) -> str:
+@dataclass(frozen=True)
+class Table:
+    """A table; one without rows is not shown.
+
+    Attributes:
+        head: the names of the columns.
+        rows: cells of each.
+    """
+
+    head: list[Cell]
+    rows: list[list[Cell]]
+
+    @staticmethod
+    def of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+        """The table of plain values."""
+        numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place, _ in enumerate(names)]
+        head = [Cell.of(name, number=number) for name, number in zip(names, numbers, strict=True)]
+        return Table(head, [[Cell.of(value) for value in row] for row in rows])
+
+
+def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The words and tables of the page, by the names that its template has for them."""
+    alone = runs[0] if len(runs) == 1 else None
+    return {
+        "names": " and ".join(filter(None, (", ".join(run.name for run in runs[:-1]), runs[-1].name))),
+        "told": [_told(run, named=alone is None) for run in runs],
+        "figures": {} if alone is None else {key: value for key, value in _figures(alone).items() if value is not None},
+        "side_by_side": _side_by_side([] if alone else runs),
+        "attempts": None if alone is None else _attempts(alone),
+        "differences": _configuration(runs, differing=True),
+        "configuration": _configuration(runs),
+        "environment": _environment(runs),
+        "history": None if alone is None else _history(alone),
+        "left_out": max(0, len(runs[0].history) - MOST_ROWS),
+        "messages": None if alone is None else _messages(alone),
+    }
+
+
+def _side_by_side(runs: Sequence[RunData]) -> Table:
     """The figures of each run that are looked for first."""
     told = [_figures(run) for run in runs]
-    names = [*dict.fromkeys(name for each in told for name, value in each.items() if value is not None)]
-    if len(runs) > 1:
-        rows = [[name, *(each.get(name) for each in told)] for name in names]
-        return _section("Side by side", _table(["", *(run.name for run in runs)], rows))
-    cells = [f"<div><b>{escape(told[0][name] or '')}</b><span>{escape(name)}</span></div>" for name in names]
-    return f'<div class="figures">{"".join(cells)}</div>'
+    names = dict.fromkeys(name for each in told for name, value in each.items() if value is not None)
+    return Table.of(["", *(run.name for run in runs)], [[name, *(each.get(name) for each in told)] for name in names])
 
 
-def attempts(run: RunData) -> str:
-    """Each attempt: how many members, on which hosts, and why it ended; empty where there was one alone."""
+def _attempts(run: RunData) -> Table | None:
+    """Each attempt: how many members, on which hosts, and why it ended; None where there was one alone."""
     rows: list[list[Any]] = []
     hosts: set[str] = set()
     for event in run.of_kind("attempt", "started", "restart", "end"):
@@ -56,63 +103,60 @@ def attempts(run: RunData) -> str:
         else:
             rows[-1][4] = _first_line(str(event.payload.get("cause") or event.payload.get("error") or ""))
     names = ["attempt", "members", "hosts", "began after, s", "why it ended"]
-    return _section("Attempts", _table(names, rows)) if len(rows) > 1 else ""
+    return Table.of(names, rows) if len(rows) > 1 else None
 
 
-def history(run: RunData) -> str:
+def _history(run: RunData) -> Table:
     """The history, or its last rows."""
     rows = list(run.history)[-MOST_ROWS:]
     names = [*dict.fromkeys(name for row in rows for name in row)]
-    left_out = len(run.history) - len(rows)
-    note = f"<p>The first {left_out} rows are left out.</p>" if left_out else ""
-    return _folded("History", note + _table(names, [[row.get(name, "") for name in names] for row in rows]), rows)
+    return Table.of(names, [[row.get(name, "") for name in names] for row in rows])
 
 
-def configuration(runs: Sequence[RunData]) -> str:
-    """What the runs were asked to do; of several what differs first."""
-    names = [*dict.fromkeys(name for run in runs for name in run.configuration)]
+def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table:
+    """What the runs were asked to do, or of it what differs."""
+    names = dict.fromkeys(name for run in runs for name in run.configuration)
     told = {name: [_setting(run.configuration.get(name)) for run in runs] for name in names}
-    titles = ["setting", *([run.name for run in runs] if len(runs) > 1 else ["value"])]
-    apart = [name for name in names if len({*told[name]}) > 1]
-    differences = _section("What differs", _table(titles, [[name, *told[name]] for name in apart])) if apart else ""
-    return differences + _folded("Configuration", _table(titles, [[name, *told[name]] for name in names]), names)
+    rows = [[name, *values] for name, values in told.items() if not differing or len({*values}) > 1]
+    return Table.of(["setting", *_titles(runs)], rows)
 
 
-def environment(runs: Sequence[RunData]) -> str:
+def _environment(runs: Sequence[RunData]) -> Table:
     """Versions and machines, as of when each run was last begun."""
     begun = [run.of_kind("begin")[-1:] for run in runs]
     found: list[dict[str, Any]] = [each[0].payload.get("environment", {}) if each else {} for each in begun]
-    names = [*dict.fromkeys(name for each in found for name in each)]
-    titles = ["", *([run.name for run in runs] if len(runs) > 1 else ["value"])]
+    names = dict.fromkeys(name for each in found for name in each)
     rows = [[name, *(_setting(each[name]) if name in each else "" for each in found)] for name in names]
-    return _folded("Environment", _table(titles, rows), names)
+    return Table.of(["", *_titles(runs)], rows)
 
 
-def messages(run: RunData) -> str:
+def _messages(run: RunData) -> Table:
     """What members and the driver have warned of, and the last lines of members' logs."""
     rows = [
         [round(run.since(event), 1), run.called(event.rank) if event.rank >= 0 else "driver", *_message(event)]
         for event in run.of_kind("warning", "log", "failed", "resized")
-    ][-MOST_ROWS:]
-    return _folded("Warnings and logs", _table(["after, s", "who", "what", "message"], rows), rows)
+    ]
+    return Table.of(["after, s", "who", "what", "message"], rows[-MOST_ROWS:])
 
 
-def _told(run: RunData, *, named: bool) -> str:
-    name = f"<b>{escape(run.name)}</b>: " if named else ""
+def _titles(runs: Sequence[RunData]) -> list[str]:
+    return [run.name for run in runs] if len(runs) > 1 else ["value"]
+
+
+def _told(run: RunData, *, named: bool) -> dict[str, str]:
+    """How a run went, in words."""
     began = next((event.received for event in run.of_kind("begin") if event.received), None)
     facts = [str(run.configuration.get("class") or ""), f"begun {_date(began)}" if began else ""]
     if run.state == "open":
         last = f", of which the last sign is of {_date(run.last)}" if run.last else ""
         facts.append(f"goes on, or was ended from outside{last}")
-    about = " · ".join(filter(None, facts))
-    said = run.report.get("verdict") or _verdict(run)
-    return "".join(
-        [
-            f'<p class="about">{name}{escape(about)}</p>' if about or name else "",
-            _failure(run.error) if run.error else "",
-            f'<p class="verdict">{escape(said)}</p>' if said else "",
-        ]
-    )
+    return {
+        "name": run.name if named else "",
+        "about": " · ".join(filter(None, facts)),
+        "error": _first_line(run.error or ""),
+        "rest": masked(run.error or "").partition("\n")[2].strip("\n"),
+        "verdict": run.report.get("verdict") or _verdict(run),
+    }
 
 
 def _verdict(run: RunData) -> str:
@@ -122,13 +166,6 @@ def _verdict(run: RunData) -> str:
         return verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
     names = dict.fromkeys(name for each in phases.values() for name in each)
     return verdict([{name: sum(each.get(name, 0.0) for each in phases.values()) for name in names}])
-
-
-def _failure(error: str) -> str:
-    """Why a run failed, with the rest of what the error says folded away."""
-    rest = masked(error).partition("\n")[2].strip("\n")
-    more = f"<details><summary>What else it says</summary><pre>{escape(rest)}</pre></details>" if rest else ""
-    return f'<div class="verdict failed">Failed: {escape(_first_line(error))}{more}</div>'
 
 
 def _figures(run: RunData) -> dict[str, str | None]:
@@ -168,27 +205,6 @@ def _message(event: Event) -> tuple[str, str]:
 def _setting(value: Any) -> str:
     text = masked(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
-
-
-def _section(title: str, content: str) -> str:
-    return f"<h2>{title}</h2>{content}"
-
-
-def _folded(title: str, content: str, rows: Sequence[Any]) -> str:
-    return f"<details><summary>{title}</summary>{content}</details>" if rows else ""
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place, _ in enumerate(names)]
-    head = "".join(_cell(name, "th", number=number) for name, number in zip(names, numbers, strict=True))
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(value: Any, tag: str = "td", *, number: bool = False) -> str:
-    text = "" if value is None else _number(value) if _is_number(value) else str(value)
-    kind = "number" if number or _is_number(value) else "long" if len(text) > _LONG else ""
-    return f"<{tag}{f' class={kind}' if kind else ''}>{escape(text)}</{tag}>"
 
 
 def _is_number(value: Any) -> bool:

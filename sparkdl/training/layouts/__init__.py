@@ -71,8 +71,5 @@ class Replica(Protocol):
 class Layout(Protocol):
     """How one replica lies on members: a frozen dataclass."""
 
-    def replicas(self, world_size: int) -> int:
-        """How many replicas a world of this size holds."""
-
     def place(self, objective: Objective, world: World) -> Replica:
         """This member's piece of its replica."""

@@ -24,10 +24,6 @@ from sparkdl.training.objective import Objective, forward, trained
 class Replicated:
     """Every member holds the whole model; as many replicas as members."""
 
-    def replicas(self, world_size: int) -> int:
-        """One replica for each member."""
-        return world_size
-
     def place(self, objective: Objective, world: World) -> ReplicatedReplica:
         """Build the model on this member's device."""
         return ReplicatedReplica(objective, world.device)

@@ -15,7 +15,7 @@ from sparkdl.ensembles.combine.rules import Combining
 from sparkdl.ensembles.combine.vmap import Assembly, Stacked, _probe, same_architecture
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.footprint import most_rows
+from sparkdl.ml.inference.batch_size import batch_rows
 from sparkdl.ml.inference.model_cache import Loaded
 from sparkdl.ml.inference.scorer import score
 from sparkdl.ml.persistence.export import Program, export
@@ -314,7 +314,7 @@ def test_all_members_count_where_memory_is_measured():
 
     def rows(members):
         loaded = Loaded(Stacked(members, Combining("soft", (1.0,) * len(members))))
-        return most_rows(lambda piece: loaded.module(X[piece]), (X,), at_once=lambda: loaded.at_once, budget=1 << 20)
+        return batch_rows(lambda piece: loaded.module(X[piece]), (X,), at_once=lambda: loaded.at_once, budget=1 << 20)
 
     make = partial(nets.mlp, 6, 64, outputs=3)
     one, four = rows(seeded(make, 1)), rows(seeded(make, 4))

@@ -25,9 +25,7 @@ from torch import nn
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.batch_size import Pace
 from sparkdl.ml.inference.broadcast import Shipment
-from sparkdl.ml.inference.footprint import most_rows
 from sparkdl.ml.inference.model_cache import Loaded, Shelf
 from sparkdl.ml.inference.outputs import no_outputs, output_type, outputs
 from sparkdl.ml.inference.scorer import Scorer, score
@@ -136,7 +134,7 @@ def test_nulls_do_not():
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 100])
 def test_pieces_make_a_whole(rows):
-    loaded = Loaded(nets.scores().eval(), Pace(first=3, most=4), measured=True)
+    loaded = Loaded(nets.scores().eval(), rows=3)
     x = torch.randn(rows, 3)
     with torch.no_grad():
         torch.testing.assert_close(score(loaded, (x,)), nets.scores()(x))
@@ -184,14 +182,6 @@ def test_a_model_may_write_to_its_inputs():
     rows = pa.array([[1.0, 2.0, 3.0]] * 2, pa.list_(pa.float32()))
     list(scorer(lambda: Inplace(3, 1)).scores([rows]))
     assert rows.to_pylist() == [[1.0, 2.0, 3.0]] * 2
-
-
-def test_what_lies_between_input_and_output_bounds_the_rows():
-    wide = nn.Sequential(nn.Linear(1, 1000), nn.ReLU(), nn.Linear(1000, 1))
-    narrow, x = nn.Linear(1, 1), torch.zeros(100, 1)
-    assert most_rows(lambda rows: wide(x[rows]), (x,), budget=400_000) == 100
-    assert most_rows(lambda rows: narrow(x[rows]), (x,), budget=400) == 100
-    assert most_rows(lambda rows: wide(x[:2][rows]), (x[:2],), budget=1) == 1
 
 
 # ---- models that a worker holds --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sparkdl.ml.report import Report
 from sparkdl.telemetry.html import RunData, make_page, write_page
 from tests.telemetry.html.made import event, gang, run, step, written
 
-HOSTILE = "</script><!--<script>alert(1)//"
+HOSTILE = "</script><!--<script>alert('1')//\"&"
 LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "cite", "ping", "formaction")
 
 
@@ -78,22 +78,29 @@ def test_a_page_loads_nothing():
     assert not re.search(r"https?:|\*|unsafe-eval", policy)
 
 
-def test_no_text_ends_or_begins_a_script():
+def test_no_text_becomes_a_tag_or_ends_or_begins_a_script():
     data = run(
-        event("begin", 0),
+        event("begin", 0, environment={HOSTILE: HOSTILE}),
+        *(event("attempt", at, attempt=at, size=1) for at in (0, 1)),
+        event("started", 1, 0, host=HOSTILE),
+        event("restart", 1, cause=HOSTILE, seconds=0),
         step(1, forward=1.0),
+        event("log", 2, 0, level=HOSTILE, message=HOSTILE),
+        event("end", 3, error=f"{HOSTILE}\n{HOSTILE}"),
         name=HOSTILE,
-        history=[{"epoch": 1, "loss": 0.5, HOSTILE: 0.5}],
-        configuration={HOSTILE: HOSTILE},
+        history=[{"epoch": 1, "loss": 0.5, HOSTILE: 0.5, "status": HOSTILE}],
+        configuration={HOSTILE: HOSTILE, "class": HOSTILE},
         report={"verdict": HOSTILE},
     )
     for runs in ([data], [data, gang()]):
         html = make_page(runs)
         elements = Elements(html)
         assert [tag for tag, _ in elements.found].count("script") == 4
-        assert "alert(1)" not in "".join(elements.scripts[:2] + elements.scripts[3:])
+        assert "alert('1')" not in "".join(elements.scripts[:2] + elements.scripts[3:])
         assert "<!--" not in elements.scripts[2]
-        assert "alert(1)" in json.dumps(figures(html))
+        assert "alert('1')" in json.dumps(figures(html))
+        written = html.partition("<body>")[2].partition("<script")[0]
+        assert written.count("&lt;/script&gt;&lt;!--&lt;script&gt;alert(&#39;1&#39;)//&#34;&amp;") >= 10
 
 
 def test_values_that_are_no_numbers_do_not_break_the_page():
@@ -108,8 +115,8 @@ def test_a_run_that_has_only_begun_has_a_page(data):
     assert figures(make_page([data])) == {}
 
 
-def test_a_template_knows_no_dollars_of_others():
-    assert "$body and ${title}" in make_page([run(report={"verdict": "$body and ${title}"})])
+def test_a_text_is_no_template():
+    assert "{{ title }} {% raw %} {# #}" in make_page([run(report={"verdict": "{{ title }} {% raw %} {# #}"})])
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path):
@@ -123,15 +130,16 @@ def test_no_runs_have_no_page():
         make_page([])
 
 
-def test_without_plotly_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+@pytest.mark.parametrize("module", ["plotly.offline", "jinja2"])
+def test_without_the_extra_it_says_what_to_install(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InvalidInput, match=re.escape("pip install 'sparkdl-torch[report]'")):
         make_page([gang()])
 
 
 def test_plotly_is_loaded_for_a_page_alone():
     modules = "sparkdl.telemetry.html, sparkdl.telemetry.bottlenecks"
-    code = f"import sys, {modules}; assert not {{'plotly', 'torch', 'pyspark'}} & set(sys.modules)"
+    code = f"import sys, {modules}; assert not {{'plotly', 'jinja2', 'torch', 'pyspark'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

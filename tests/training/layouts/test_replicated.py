@@ -57,11 +57,6 @@ class Sink:
 # ---- gradients --------------------------------------------------------------------------------------------------
 
 
-def test_one_replica_for_each_member():
-    assert Replicated().replicas(7) == 7
-    assert Replicated() == Replicated()
-
-
 def test_gradients_are_of_the_local_mean():
     replica, whole = place(), batch()
     expected = reference(replica, whole)

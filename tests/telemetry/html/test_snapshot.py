@@ -1,0 +1,67 @@
+"""All that pages say and draw, beside ``snapshot.json``.
+
+If a page has to say something else, ``python -m tests.telemetry.html.test_snapshot`` writes the file anew. Read its
+difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.telemetry.html import page_data
+from sparkdl.telemetry.html.tables import Table
+from tests.telemetry.html.cases import CASES
+
+SNAPSHOT = Path(__file__).with_name("snapshot.json")
+MOST = 16  # entries of a list that stand there one by one
+
+
+def shown(value: Any) -> Any:
+    """A value of the page as JSON; long lists by their ends and a digest."""
+    if isinstance(value, Table):
+        cells = [value.head, *value.rows]
+        value = [[cell.text + f" ({cell.kind})" * bool(cell.kind) for cell in row] for row in cells]
+        return shown(value) if len(value) > 1 else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: shown(each) for name, each in vars(value).items() if name != "figure"}
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        found = [shown(each) for each in (sorted(value) if isinstance(value, set) else value)]
+        if len(found) <= MOST:
+            return found
+        digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
+        return {"first": found[:3], "last": found[-2:], "count": len(found), "digest": digest}
+    return value
+
+
+def lines(name: str) -> dict[str, Any]:
+    """What is on a page, a line of JSON for each part of it and each chart."""
+    data = page_data(CASES[name])
+    drawn = {f"drawn {chart}": figure for chart, figure in data.pop("drawn").items()}
+    found = {part: shown(value) for part, value in (data | drawn).items()}
+    return {part: value for part, value in found.items() if value}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_page_says_and_draws_what_it_did(name):
+    expected = json.loads(SNAPSHOT.read_text())[name]
+    assert json.loads(json.dumps(lines(name))) == expected
+
+
+def test_the_snapshot_has_no_other_pages():
+    assert list(json.loads(SNAPSHOT.read_text())) == list(CASES)
+
+
+if __name__ == "__main__":
+    pages = []
+    for case in CASES:
+        parts = ",\n".join(f"  {json.dumps(part)}: {json.dumps(value)}" for part, value in lines(case).items())
+        pages.append(f" {json.dumps(case)}: {{\n{parts}\n }}")
+    SNAPSHOT.write_text("{\n" + ",\n".join(pages) + "\n}\n")
