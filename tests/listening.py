@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl.telemetry.emit import Channel, Endpoint, Event, Recorder
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.protocol import Endpoint
+from sparkdl.telemetry.recorder import Recorder
 
 LONG = 20.0
 """Seconds after which something that should have happened has not."""

@@ -26,7 +26,7 @@ from sparkdl.ml.inference.outputs import output_type, outputs
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
 from sparkdl.spark.columns import _travels_as, prepare
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.mlp import adam, mlp
 from sparkdl import Column, Columns, LocalCluster, Objective, Training
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import Logbook
 from sparkdl.telemetry.log_forwarding import MemberLogs
 from sparkdl.telemetry.progress_bar import Progress

@@ -16,8 +16,10 @@ from typing import Any
 from sparkdl.ml.run import Run
 from sparkdl.telemetry.bottlenecks import spending
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.emit import Event, Recorder, record, recording
+from sparkdl.telemetry.emit import record, recording
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.recorder import Recorder
 from sparkdl.telemetry.step_timer import Laps, end_step, enter, measuring
 
 BEGAN = 1_800_000_000.0

@@ -19,7 +19,7 @@ from benchmarks.mlp import adam, small
 from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
 from benchmarks.session import materialised, samples, session
 from sparkdl import SparkCluster, TorchRegressor
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 BAR = "at least 4"
 MEMBERS = 2

@@ -16,7 +16,7 @@ from benchmarks.mlp import adam, small
 from benchmarks.pairs import environment, options
 from benchmarks.session import FEATURES, samples, session
 from sparkdl import SparkCluster, TorchRegressor
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 BAR = "under 500 MB"
 BATCH = 8192

@@ -27,7 +27,7 @@ from sparkdl import SparkCluster, TorchRegressor
 from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 MEMBERS = 2
 ROWS = 200_000

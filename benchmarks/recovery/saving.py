@@ -26,7 +26,8 @@ from sparkdl.checkpoint.interval import Every
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import Stopped
-from sparkdl.telemetry.emit import Event, record
+from sparkdl.telemetry.emit import record
+from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
 
 MEMBERS = 2

@@ -22,7 +22,7 @@ from benchmarks.session import materialised, session
 from sparkdl import Column, Columns, SparkCluster
 from sparkdl.cluster.group.world import World
 from sparkdl.data.shard import Part
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 

@@ -28,7 +28,7 @@ from sparkdl.cluster.cancellation import Guard
 from sparkdl.cluster.protocol import Cluster, Listener, Slots
 from sparkdl.cluster.shutdown import pause
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
 

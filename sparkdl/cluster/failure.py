@@ -13,8 +13,8 @@ import cloudpickle
 
 from sparkdl.cluster.group.world import is_peer_failure
 from sparkdl.errors import MemberFailed, Place, SparkdlError, cause_of, error_of
-from sparkdl.telemetry.channel import Listener
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event, Listener
+from sparkdl.telemetry.recorder import Told
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,14 @@ class Outcome:
         value: the pickled return value of the work.
         failure: what went wrong.
         seconds: wall time by stage.
-        dropped: events that were lost on the way.
-        recorder: the id of the recorder that has counted them.
+        told: what became of the worker's events; the driver compares it with what it has heard.
     """
 
     rank: int
     value: bytes | None = None
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    dropped: int = 0
-    recorder: str = ""
+    told: Told = field(default_factory=Told)
 
 
 def settle(
@@ -87,8 +85,8 @@ def settle(
 
     Args:
         outcomes: of the members.
-        listener: hears of each an ``outcome`` event: the ``seconds`` of its stages, and how many of its events were
-            ``dropped``, of which no other event may have come through.
+        listener: hears of each an ``outcome`` event: the ``seconds`` of its stages, and what it says of its events
+            (``sparkdl.telemetry.recorder.Told``), none of which may have come through.
         attempt: which attempt it was.
 
     Raises:
@@ -97,7 +95,7 @@ def settle(
     """
     hear = None if listener is None else Listener(listener)  # which survives what the listener raises
     for outcome in outcomes if hear is not None else ():
-        told = {"seconds": outcome.seconds, "dropped": outcome.dropped, "recorder": outcome.recorder}
+        told = {"seconds": outcome.seconds, **vars(outcome.told)}
         hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sparkdl.errors import MemberLost, Place
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 
 _PER_TIMEOUT = 6  # heartbeats in the time after which a member counts as gone: a few may be late
 _LEAST, _MOST = 0.2, 10.0  # seconds between heartbeats

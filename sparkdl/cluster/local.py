@@ -29,7 +29,8 @@ from sparkdl.data.columns import Columns
 from sparkdl.data.tables import deal, spill
 from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
 from sparkdl.io.pickling import ship
-from sparkdl.telemetry.emit import Channel, Event
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.task_recorder import Reporting
 

@@ -27,7 +27,7 @@ from sparkdl.data.tables import Batches, by_client, deal
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
 
 _TRIES = 4  # as Spark's spark.task.maxFailures

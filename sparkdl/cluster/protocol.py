@@ -16,7 +16,7 @@ from sparkdl.cluster.tasks import Jobs
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 Listener = Callable[[Event], None]
 """Called with each event that a member records."""

@@ -38,7 +38,8 @@ from sparkdl.cluster.shutdown import StopWatch, pause, stop_requested
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError, Stopped
-from sparkdl.telemetry.emit import Event, pass_on
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.log_forwarding import pass_on
 
 logger = logging.getLogger(__name__)
 

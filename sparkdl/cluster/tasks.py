@@ -23,8 +23,9 @@ from sparkdl.data.shard import Part
 from sparkdl.errors import Cause, InvalidInput, Place, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.telemetry.channel import Event, Listener
-from sparkdl.telemetry.task_recorder import Reporting, Told
+from sparkdl.telemetry.event import Event, Listener
+from sparkdl.telemetry.recorder import Told
+from sparkdl.telemetry.task_recorder import Reporting
 
 Tensors = dict[str, Tensor]
 
@@ -127,7 +128,7 @@ class Mapped:
         note: what is not.
         trouble: kind, message and traceback of an error; None where there is none.
         host: where it happened.
-        dropped: events of the task that were lost on the way, and the id of the recorder that has counted them.
+        told: what became of the task's events.
     """
 
     index: int
@@ -135,12 +136,12 @@ class Mapped:
     note: Any = None
     trouble: Cause | None = None
     host: str = ""
-    dropped: tuple[int, str] = (0, "")
+    told: Told = field(default_factory=Told)
 
     def packed(self) -> bytes:
         """As bytes: tensors as ``sparkdl.io.serialization`` packs them, since pickle takes a millisecond for each."""
         packed: bytes = cloudpickle.dumps(
-            (self.index, pack_state(self.tensors), self.note, self.trouble, self.host, self.dropped)
+            (self.index, pack_state(self.tensors), self.note, self.trouble, self.host, self.told)
         )
         return packed
 
@@ -194,21 +195,19 @@ def mapped(
         does = unship(work)
         with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
             tensors, note = does.map(state, part)
-        return Mapped(index, tensors, note, host=socket.gethostname(), dropped=(told.dropped, told.recorder))
+        return Mapped(index, tensors, note, host=socket.gethostname(), told=told)
     except OSError:
         raise
     except Exception as error:
-        return replace(Mapped.of_error(index, error), dropped=(told.dropped, told.recorder))
+        return replace(Mapped.of_error(index, error), told=told)
 
 
 def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> None:
-    """Tell a listener which tasks have lost events, of which no other event may have come through."""
+    """Tell a listener which tasks may have lost events; of the others it has heard everything."""
     hear = None if listener is None else Listener(listener)
     for each in found:
-        count, recorder = each.dropped
-        if hear is not None and count:
-            told = {"dropped": count, "recorder": recorder}
-            hear(Event("outcome", each.index, 0, time.time(), None, told, each.host))
+        if hear is not None and (each.told.dropped or each.told.kept or each.told.broken):
+            hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.told)), each.host))
 
 
 def settle(found: Sequence[Mapped], number: int) -> None:

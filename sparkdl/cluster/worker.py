@@ -32,8 +32,11 @@ from sparkdl.data.tables import Batches
 from sparkdl.errors import InvalidInput, PeerLost, Place
 from sparkdl.io.pickling import unship
 from sparkdl.io.threads import in_background, torch_threads
-from sparkdl.telemetry.emit import Endpoint, Event, Recorder, record, recording, span
+from sparkdl.telemetry.emit import record, recording, span
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
+from sparkdl.telemetry.protocol import Endpoint
+from sparkdl.telemetry.recorder import Recorder
 
 _FIRST_SIGN = 3.0
 """Seconds at most until the driver has had the first sign of life: who was never heard is never missed."""
@@ -109,7 +112,7 @@ def run_member(
             member.let_go()
             recorder.close()
             _give_back_memory()
-    return replace(outcome, dropped=recorder.dropped, recorder=recorder.id)
+    return replace(outcome, told=recorder.told)
 
 
 def _outcome(task: Task, member: _Member, recorder: Recorder, batches: Batches) -> Outcome:

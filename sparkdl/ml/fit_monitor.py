@@ -22,7 +22,7 @@ from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
 from sparkdl.telemetry.bottlenecks import Spent, spending
 from sparkdl.telemetry.chrome_trace import write_timeline
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import Logbook
 from sparkdl.telemetry.log_forwarding import MemberLogs
 from sparkdl.telemetry.progress_bar import Progress
@@ -107,6 +107,8 @@ class Watch:
         if phases and "phases" not in values:  # tasks, unlike members of a gang, bring back no sums
             values = {**values, **spending(phases, unit=self._unit)}
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
+        if logbook.dropped_at_least:
+            values["events_dropped_at_least"] = True
         run.save("history", history)
         run.save("report", values)
         return Report(values, history=history, directory=run.directory)

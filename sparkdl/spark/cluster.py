@@ -29,8 +29,10 @@ from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, described
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
 from sparkdl.spark.tasks import spark_jobs
-from sparkdl.telemetry.emit import Channel, Endpoint, Event
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
+from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)

@@ -67,7 +67,6 @@ class PackTask:
             return
         index = int(first.columns[-1][0].as_py())  # the task's own number may be another one, as in a union
         store = store_of(self.key, index)
-        told = {"at": place(store)}
         try:
             spool = Spool(self.columns, directory=local_directory(index), part=index)
             self._append(spool, first)
@@ -78,10 +77,10 @@ class PackTask:
         except InvalidInput as error:
             for _ in remaining:
                 continue
-            yield record_batch(PACKED, index, 0, 0, json.dumps({**told, "trouble": error.message}), b"")
+            yield record_batch(PACKED, index, 0, 0, json.dumps({"trouble": error.message}), b"")
             return
         mark = str(fingerprint(part))
-        about = json.dumps({**told, "layout": layout, "fingerprint": mark})
+        about = json.dumps({"layout": layout, "fingerprint": mark})
         with store.writing(index, mark) as append:
             for block, payload in enumerate(pack(part)):
                 append(payload)
@@ -147,7 +146,6 @@ class MapTask:
             with store.writing(first.part) as append:
                 for row in blocks:
                     append(row.payload)
-            yield first.part, RESULT, "written", place(store).encode()
         for _ in blocks:
             continue
         yield from self._map(store, first.part)
@@ -273,19 +271,12 @@ def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
             yield row.part, row.rows, row.about
 
 
-def drop(key: str, rows: Iterable[Any]) -> Iterator[str]:
-    """Delete the files of packed data on an executor; the places where there are none any more."""
+def drop(key: str, rows: Iterable[Any]) -> None:
+    """Delete the files of packed data on an executor."""
     for _ in rows:
         continue
     for folder in _local_directories():
-        store = Store(Path(folder) / f"sparkdl-parts-{key}")
-        store.remove()
-        yield place(store)
-
-
-def place(store: Store) -> str:
-    """Where a store is, of all hosts."""
-    return f"{os.uname().nodename}:{store.folder}"
+        Store(Path(folder) / f"sparkdl-parts-{key}").remove()
 
 
 def store_of(key: str, index: int) -> Store:

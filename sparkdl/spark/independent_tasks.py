@@ -28,13 +28,13 @@ from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput, MemberLost, Place
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import CHANGED, Sent, as_packed, complete, local_directory, place, received, store_of
+from sparkdl.spark.executor_tasks import CHANGED, Sent, as_packed, complete, local_directory, received, store_of
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import spare_imports
 from sparkdl.telemetry.task_recorder import Reporting
 
-Found = tuple[int, str, bytes]
-"""Index, the place where rows were written, and the packed ``Mapped``."""
+Found = tuple[int, bytes]
+"""Index and the packed ``Mapped``."""
 
 _SMALL = 1 << 14  # bytes of a result that comes to the driver as soon as its task ends, and no executor can lose
 
@@ -83,7 +83,7 @@ class EachTask:
                 raise InvalidInput(CHANGED)
             return _alone(part)
 
-        yield self._mapped(partition, store, every)
+        yield self._mapped(partition, every)
 
     def _written(self, store: Store, number: int, rows: Iterator[Any]) -> InvalidInput | None:
         """Write all rows, unless they are here; what is wrong with those that come."""
@@ -136,9 +136,9 @@ class EachTask:
                 raise InvalidInput(CHANGED)
             return part
 
-        yield self._mapped(self.indices.index(partition), store, own)
+        yield self._mapped(self.indices.index(partition), own)
 
-    def _mapped(self, position: int, store: Store, part: Callable[[], Part]) -> Found:
+    def _mapped(self, position: int, part: Callable[[], Part]) -> Found:
         """What comes of a part; a task that raised would end the other ones as well."""
         context, index = TaskContext.get(), self.indices[position]
         attempt = 0 if context is None else context.attemptNumber()
@@ -152,7 +152,7 @@ class EachTask:
             if context is None or attempt + 1 < self.attempts:
                 raise
             found = Mapped.of_error(index, error)
-        return index, place(store), found.packed()
+        return index, found.packed()
 
 
 def _alone(part: Part) -> Part:
@@ -205,7 +205,7 @@ def attempts(context: SparkContext) -> int:
 
 def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int, Found | None]]:
     """Where a result is, and the result if it is small."""
-    return ((partition, each[0], each if len(each[2]) <= _SMALL else None) for each in found)
+    return ((partition, each[0], each if len(each[1]) <= _SMALL else None) for each in found)
 
 
 @contextmanager

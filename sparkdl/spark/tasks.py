@@ -40,7 +40,7 @@ from sparkdl.spark.independent_tasks import EachTask, attempts, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, described
 from sparkdl.spark.resources import find_slots
 from sparkdl.spark.tensor_chunks import PIECES, Results, assembled
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
 
 Held = TypeVar("Held", RDD[Any], DataFrame)
@@ -137,7 +137,6 @@ class SparkJobs:
         self._reporting, self._title, self._listener = reporting or Reporting(), title, listener
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
-        self._places: set[str] = set()
         self._works: dict[type, tuple[bytes, Any]] = {}  # of the last large one of a kind: its digest, its broadcast
         self._large: dict[type, bool] = {}  # whether results of a kind of work have to be cut, as far as is known
         # mapInArrow looks columns up by name, and a dot in a name means a field to it.
@@ -160,7 +159,6 @@ class SparkJobs:
         owner: dict[str, int] = {}
         marks: dict[int, str] = {}
         each_told = [json.loads(about) for _, _, about in found]
-        self._places |= {told["at"] for told in each_told}
         for (part, _, _), told in zip(found, each_told, strict=True):
             if "trouble" in told:
                 raise InvalidInput(told["trouble"], place=Place("feed", part))
@@ -228,8 +226,7 @@ class SparkJobs:
             reporting=self._reporting,
         )
         with described(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
-            for _, where, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
-                self._places.add(where)
+            for _, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
                 found = Mapped.unpacked(packed)
                 tell([found], self._listener)
                 yield found
@@ -253,7 +250,6 @@ class SparkJobs:
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
-        self._places |= results.places
         tell(results.found, self._listener)
         settle(results.found, number)
         self._large[type(work)] = results.large
@@ -273,7 +269,6 @@ class SparkJobs:
                 built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
                 results.take(built.mapPartitions(tensor_chunks.results).collect())
                 pieces = pieces.union(built.mapPartitions(partial(tensor_chunks.pieces, ())))
-            self._places |= results.places
             tell(results.found, self._listener)
             settle(results.found, number)
             if results.absent:
@@ -324,17 +319,12 @@ class SparkJobs:
     def close(self) -> None:
         """Delete the files on the executors, and what Spark keeps.
 
-        A task for each slot reaches every executor that is idle. Places that are not heard of are tried again; those of
-        executors that have gone, went with them.
+        A task for each slot reaches every executor that is idle. Files of a busy one go with it, as Spark's own do.
         """
         context = self._spark.sparkContext
         with suppress(*GONE):
             slots = max(2, find_slots(self._spark).now or 0)
-            for _ in range(_TRIES):
-                rows = context.parallelize(range(slots), slots).mapPartitions(partial(drop, self._key))
-                self._places -= set(rows.collect())
-                if not self._places:
-                    break
+            context.parallelize(range(slots), slots).foreachPartition(partial(drop, self._key))
         with suppress(*GONE):
             for each in self._kept:
                 each.unpersist()

@@ -19,8 +19,7 @@ RESULT = -1
 """The piece of what is not reduced apart: the note, small tensors, what went wrong."""
 
 Row = tuple[int, int, str, bytes]
-"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none, or
-``"written"``: then the payload is where its part was written to."""
+"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
 
 _PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
 _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
@@ -116,22 +115,18 @@ class Results:
         large: whether there was one that should have been cut into pieces.
         pieces: how many pieces each part's tensors were cut into; 0 where the results hold them.
         bytes: of the tensors that were cut.
-        places: where parts were written to that were not there.
     """
 
     def __init__(self, parts: int) -> None:
         self.large = False
         self.pieces = self.bytes = 0
-        self.places: set[str] = set()
         self._parts = parts
         self._found: dict[int, Mapped] = {}
 
     def take(self, rows: Iterable[Row]) -> None:
         """Take what a job has brought."""
         for part, _, name, payload in rows:
-            if name == "written":
-                self.places.add(bytes(payload).decode())
-            if name in ("missing", "written"):
+            if name == "missing":
                 continue
             if name == "large":
                 self.large = True

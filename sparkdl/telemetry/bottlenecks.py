@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.step_timer import PHASES
 
 __all__ = ["Spent", "spending", "verdict"]

@@ -29,7 +29,8 @@ from typing import Any
 
 from sparkdl.io import files
 from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.emit import Event, read_events
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import read_events
 
 __all__ = ["Clocks", "trace", "write_timeline"]
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 
 __all__ = ["merged", "sound", "thinned"]
 

@@ -1,30 +1,15 @@
-"""What happens on the members, and the one way it reaches the driver.
-
-On the driver a ``Channel`` calls a listener with every ``Event``. In each member process a ``Recorder`` takes events
-and a thread of its own sends them; code anywhere below records through the module's current recorder::
+"""What happens on the workers, recorded from anywhere in their code through one current recorder.
 
     with Channel(print) as channel:  # the driver; channel.endpoint travels inside the task
         ...
 
-    with Recorder(endpoint, rank=rank) as recorder, recording(recorder):  # the member
+    with Recorder(endpoint, rank=rank) as recorder, recording(recorder):  # the worker
         with span("forward", clock=clock):
             ...
         record("loss", clock=clock, value=0.25)
 
-``sparkdl.telemetry.protocol`` describes the wire format and what it protects: strangers are not heard and nothing can
-be replayed, but contents are authenticated, NOT encrypted.
-
-What recording promises. It never raises into training and never waits: a full queue drops the event and counts it.
-Events of steps and spans are sent with the next one of another kind, or within half a second; others at once.
-(``Recorder.settle`` waits, for so many seconds at most; a member does so once, before it reads its rows.)
-An event counts as delivered once the driver's listener has had it; until then it is the member's, and when the
-connection cannot be made or breaks it goes to the fallback file, else it is dropped and counted. So every event is
-with the driver, in the file or in the count, and nothing is on its way once ``close`` has returned.
-
-When that stops. An event whose receipt was lost with the connection is with the driver AND in the file or the count.
-A process that is killed, or ends without ``close``, takes its queue with it, uncounted. The fallback is flushed to the
-system, not to the disk: it outlives the process, not the host. Times are of the member's own clock, and hosts
-disagree. A recorder belongs to the process that made it: make it in the member; in a forked child none is installed.
+``sparkdl.telemetry.recorder`` says what recording promises, and ``sparkdl.telemetry.protocol`` what the way to the
+driver protects: strangers are not heard and nothing can be replayed, but contents are authenticated, NOT encrypted.
 """
 
 from __future__ import annotations
@@ -36,32 +21,27 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from sparkdl.telemetry.channel import Channel, Event
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.event_file import read_events
-from sparkdl.telemetry.protocol import Endpoint
-from sparkdl.telemetry.recorder import Recorder, reading
 
-__all__ = [
-    "Channel",
-    "Endpoint",
-    "Event",
-    "Recorder",
-    "notify",
-    "pass_on",
-    "read_events",
-    "record",
-    "recording",
-    "span",
-]
+__all__ = ["PROCESS", "Sink", "notify", "reading", "record", "recording", "span"]
 
-_PROCESS = uuid.uuid4().hex
-_current: Recorder | None = None
+PROCESS = uuid.uuid4().hex
+"""An id of this process, in the warnings that it records."""
 
 
-def _install(recorder: Recorder | None) -> Recorder | None:
+class Sink(Protocol):
+    """Takes events; a ``Recorder`` is one."""
+
+    def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
+        """Take an event that happens now; never raises and never waits."""
+
+
+_current: Sink | None = None
+
+
+def _install(recorder: Sink | None) -> Sink | None:
     global _current  # a context variable would not reach the threads of the feed
     previous, _current = _current, recorder
     return previous
@@ -72,7 +52,7 @@ os.register_at_fork(after_in_child=lambda: _install(None))
 
 
 @contextlib.contextmanager
-def recording(recorder: Recorder | None) -> Iterator[None]:
+def recording(recorder: Sink | None) -> Iterator[None]:
     """Make ``recorder`` the one that ``record`` and ``span`` use, in all threads of this process, then restore.
 
     None switches recording off. It does not close the recorder.
@@ -92,15 +72,9 @@ def record(kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
 
 
 def notify(message: str) -> None:
-    """Warn the user of something that training goes on with: in this process, and on the driver (``pass_on``)."""
-    record("warning", message=message, process=_PROCESS)
+    """Warn the user here and, by ``sparkdl.telemetry.log_forwarding.pass_on``, on the driver."""
+    record("warning", message=message, process=PROCESS)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-def pass_on(event: Event) -> None:
-    """Warn here of what a member in another process has warned of."""
-    if event.kind == "warning" and event.payload.get("process") != _PROCESS:
-        warnings.warn(f"rank {event.rank}: {event.payload['message']}", RuntimeWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
@@ -126,3 +100,8 @@ def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterato
         if threading.current_thread() is not threading.main_thread():
             payload["thread"] = threading.current_thread().name
         recorder.put("span", at, payload)
+
+
+def reading(clock: Clock | None) -> dict[str, int] | None:
+    """Return ``clock.state_dict()``, at a tenth of its cost."""
+    return None if clock is None else {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}

@@ -11,7 +11,6 @@ A disk that is full costs events and nothing else: what cannot be written is cou
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import time
@@ -24,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
-from sparkdl.telemetry.channel import Event
 from sparkdl.telemetry.downsampling import thinned
+from sparkdl.telemetry.event import Event
 
 if TYPE_CHECKING:
     from sparkdl.io.files import Folder
@@ -178,19 +177,19 @@ def _stream(place: Folder) -> Iterator[Event]:
     names = sorted(name for name in place.sizes("") if name.endswith(".jsonl"))
     heard = [name for name in names if name.startswith(DRIVER)]
     kept = [name for name in names if name not in heard]
-    # Where the receipt was lost with the connection, the driver has written an event, and the member as well.
-    twice = {_key(event) for name in kept for event in _events(place, name)} if heard else set[int]()
+    # If a connection breaks, a worker keeps its last events in the file, and the driver may have them as well.
+    twice = {_key(event) for name in kept for event in _events(place, name)} if heard else set[tuple[str, int]]()
     for event in (event for name in heard for event in _events(place, name)):
         twice.discard(_key(event))
         yield event
     for event in (event for name in kept for event in _events(place, name, told=bool(heard))):
-        if not heard or _key(event) in twice:
+        if not heard or not event.number or _key(event) in twice:
             twice.discard(_key(event))
             yield event
 
 
-def _key(event: Event) -> int:
-    return hash((event.kind, event.rank, event.attempt, event.time, json.dumps(event.payload, sort_keys=True)))
+def _key(event: Event) -> tuple[str, int]:
+    return event.recorder, event.number
 
 
 def _events(place: Folder, name: str, *, told: bool = False) -> Iterator[Event]:

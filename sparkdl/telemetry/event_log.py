@@ -14,13 +14,13 @@ import os
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from sparkdl.io.threads import CAPACITY, Aside
-from sparkdl.telemetry.channel import Event, Listener
+from sparkdl.telemetry.event import Event, Listener
 from sparkdl.telemetry.event_file import DRIVER, Journal
 
 LINGER = 0.25
@@ -37,7 +37,8 @@ class Logbook:
 
     Attributes:
         received: events that were heard here.
-        dropped: events that members say they have lost, and those that were heard and are not in the file.
+        dropped: events that did not come, by the gaps between their numbers and by what workers' results say of them,
+            and events that came and are not in the file.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Logbook:
         capacity: int = CAPACITY,
     ) -> None:
         self.received = 0
-        self._lost_by: Counter[str] = Counter()  # by recorder
+        self._heard: dict[str, _Heard] = {}  # by recorder
         self._lock = threading.RLock()
         self._views = [Listener(view) for view in views]
         self._file = None if folder is None else _File(folder, capacity)
@@ -69,15 +70,24 @@ class Logbook:
     @property
     def dropped(self) -> int:
         """See the class."""
-        return sum(self._lost_by.values()) + (0 if self._file is None else self._file.lost)
+        with self._lock:
+            lost = sum(heard.lost for heard in self._heard.values())
+        return lost + (0 if self._file is None else self._file.lost)
+
+    @property
+    def dropped_at_least(self) -> bool:
+        """Whether ``dropped`` is a lower bound: a worker has not said how many events it recorded, as one that died."""
+        with self._lock:
+            return any(heard.working for heard in self._heard.values())
 
     def __call__(self, event: Event) -> None:
         """Take an event: of a member, or of this process, whose events have rank -1."""
         with self._lock:
             self.received += 1
-            if event.kind in ("recorder", "outcome"):  # which tell the same; the first may have been lost as well
-                key = str(event.payload.get("recorder"))
-                self._lost_by[key] = max(self._lost_by[key], int(event.payload.get("dropped", 0)))
+            if event.number:
+                self._heard.setdefault(event.recorder, _Heard()).note(event)
+            elif event.kind == "outcome" and event.payload.get("recorder"):
+                self._heard.setdefault(event.payload["recorder"], _Heard()).end(event.payload)
             for view in self._views:
                 view(event)
         if self._file is not None:
@@ -92,6 +102,33 @@ class Logbook:
         """Write what waits; calling it again does nothing."""
         if self._file is not None:
             self._file.close()
+
+
+@dataclass
+class _Heard:
+    """What has come of one recorder's events, and what its worker's result says of them."""
+
+    count: int = 0
+    last: int = 0
+    kept: int = 0
+    dropped: int = 0
+    working: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Events that are neither here nor in the worker's file."""
+        return max(self.last - self.count - self.kept, self.dropped)
+
+    def note(self, event: Event) -> None:
+        """Take an event."""
+        self.count += 1
+        self.last = max(self.last, event.number)
+        self.working |= event.kind == "started"
+
+    def end(self, told: Mapping[str, Any]) -> None:
+        """Take what the worker's result says."""
+        self.last, self.working = max(self.last, told["last"]), False
+        self.kept, self.dropped = told["kept"], told["dropped"]
 
 
 class _File:

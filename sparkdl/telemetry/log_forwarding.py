@@ -17,15 +17,17 @@ import logging
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.emit import Event, record
+from sparkdl.telemetry.emit import PROCESS, record
+from sparkdl.telemetry.event import Event
 
-__all__ = ["LEVELS", "MemberLogs", "forwarding", "level_of"]
+__all__ = ["LEVELS", "MemberLogs", "forwarding", "level_of", "pass_on"]
 
 LEVELS = ("debug", "info", "warning", "error", "off")
 RATE = 20.0
@@ -177,3 +179,9 @@ class MemberLogs:
             tqdm.write(f"[{left_out} lines of members are left out]", file=self._stream)
         what = "" if told.get("logger") == _PRINTED else f"{told.get('level')} {told.get('logger')}: "
         tqdm.write(f"[{where}] {what}{told.get('message')}", file=self._stream)
+
+
+def pass_on(event: Event) -> None:
+    """Warn here of what a worker in another process has warned of with ``sparkdl.telemetry.emit.notify``."""
+    if event.kind == "warning" and event.payload.get("process") != PROCESS:
+        warnings.warn(f"rank {event.rank}: {event.payload['message']}", RuntimeWarning, stacklevel=2)

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 # What a row of the history has beside measures.
 _ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))

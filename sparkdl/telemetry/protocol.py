@@ -1,32 +1,30 @@
-"""The wire between the members of a gang and their driver: what an event is and how it travels.
+"""The one authenticated connection of the project: framing, seals and proof of the key, for any payloads.
 
-The driver opens a ``Channel`` and puts its ``Endpoint`` (addresses, port and a random key) into the task that it
-sends to the members. Whoever holds the endpoint is a member; nobody else is.
+A server opens an ``Endpoint`` (addresses, port and a random key), which travels inside the task that it sends to its
+workers. Only a holder of the endpoint is heard.
 
 The wire, over TCP, integers big-endian, ``||`` is concatenation::
 
-    driver -> member    nonce                      32 random bytes, fresh for every connection
-    member -> driver    length || seal || payload  a frame: 4 bytes, 32 bytes, ``length`` bytes (at most 1 MiB)
-    driver -> member    receipt                    32 bytes, one for every frame, in the frames' order
+    server -> client    nonce                      32 random bytes, fresh for every connection
+    either way          length || seal || payload  a frame: 4 bytes, 32 bytes, ``length`` bytes (at most 1 MiB)
 
-    seal    = HMAC-SHA256(key, nonce || sequence || payload)   sequence: 8 bytes, 0 for the first frame, then 1, ...
-    receipt = HMAC-SHA256(key, "receipt" || seal)
+    seal = HMAC-SHA256(key, side || nonce || hello || sequence || payload)
+    side: "c" or "s", of the sender; sequence: 8 bytes, of the sender's own frames: 0, 1, ...
 
-Frame 0 is the hello: ``{"hello": "<32 random hex digits>"}``, at most 256 bytes, within 5 seconds. Every later payload
-is one event as UTF-8 JSON. The driver closes a connection at the first frame that is too long, out of sequence,
-wrongly sealed or no event. A receipt is sent once the listener has returned; frames that come together are answered
-together.
+The client's frame 0 is the hello: ``{"hello":"<32 random hex digits>"}``, at most 256 bytes, within 5 seconds. In a
+seal ``hello`` is the hello's payload, and empty in the hello's own. The server's frame 0 is the receipt of the hello.
+Each side closes the connection at the first frame that is too long, out of sequence or wrongly sealed.
 
-What this protects. Only a holder of the key is heard. A frame that was altered, repeated, left out, moved or recorded
-from another connection is refused. A member believes only a driver that proves, by its receipts, that it holds the
-key, so an address where something else answers is passed over. A stranger learns a nonce and nothing more, and holds
-one thread and a few kilobytes for at most 5 seconds; when too many strangers wait, the one that has waited
+What this protects. Only a holder of the key is heard. A frame that was altered, repeated, left out, moved, sent back
+or recorded from another connection is refused. A client believes only a server that proves, by its receipt, that it
+holds the key, so an address where something else answers is passed over. A stranger learns a nonce and nothing more,
+and holds one thread and a few kilobytes for at most 5 seconds; when too many strangers wait, the one that has waited
 longest goes.
 
-What it does not. Contents are authenticated, NOT encrypted: whoever can read the network can read the events. The key
-is as safe as the task it travels in, so the network of a cluster whose RPC is plain text must be trusted. All members
-share one key: a member can speak for any rank. Who can cut the connection can keep the driver from hearing. The
-guarantees end with the process that holds the channel; nothing here survives the driver.
+What it does not. Contents are authenticated, NOT encrypted: whoever can read the network can read them. The key is as
+safe as the task it travels in, so the network of a cluster whose RPC is plain text must be trusted. All workers share
+one key: a worker can speak for any rank. Who can cut the connection can keep the server from hearing. The guarantees
+end with the process that holds the server; nothing here survives it.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from dataclasses import dataclass, field
 
 from sparkdl.errors import InvalidInput
 
-__all__ = ["Connection", "Endpoint", "ProtocolError", "Wire"]
+__all__ = ["Connection", "Endpoint", "ProtocolError"]
 
 MAX_FRAME = 1 << 20
 """Bytes of the largest payload, and so of the largest event."""
@@ -50,6 +48,7 @@ MAX_HELLO = 256
 """Bytes of the largest payload that is read from a connection that has not proved itself."""
 NONCE_BYTES = SEAL_BYTES = KEY_BYTES = 32
 
+_RECEIPT = b"receipt"
 _DIGEST = "sha256"
 _PIECE = 1 << 14  # bytes that are read at a time
 _LENGTH = struct.Struct(">I")
@@ -60,10 +59,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a channel listens, and the key to it. Pickled into a task, it is what makes a process a member.
+    """Where a server listens, and the key to it. Pickled into a task, it authenticates a process as a worker.
 
     Attributes:
-        addresses: host names, IPv4 or IPv6 literals of the driver, tried in this order.
+        addresses: host names, IPv4 or IPv6 literals of the server, tried in this order.
         port: the TCP port.
         key: 32 random bytes; not shown by ``repr``.
     """
@@ -83,66 +82,122 @@ class ProtocolError(Exception):
     """The other side of a connection broke the protocol, or never kept it."""
 
 
-@dataclass
-class Wire:
-    """One connection, from either side, once the nonce is known."""
+class Connection:
+    """One connection, the same on both sides; one thread sends and one thread receives at a time."""
 
-    connection: socket.socket
-    key: bytes
-    nonce: bytes
-    sequence: int = 0
-    _ahead: bytearray = field(default_factory=bytearray)  # what was read of the next frames
+    def __init__(self, connection: socket.socket, key: bytes, nonce: bytes, sides: tuple[bytes, bytes]) -> None:
+        self.socket = connection
+        self._key, self._session, self._sides = key, nonce, sides
+        self._sent = self._received = 0
+        self._ahead = bytearray()  # what was read of the next frames
 
-    @property
-    def more(self) -> bool:
-        """Whether something of the next frame is here already."""
-        return bool(self._ahead)
+    @classmethod
+    def open(cls, address: str, endpoint: Endpoint, timeout: float) -> Connection:
+        """Connect to one of the endpoint's addresses within ``timeout`` seconds (name resolution not counted).
 
-    def _seal(self, payload: bytes) -> bytes:
-        seal = hmac.digest(self.key, self.nonce + _SEQUENCE.pack(self.sequence) + payload, _DIGEST)
-        self.sequence += 1
-        return seal
+        Raises:
+            OSError: nobody who holds the key answers there.
+        """
+        deadline = time.monotonic() + timeout
+        connection = socket.create_connection((address, endpoint.port), timeout)
+        try:
+            tune(connection)
+            opened = cls(connection, endpoint.key, _nonce(connection, deadline), (b"c", b"s"))
+            # The digits make the receipt unforeseeable: a recording of the server cannot answer.
+            hello = b'{"hello":"%s"}' % secrets.token_hex(16).encode()
+            opened.send([hello])
+            opened._session += hello
+            opened.receipt(deadline)
+        except (ProtocolError, EOFError) as error:
+            connection.close()
+            raise ConnectionError(str(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+        return opened
 
-    def _receipt(self, seal: bytes) -> bytes:
-        return hmac.digest(self.key, b"receipt" + seal, _DIGEST)
+    @classmethod
+    def accept(cls, connection: socket.socket, key: bytes, seconds: float) -> Connection:
+        """Let a client prove itself, in all within ``seconds``; ``confirm`` then lets it in.
 
-    def send(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Send one frame for each payload and return their seals."""
-        seals = [self._seal(payload) for payload in payloads]
-        parts = [_LENGTH.pack(len(payload)) + seal + payload for payload, seal in zip(payloads, seals, strict=True)]
-        self.connection.sendall(b"".join(parts))
-        return seals
+        Raises:
+            ProtocolError: it proved nothing.
+        """
+        accepted = cls(connection, key, secrets.token_bytes(NONCE_BYTES), (b"s", b"c"))
+        deadline = time.monotonic() + seconds
+        try:
+            connection.settimeout(seconds)
+            connection.sendall(accepted._session)
+            accepted._session += accepted.receive(MAX_HELLO, deadline)
+        except (OSError, EOFError) as error:
+            raise ProtocolError(f"a connection that proved nothing: {error}") from error
+        connection.settimeout(None)
+        return accepted
 
-    def receive(self, limit: int, deadline: float | None = None) -> tuple[bytes, bytes]:
-        """Read the next frame of at most ``limit`` payload bytes and return its payload and its seal.
+    def send(self, payloads: Sequence[bytes], deadline: float | None = None) -> None:
+        """Send one frame for each payload.
+
+        Args:
+            payloads: of 1 byte to 1 MiB each.
+            deadline: of the monotonic clock; None waits as long as the other side takes.
+
+        Raises:
+            OSError: the connection broke, or the other side did not take them in time; it is then of no more use.
+        """
+        if deadline is not None:
+            self.socket.settimeout(_left(deadline))
+        frames = []
+        for payload in payloads:
+            frames.append(_LENGTH.pack(len(payload)) + self._seal(self._sides[0], self._sent, payload) + payload)
+            self._sent += 1
+        self.socket.sendall(b"".join(frames))
+
+    def receive(self, limit: int = MAX_FRAME, deadline: float | None = None) -> bytes:
+        """Read the payload of the next frame.
+
+        Args:
+            limit: bytes it may have.
+            deadline: of the monotonic clock; None waits without end.
 
         Raises:
             ProtocolError: it is too long or wrongly sealed.
             EOFError: the other side has closed the connection.
-            TimeoutError: it was not there in full at ``deadline`` (of the monotonic clock).
+            TimeoutError: it was not there in full at ``deadline``.
         """
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if not 0 < size <= limit:
             raise ProtocolError(f"a frame of {size} bytes where 1 to {limit} are allowed")
         seal = self._read(SEAL_BYTES, deadline)
         payload = self._read(size, deadline)
-        if not hmac.compare_digest(seal, self._seal(payload)):
+        if not hmac.compare_digest(seal, self._seal(self._sides[1], self._received, payload)):
             raise ProtocolError("a frame with a wrong seal: forged, replayed, out of sequence or for another key")
-        return payload, seal
+        self._received += 1
+        return payload
 
-    def confirm(self, seals: Sequence[bytes]) -> None:
-        """Send the receipts for the frames with these seals."""
-        self.connection.sendall(b"".join(map(self._receipt, seals)))
+    def confirm(self) -> None:
+        """Send a receipt: all frames before it were received."""
+        self.send([_RECEIPT])
 
-    def confirmed(self, seal: bytes, deadline: float) -> None:
-        """Wait for the receipt for the frame with this seal; raises what ``receive`` raises."""
-        if not hmac.compare_digest(self._read(SEAL_BYTES, deadline), self._receipt(seal)):
-            raise ProtocolError("a wrong receipt: whoever answers does not hold the key")
+    def receipt(self, deadline: float) -> None:
+        """Wait for a receipt; raises what ``receive`` raises."""
+        if self.receive(len(_RECEIPT), deadline) != _RECEIPT:
+            raise ProtocolError("something else where a receipt was expected")
+
+    def abort(self) -> None:
+        """End what another thread is doing with this connection."""
+        shut(self.socket)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def _seal(self, side: bytes, sequence: int, payload: bytes) -> bytes:
+        return hmac.digest(self._key, side + self._session + _SEQUENCE.pack(sequence) + payload, _DIGEST)
 
     def _read(self, size: int, deadline: float | None) -> bytes:
         """Exactly ``size`` bytes; the deadline is for all of them, so that a trickle does not prolong it."""
         while len(self._ahead) < size:
-            self._ahead += _piece(self.connection, _PIECE, deadline)
+            self._ahead += _piece(self.socket, _PIECE, deadline)
         data = bytes(self._ahead[:size])
         del self._ahead[:size]
         return data
@@ -151,14 +206,18 @@ class Wire:
 def _piece(connection: socket.socket, most: int, deadline: float | None) -> bytes:
     """What has come, at least a byte and at most so many: never room for bytes that were only announced."""
     if deadline is not None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the other side took too long")
-        connection.settimeout(left)
+        connection.settimeout(_left(deadline))
     piece = connection.recv(most)
     if not piece:
         raise EOFError("the other side closed the connection")
     return piece
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the other side took too long")
+    return left
 
 
 def _nonce(connection: socket.socket, deadline: float) -> bytes:
@@ -180,58 +239,3 @@ def shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError as error:  # it has ended already
         logger.debug("shutting a connection down: %s", error)
-
-
-class Connection:
-    """A member's side of the wire, after both sides have proved that they hold the key."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    @classmethod
-    def open(cls, address: str, endpoint: Endpoint, timeout: float) -> Connection:
-        """Connect to one of the endpoint's addresses within ``timeout`` seconds (name resolution not counted).
-
-        Raises:
-            OSError: nobody who holds the key answers there.
-        """
-        deadline = time.monotonic() + timeout
-        connection = socket.create_connection((address, endpoint.port), timeout)
-        try:
-            tune(connection)
-            wire = Wire(connection, endpoint.key, _nonce(connection, deadline))
-            # The digits make the receipt unforeseeable: a recording of the driver cannot answer.
-            (seal,) = wire.send([b'{"hello":"%s"}' % secrets.token_hex(16).encode()])
-            wire.confirmed(seal, deadline)
-        except (ProtocolError, EOFError) as error:
-            connection.close()
-            raise ConnectionError(str(error)) from error
-        except BaseException:
-            connection.close()
-            raise
-        return cls(wire)
-
-    def send(self, payloads: Sequence[bytes], timeout: float) -> int:
-        """Send, and wait for the receipts.
-
-        Returns:
-            How many payloads, from the first, the driver is known to have. Fewer than given: the connection is of no
-            more use, and the driver may have the others or not.
-        """
-        deadline, count = time.monotonic() + timeout, 0
-        try:
-            self._wire.connection.settimeout(timeout)
-            for seal in self._wire.send(payloads):
-                self._wire.confirmed(seal, deadline)
-                count += 1
-        except (OSError, EOFError, ProtocolError) as error:
-            logger.debug("the connection to the driver broke: %s", error)
-        return count
-
-    def abort(self) -> None:
-        """End what another thread is doing with this connection."""
-        shut(self._wire.connection)
-
-    def close(self) -> None:
-        """Close the connection; nothing is in flight, since ``send`` waits for its receipts."""
-        self._wire.connection.close()

@@ -1,4 +1,18 @@
-"""A member's recorder: a bounded queue, a thread that empties it, and a file for what the driver cannot take."""
+"""A worker's recorder: a bounded queue, a thread that empties it, and a file for events that the driver cannot take.
+
+A recorder numbers its events, so that the driver sees by the gaps what was lost. It promises never to raise into
+training and never to wait: a full queue drops the event and counts it. Events of steps and spans are sent with the
+next one of another kind, or within half a second; others at once.
+
+The driver acknowledges the hello of a connection, and no event unless it is asked. A worker asks once, after its first
+heartbeat, and ``close`` asks, so that an orderly worker's events come before its result. If the connection breaks, the
+last events that no receipt covers are sent again over another connection, else go to the fallback file, else are
+dropped and counted. ``Told`` travels with the worker's result and says how many events the driver should have.
+
+A process that is killed, or ends without ``close``, takes its queue with it, uncounted. The fallback is flushed to the
+system, not to the disk: it outlives the process, not the host. Times are of the worker's own clock, and hosts
+disagree. A recorder belongs to the process that made it: make it in the worker; in a forked child none is installed.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +26,58 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.channel import Event, Listener, plain
+from sparkdl.telemetry.channel import ASK
 from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.emit import reading
+from sparkdl.telemetry.event import Event, Listener, plain
 from sparkdl.telemetry.event_file import SECONDS, Journal
-from sparkdl.telemetry.protocol import Connection, Endpoint
+from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "Told"]
 
 CONNECT_SECONDS = 3.0
 """What one address has to answer and prove itself."""
 RECEIPT_SECONDS = 30.0
-"""What the driver has to take a burst of events before the connection counts as broken."""
+"""What the driver has to take a burst of events, or to answer, before the connection counts as broken."""
 RETRY_SECONDS = (1.0, 30.0)
 """The first and the longest wait between two attempts to connect."""
 BURST_EVENTS = 64
 BURST_BYTES = 1 << 18
-"""A burst, after which receipts are awaited, is cut at so many events or bytes."""
+"""A burst is cut at so many events or bytes; so many events are kept to be sent again."""
 LINGER_SECONDS = 0.5
 """What an event that nobody waits for may wait for others, so that training is interrupted once for all of them."""
 _PATIENT = frozenset(("step", "span"))
+_UNCOUNTED = "heartbeat"  # the supervisor alone takes these, so the count of lost events cannot miss one
 
 logger = logging.getLogger(__name__)
 
 # Of drivers that did not answer: when to ask again, by the monotonic clock, and the wait before that. It is for the
 # process and not for one recorder, since a process has as many as tasks run in it one after the other.
 _silent: dict[Endpoint, tuple[float, float]] = {}
+
+
+@dataclass
+class Told:
+    """What has become of a recorder's events.
+
+    Attributes:
+        recorder: the recorder's id; empty where there was none.
+        last: the number of its last event.
+        kept: events that went to the fallback file; some of them the driver may have as well.
+        dropped: events lost for want of room in the queue or of anywhere to go.
+        broken: whether a connection to the driver broke, so that events may be lost on the way.
+    """
+
+    recorder: str = ""
+    last: int = 0
+    kept: int = 0
+    dropped: int = 0
+    broken: bool = False
 
 
 class Recorder:
@@ -55,6 +92,9 @@ class Recorder:
         capacity: events that may wait to be sent.
         listener: a function to call directly, one call at a time, for a member in the driver's own process; the
             queue and the fallback are then not needed. What it raises is logged once.
+
+    Attributes:
+        told: what has become of the events; final once ``close`` has returned.
 
     Raises:
         InvalidInput: ``endpoint`` and ``listener`` are both given, or ``capacity`` is below 1.
@@ -74,19 +114,17 @@ class Recorder:
             raise InvalidInput("a recorder has an endpoint or a listener, this one was given both; leave one out")
         if capacity < 1:
             raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
-        self.rank, self.attempt, self.id = rank, attempt, uuid.uuid4().hex[:12]
+        self.rank, self.attempt, self.told = rank, attempt, Told(uuid.uuid4().hex[:12])
         self._capacity = capacity
         self._waiting: deque[Event] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings when somebody waits, with True at the end
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
-        self._dropped = 0
-        self._taken = self._handled = 0  # events that were queued, and of those the ones that are sent, kept or dropped
-        self._progress = threading.Condition()
+        self._asked: deque[threading.Event] = deque()  # by ``settle``; set once the driver has what was recorded before
         self._listener = None if listener is None else Listener(listener)
         journal = None if fallback is None else Journal(fallback, f"rank-{rank}.attempt-{attempt}")
         self._host = socket.gethostname()
-        self._route = _Route(endpoint, journal)
+        self._route = _Route(endpoint, journal, self.told)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
         if listener is None:
             self._thread.start()
@@ -102,7 +140,7 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """Events lost for want of room in the queue or of anywhere to go."""
-        return self._dropped
+        return self.told.dropped
 
     def record(self, kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
         """Record an event that happens now; never raises and never waits.
@@ -116,13 +154,20 @@ class Recorder:
 
     def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
         """Record an event as ``record`` does, from a clock read earlier and a payload that may have any names."""
-        event = Event(kind, self.rank, self.attempt, time.time(), clock, plain(payload), self._host)
+        now, copied, told = time.time(), plain(payload), self.told
         with self._lock:
-            if self._closed or len(self._waiting) >= self._capacity:
-                self._dropped += 1
+            if self._closed:
+                told.dropped += 1
+                return
+            told.last += kind != _UNCOUNTED
+            number = 0 if kind == _UNCOUNTED else told.last
+            event = Event(
+                kind, self.rank, self.attempt, now, clock, copied, self._host, recorder=told.recorder, number=number
+            )
+            if self._listener is None and len(self._waiting) >= self._capacity:
+                told.dropped += 1
                 return
             if self._listener is None:
-                self._taken += 1
                 self._waiting.append(event)
                 if kind not in _PATIENT or len(self._waiting) == BURST_EVENTS:
                     self._bell.put(False)
@@ -131,17 +176,18 @@ class Recorder:
 
     def settle(self, timeout: float) -> bool:
         """Wait until what was recorded so far is delivered, kept or dropped; whether it is, within so many seconds."""
-        taken = self._taken
+        if self._listener is not None:
+            return True
+        asked = threading.Event()
+        self._asked.append(asked)
         self._bell.put(False)
-        with self._progress:
-            return self._progress.wait_for(lambda: self._handled >= taken, timeout)
+        return asked.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, within ``timeout`` seconds, and join the thread; the rest goes to the fallback.
 
-        If any were dropped the last event has kind ``"recorder"`` and the payload ``{"dropped": count}``. A driver
-        that does not answer is waited for ``timeout`` and at most 3 seconds more. Later events are dropped; calling
-        it again does nothing.
+        A driver that does not answer is waited for ``timeout`` and at most 3 seconds more. Later events are dropped;
+        calling it again does nothing.
         """
         with self._lock:
             if self._closed:
@@ -169,26 +215,25 @@ class Recorder:
 
     def _drop(self, count: int) -> None:
         with self._lock:
-            self._dropped += count
+            self.told.dropped += count
 
     def _run(self) -> None:
         closed, linger, idle_at = False, LINGER_SECONDS, time.monotonic() + SECONDS
+        asked: list[threading.Event] = []
         while not closed or self._waiting:
             closed = self._rung(linger) or closed
+            while self._asked:  # before the burst is taken, which then has all that they wait for
+                asked.append(self._asked.popleft())
             burst = self._take()
             linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # one burst was too short for all of them
             if burst:
                 idle_at = time.monotonic() + SECONDS
             elif time.monotonic() >= idle_at:
                 self._route.idle()
-            self._drop(len(burst) - self._route.deliver(burst))
-            with self._progress:
-                self._handled += len(burst)
-                self._progress.notify_all()
-        if self._dropped:
-            said = {"dropped": self._dropped, "recorder": self.id}
-            last = Event("recorder", self.rank, self.attempt, time.time(), None, said, self._host)
-            self._route.deliver([last.to_json().encode()])
+            ask = not self._waiting and (closed or bool(asked))
+            self._drop(self._route.deliver(burst, ask=ask))
+            while ask and asked:
+                asked.pop().set()
         self._drop(self._route.close())
 
     def _rung(self, linger: float) -> bool:
@@ -214,34 +259,55 @@ class Recorder:
 class _Route:
     """Where a recorder's events go: the driver, else the file, else nowhere. Used by the recorder's thread."""
 
-    def __init__(self, endpoint: Endpoint | None, fallback: Journal | None) -> None:
+    def __init__(self, endpoint: Endpoint | None, fallback: Journal | None, told: Told) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
+        self._told = told
         self._connection: Connection | None = None
+        self._unsure: deque[bytes] = deque(maxlen=BURST_EVENTS)  # the last that were sent, and that no receipt covers
         self._warned = False
         self.deadline = float("inf")
 
-    def deliver(self, burst: Sequence[bytes]) -> int:
-        """Deliver the burst and return how many of its events went anywhere."""
-        sent = 0
-        connection = self._connected() if burst else None
-        allowed = self._allowed(RECEIPT_SECONDS)  # read after connecting: what begins later than this, abort() ends
-        if connection is not None and allowed > 0:
-            sent = connection.send(burst, allowed)
-            if sent < len(burst):
-                self._disconnect()
-        rest = burst[sent:]
-        if not rest:
-            return sent
+    def deliver(self, burst: Sequence[bytes], *, ask: bool = False) -> int:
+        """Deliver the burst, and with ``ask`` wait for a receipt; how many events are known to have gone nowhere."""
+        if not burst and not (ask and self._unsure):
+            return 0
+        lost = len(burst)  # of those sent before, the driver sees what is missing
+        for _ in range(2):  # a connection that breaks is made anew once
+            connection = self._connected()
+            if connection is None:
+                break
+            if self._sent(connection, burst, ask):
+                return 0
+            self._disconnect()
+            self._told.broken = True
+            burst = [*self._unsure, *burst]
+            self._unsure.clear()
         if self._endpoint is not None and not self._warned:
             self._warned = True
             place = "are dropped" if self._fallback is None else f"go to {self._fallback}"
             logger.warning("the driver at %s cannot be reached; events %s", self._endpoint, place)
         if self._fallback is None:
-            return sent
-        kept = self._fallback.append(rest)
+            return lost
+        kept = self._fallback.append(burst)
         self._fallback.flush()
-        return sent + kept
+        self._told.kept += kept
+        return min(lost, len(burst) - kept)
+
+    def _sent(self, connection: Connection, burst: Sequence[bytes], ask: bool) -> bool:
+        try:
+            # The time is read after connecting: what begins later than the deadline, ``abort`` ends.
+            deadline = time.monotonic() + self._allowed(RECEIPT_SECONDS)
+            connection.send([*burst, ASK] if ask else burst, deadline)
+            if ask:
+                connection.receipt(deadline)
+                self._unsure.clear()
+            else:
+                self._unsure.extend(burst)
+        except (OSError, EOFError, ProtocolError) as error:
+            logger.debug("the connection to the driver broke: %s", error)
+            return False
+        return True
 
     def idle(self) -> None:
         """Nothing has come for a while: what was collected for the file is written."""
@@ -260,6 +326,7 @@ class _Route:
         if self._fallback is None:
             return 0
         self._fallback.close()
+        self._told.kept -= self._fallback.lost
         return self._fallback.lost
 
     def _allowed(self, seconds: float) -> float:
@@ -291,8 +358,3 @@ class _Route:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def reading(clock: Clock | None) -> dict[str, int] | None:
-    """Return ``clock.state_dict()``, at a tenth of its cost."""
-    return None if clock is None else {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}

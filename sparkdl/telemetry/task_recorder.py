@@ -11,26 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl.telemetry.emit import Endpoint, Event, Recorder, recording, span
+from sparkdl.telemetry.emit import recording, span
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
+from sparkdl.telemetry.protocol import Endpoint
+from sparkdl.telemetry.recorder import Recorder, Told
 from sparkdl.telemetry.step_timer import Laps, flush, measuring
 
 __all__ = ["Reporting"]
 
 _LEAVING = 0.5  # seconds that a task waits for what it has told to be heard
-
-
-@dataclass
-class Told:
-    """What has become of a task's events.
-
-    Attributes:
-        recorder: the id of its recorder.
-        dropped: how many were lost.
-    """
-
-    recorder: str = ""
-    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,11 +56,9 @@ class Reporting:
         recorder = Recorder(self.endpoint, rank=index, attempt=attempt, fallback=self.fallback, listener=self.listener)
         level = None if self.listener is not None else self.level
         about: dict[str, Any] = {} if self.number is None else {"round": self.number}
-        told = Told(recorder.id)
         try:
             with recording(recorder), forwarding(level), span(name, **about), measuring(Laps()):
-                yield told
+                yield recorder.told
                 flush()
         finally:
             recorder.close(_LEAVING)
-            told.dropped = recorder.dropped

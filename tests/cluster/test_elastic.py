@@ -15,7 +15,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.protocol import Slots
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 
 # ---- the policy, without a clock -------------------------------------------------------------------------------------
 

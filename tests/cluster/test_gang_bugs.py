@@ -35,7 +35,8 @@ from sparkdl.cluster.worker import Task, run_member
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
-from sparkdl.telemetry.emit import Channel, Event
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.metrics import open_metrics, synchronised

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sparkdl.cluster.heartbeat import Pulse, beating, interval
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 
 
 def beat(rank=0, step=None, phase="work", attempt=0, kind="heartbeat"):

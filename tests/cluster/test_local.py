@@ -23,7 +23,7 @@ from sparkdl.cluster import local as module
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 

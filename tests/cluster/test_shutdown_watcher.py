@@ -15,7 +15,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import Fenced, InvalidInput, MemberLost, Stopped
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from tests.cluster.test_supervisor import COLUMNS, ROWS, Scripted
 from tests.training.test_resume import CASES, data
 

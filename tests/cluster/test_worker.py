@@ -22,7 +22,9 @@ from sparkdl.cluster.group.world import in_a_group
 from sparkdl.cluster.worker import Task, run_member
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import PeerLost, Place
-from sparkdl.telemetry.emit import Event, read_events, record
+from sparkdl.telemetry.emit import record
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import read_events
 from tests.contracts import work
 
 X = Columns((Column("x"),), row_id=Column("id"))

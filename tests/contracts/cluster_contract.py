@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import InvalidInput, MemberFailed
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from tests.contracts import work
 
 NUMBERS = {

@@ -16,7 +16,7 @@ from sparkdl.errors import SparkdlError
 from sparkdl.ml.estimator import TorchRegressor
 from sparkdl.ml.model import TorchModel
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.single_process import single_process

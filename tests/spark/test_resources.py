@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from sparkdl.cluster.protocol import Slots
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark import resources
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.resources import Slots, find_slots, wait_for_slots
-from sparkdl.telemetry.emit import Event
+from sparkdl.spark.resources import find_slots, wait_for_slots
+from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.spark import drivers
 from tests.spark.work import Held, Slow, interface
@@ -226,9 +227,9 @@ def test_the_network_is_that_of_the_executors_address(spark):
 
 
 def others() -> list[str]:
-    from sparkdl.cluster.group.network import _addresses
+    from sparkdl.cluster.group.network import _owned
 
-    return [name for name in os.listdir("/sys/class/net") if name != "lo" and _addresses(name)]
+    return [name for name, addresses in _owned().items() if name != "lo" and addresses]
 
 
 @pytest.mark.skipif(not others(), reason="there is no other interface than lo")

@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from sparkdl.errors import InvalidInput, MemberFailed
 from sparkdl.spark import tasks
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.executor_tasks import drop
+from sparkdl.spark.executor_tasks import store_of
 from tests.contracts.map_reduce_contract import (
     ARRAYS,
     COLUMNS,
@@ -193,7 +193,14 @@ class Heavy(Sums):
 
 def folders(jobs: Any) -> list[Path]:
     """Where the files are: on this machine, whichever executor it is."""
-    return [Path(place.partition(":")[2]) for place in jobs._places]
+    return [Path(folder) for folder in set(jobs._triggers.mapPartitionsWithIndex(partial(stores, jobs._key)).collect())]
+
+
+def stores(key: str, index: int, rows: Iterable[Any]) -> Iterator[str]:
+    """Where an executor has the files of a part, or would have them."""
+    for _ in rows:
+        continue
+    yield str(store_of(key, index).folder)
 
 
 def lose(jobs: Any, base: Path) -> None:
@@ -213,11 +220,10 @@ def marks(folder: Path) -> dict[str, int]:
 def copied(key: str, source: str, rows: Iterable[Any]) -> Iterator[str]:
     """The files as another executor would have them, where it has none."""
     [_] = rows
-    for place in drop("nothing", []):
-        target = Path(place.partition(":")[2]).with_name(f"sparkdl-parts-{key}")
-        if not target.exists():
-            shutil.copytree(source, target)
-        yield str(target)
+    target = store_of(key, 0).folder
+    if not target.exists():
+        shutil.copytree(source, target)
+    yield str(target)
 
 
 def of_fewer(row: Any) -> Row:

@@ -12,7 +12,7 @@ import pytest
 
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.telemetry.chrome_trace import Clocks, trace, write_timeline
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import Logbook
 from sparkdl.training.loop import Training
 from tests.training.test_loop import COLUMNS, OBJECTIVE, numbers

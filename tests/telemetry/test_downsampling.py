@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkdl.telemetry.downsampling import merged, sound, thinned
-from sparkdl.telemetry.emit import Event, read_events
-from sparkdl.telemetry.event_file import DRIVER, Journal
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import DRIVER, Journal, read_events
 
 
 def step(number: int, rank: int = 0, attempt: int = 0, **seconds: float) -> Event:
@@ -87,7 +88,8 @@ def test_a_user_s_own_event_of_the_same_name_is_passed_over() -> None:
 
 
 def test_a_folder_is_read_thin(tmp_path: Path) -> None:
-    events = [step(number, rank) for number in range(500) for rank in (0, 1)]
+    taken = ((number, rank) for number in range(500) for rank in (0, 1))
+    events = [replace(step(number, rank), recorder=str(rank), number=number + 1) for number, rank in taken]
     Journal(tmp_path, f"{DRIVER}1").append([event.to_json().encode() for event in events[:600]])
     Journal(tmp_path, "rank-0").append([event.to_json().encode() for event in events[590:] if event.rank == 0])
     Journal(tmp_path, "rank-1").append([event.to_json().encode() for event in events[590:] if event.rank == 1])

@@ -6,13 +6,14 @@ import contextlib
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkdl.telemetry import event_file as module
-from sparkdl.telemetry.emit import Event, read_events
-from sparkdl.telemetry.event_file import Journal
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import Journal, read_events
 from tests.object_store import object_store
 
 
@@ -40,11 +41,12 @@ def test_nothing_is_made_for_nothing(tmp_path: Path) -> None:
 
 
 def test_an_event_that_is_kept_twice_is_read_once(tmp_path: Path) -> None:
-    heard = event(1, received=1001.5)
-    for name, each in (("driver-1", heard), ("rank-0", event(1)), ("rank-1", event(1, rank=1))):
+    kept = replace(event(1), recorder="a", number=1)
+    heard, other = replace(kept, received=1001.5), replace(kept, rank=1, recorder="b")
+    for name, each in (("driver-1", heard), ("rank-0", kept), ("rank-1", other)):
         Journal(tmp_path, name).append(lines(each))
     found = read_events(tmp_path)
-    assert found == [heard, event(1, rank=1)]
+    assert found == [heard, other]
     assert found[0].received == 1001.5
 
 

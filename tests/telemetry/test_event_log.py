@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkdl.telemetry import event_log as module
-from sparkdl.telemetry.emit import Channel, Event, Recorder, read_events
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import read_events
 from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.recorder import Recorder, Told
 
 
 def event(number: int, kind: str = "count", rank: int = 0, attempt: int = 0, **payload: object) -> Event:
@@ -48,14 +52,37 @@ def test_a_view_that_fails_costs_neither_the_others_nor_the_file(tmp_path: Path,
     assert caplog.text.count("LookupError: no screen") == 1
 
 
-def test_events_that_members_have_lost_are_counted_once() -> None:
+def numbered(recorder: str, number: int, kind: str = "span") -> Event:
+    return replace(event(number, kind), recorder=recorder, number=number)
+
+
+def said(recorder: str, last: int, kept: int = 0, dropped: int = 0) -> Event:
+    return event(99, "outcome", **vars(Told(recorder, last, kept, dropped)))
+
+
+def test_events_that_did_not_come_are_counted_by_their_numbers() -> None:
     with Logbook() as logbook:
-        logbook(event(1, "recorder", dropped=3, recorder="one"))
-        logbook(event(2, "outcome", dropped=3, recorder="one"))
-        logbook(event(3, "outcome", rank=1, dropped=2, recorder="two"))  # of which nothing else came through
-        logbook(event(4, "outcome", dropped=4, recorder="three"))  # of the same part, in another round
-        logbook(event(5, "outcome", attempt=1, dropped=0, recorder="four"))
-    assert logbook.dropped == 9
+        for number in (1, 2, 5):
+            logbook(numbered("one", number))
+        assert logbook.dropped == 2  # a gap is seen at once
+        logbook(said("one", 6))
+        assert logbook.dropped == 3
+        logbook(said("two", 2))  # of which nothing came through
+        logbook(said("three", 4, kept=4))  # a worker that could not reach the driver, with a file
+        logbook(numbered("four", 1))
+        logbook(said("four", 3, kept=3, dropped=1))  # it kept some that the driver has as well
+    assert (logbook.dropped, logbook.dropped_at_least) == (6, False)
+
+
+def test_of_a_worker_that_died_the_lost_events_are_a_lower_bound() -> None:
+    with Logbook() as logbook:
+        for recorder in ("one", "two"):
+            logbook(numbered(recorder, 1, "started"))
+        logbook(numbered("two", 4))
+        logbook(said("one", 1))
+        assert (logbook.dropped, logbook.dropped_at_least) == (2, True)
+        logbook(said("two", 4))
+    assert (logbook.dropped, logbook.dropped_at_least) == (2, False)
 
 
 def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

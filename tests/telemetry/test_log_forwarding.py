@@ -10,8 +10,10 @@ import pytest
 
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.emit import Event, Recorder, recording
+from sparkdl.telemetry.emit import recording
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import Allowance, MemberLogs, forwarding, level_of
+from sparkdl.telemetry.recorder import Recorder
 from tests.contracts import work
 
 

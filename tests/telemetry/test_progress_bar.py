@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.progress_bar import Progress
 
 

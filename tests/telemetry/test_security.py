@@ -29,8 +29,10 @@ from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import CheckpointDamaged, InvalidInput, SparkdlError
-from sparkdl.telemetry.emit import Channel, Endpoint, Recorder, read_events
-from sparkdl.telemetry.protocol import shut
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.protocol import Endpoint, shut
+from sparkdl.telemetry.recorder import Recorder
 from tests.chaos.runs import fit, kept
 from tests.checkpoint.saving import at, content, fenced, newest, save
 from tests.listening import LONG, Seen, nothing_left, values
@@ -212,7 +214,7 @@ def test_a_bit_that_is_changed_on_the_way_is_noticed_and_nothing_is_lost(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a length, a seal or a payload, of the hello or of an event: the driver hears nothing, the member keeps it."""
-    monkeypatch.setattr("sparkdl.telemetry.channel.HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr("sparkdl.telemetry.server.HANDSHAKE_SECONDS", 0.3)
     seen = Seen()
     with nothing_left(), Channel(seen) as channel:
         meddler = Meddler(channel.endpoint, place)

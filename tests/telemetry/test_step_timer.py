@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.emit import Event, Recorder, recording
+from sparkdl.telemetry.emit import recording
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.recorder import Recorder
 from sparkdl.telemetry.step_timer import Laps, end_step, enter, flush, measuring
 
 

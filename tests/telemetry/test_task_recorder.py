@@ -11,8 +11,12 @@ import pytest
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.telemetry import recorder
+from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.emit import Channel, Endpoint, Event, read_events, record
+from sparkdl.telemetry.emit import record
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.step_timer import end_step, enter
 from sparkdl.telemetry.task_recorder import Reporting
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, Sums

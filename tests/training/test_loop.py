@@ -19,7 +19,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
 from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective

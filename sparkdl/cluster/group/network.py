@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import psutil
+
 from sparkdl.errors import InvalidInput
 
 
@@ -56,10 +58,7 @@ def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = Non
 
 def interface_of(host: str) -> str | None:
     """The name of the interface that owns an address; None where the system does not tell."""
-    for _, interface in socket.if_nameindex():
-        if host in _addresses(interface):
-            return interface
-    return None
+    return next((interface for interface, addresses in _owned().items() if host in addresses), None)
 
 
 def listen(address: Address) -> socket.socket:
@@ -71,7 +70,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def _overridden(override: str) -> Address:
-    owned = {interface: _addresses(interface) for _, interface in socket.if_nameindex()}
+    owned = _owned()
     if owned.get(override):
         return Address(owned[override][0])
     found = _resolve(override)
@@ -100,24 +99,14 @@ def _route_to(peer: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
-def _addresses(interface: str) -> list[str]:
-    """The addresses of an interface, IPv4 first (Linux)."""
-    import fcntl
-    import struct
-
-    found: list[str] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            request = struct.pack("256s", interface.encode()[:15])
-            found.append(socket.inet_ntoa(fcntl.ioctl(probe.fileno(), 0x8915, request)[20:24]))  # SIOCGIFADDR
-        except OSError:
-            found.clear()  # the interface has no IPv4 address
-    try:
-        with open("/proc/net/if_inet6") as table:
-            for line in table:
-                raw, *_, owner = line.split()
-                if owner == interface:
-                    found.append(str(ipaddress.IPv6Address(int(raw, 16))))
-    except FileNotFoundError:
-        return found  # IPv6 is off
-    return found
+def _owned() -> dict[str, list[str]]:
+    """The addresses of each interface, IPv4 first."""
+    return {
+        interface: [
+            address.address.partition("%")[0]  # an IPv6 address of one link names the interface again
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for address in addresses
+            if address.family == family
+        ]
+        for interface, addresses in psutil.net_if_addrs().items()
+    }

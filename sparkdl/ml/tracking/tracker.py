@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.training.callbacks import MOMENTS, check_hooks
 
 __all__ = ["DriverHooks", "DriverRun", "apart"]

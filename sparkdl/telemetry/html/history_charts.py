@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.telemetry.html.style import FAINT, Chart, colour, is_number, labels, short, text, thinned, titled
 

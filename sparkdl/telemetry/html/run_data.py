@@ -14,7 +14,8 @@ from sparkdl.io import files
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.chrome_trace import MOST, Clocks
 from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.emit import Event, read_events
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_file import read_events
 
 DRIVER = -1
 """The rank of the driver's own events."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.bottlenecks import verdict
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.html.run_data import RunData
 
 MOST_ROWS = 200
@@ -187,8 +187,13 @@ def _figures(run: RunData) -> dict[str, str | None]:
         _SIZES.get(run.noun, "members"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
         "restarts": _count(restarts),
         "exchanged": _bytes(report.get("bytes")),
-        "events lost": _count(report.get("events_dropped") or None),
+        "events lost": _lost(report),
     }
+
+
+def _lost(report: Mapping[str, Any]) -> str | None:
+    lost, bound = report.get("events_dropped"), report.get("events_dropped_at_least")
+    return f"at least {lost:,}" if bound else _count(lost or None)
 
 
 def _first_line(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 
 CONFIGURATION = {"class": "TorchClassifier", "batchSize": 32, "inputCols": ["features"], "precision": "fp32"}
 ENVIRONMENT = {"python": "3.11.7", "master": "local[2]"}

@@ -11,7 +11,7 @@ import pytest
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun, apart
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from tests.training.test_resume import STEPS, Folder, data, run, sgd, untimed
 
 

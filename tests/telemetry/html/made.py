@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkdl.telemetry.channel import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_file import Journal
 from sparkdl.telemetry.html import RunData
 from sparkdl.telemetry.html.run_data import DRIVER

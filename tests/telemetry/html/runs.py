@@ -28,7 +28,7 @@ from sparkdl.ml.report import make_report
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
-from sparkdl.telemetry.emit import Event
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import Logbook
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
