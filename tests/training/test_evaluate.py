@@ -28,9 +28,11 @@ from torchmetrics.wrappers import MinMaxMetric
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part
 from sparkdl.training.evaluate import evaluate, observe
+from sparkdl.training.loss import Criterion
 from sparkdl.training.metrics import Meter, open_metrics, synchronised
 from sparkdl.training.objective import Objective
 from tests.contracts import work
@@ -225,7 +227,9 @@ def test_a_module_is_left_in_its_mode():
     module = nn.Dropout(0.5)
     for training in (True, False):
         module.train(training)
-        observe(module, Objective(nn.Dropout, nn.MSELoss()).criterion(), [], Meter(torch.device("cpu"), {}))
+        batch = Batch((torch.ones(5, 2),), None, None, None, 5, 5.0, 1.0)
+        observe(module, Criterion(nn.MSELoss()), [batch], meter := Meter(torch.device("cpu"), {}))
+        assert meter.local_mean() == 0.0
         assert module.training is training
 
 
