@@ -13,36 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, Ended
 from sparkdl.cli.parser import Parser
 from sparkdl.cluster.shutdown import TERMINATED, stop_requested, stoppable
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
 from sparkdl.spark.error_messages import SPARK_ERRORS, without_java_stack
-
-DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
-
-
-class Ended(SparkdlError):
-    """A command ends with an exit code of its own."""
-
-    code = FAILED
-
-
-class Refused(Ended):
-    """The gate has refused the new model, and the one in use stays."""
-
-    code = 3
-
-
-class BadInput(Ended):
-    """The rows are not what the command needs."""
-
-    code = 4
-
-
-class Superseded(Ended):
-    """A later run of the same date has taken over."""
-
-    code = 5
 
 
 def main(

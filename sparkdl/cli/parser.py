@@ -192,7 +192,7 @@ def _opened(hint: Any) -> Any:
     origin = get_origin(hint)
     if inspect.isclass(origin) and issubclass(origin, Params):
         return origin
-    if origin is Sequence and _opened(get_args(hint)[0]) != get_args(hint)[0]:
+    if origin in (list, Sequence) and _opened(get_args(hint)[0]) != get_args(hint)[0]:
         return list[_opened(get_args(hint)[0])]  # type: ignore[misc]  # made at run time
     return _without_annotations(hint) if getattr(hint, "_is_protocol", False) else hint
 

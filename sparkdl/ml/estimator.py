@@ -14,7 +14,7 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
-from sparkdl.ml.fit_spec import ClusterSettings, FitSpec, Fitted, RecoverySettings, RoundsSettings
+from sparkdl.ml.fit_spec import FitSpec, Fitted, RecoverySettings, RoundsSettings
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.model import TorchModel
@@ -30,6 +30,7 @@ from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import apart
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
+from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import ModelFactory, Objective
@@ -71,8 +72,9 @@ class GangEstimator(MappedEstimator, Saveable):
             events=self.getEvents(),
             unit="Rank" if fit.rounds is None else "Part",
         )
+        cluster = self._cluster(fit, watch.title)
         with watching(watch):
-            fitted = (fit_gang if fit.rounds is None else fit_rounds)(fit, watch)
+            fitted = (fit_gang if fit.rounds is None else fit_rounds)(fit, cluster, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         watch.finish(model)
@@ -95,17 +97,23 @@ class GangEstimator(MappedEstimator, Saveable):
             self.training(),
             run,
             {} if run.directory is None else self._descriptions(),
-            ClusterSettings(
-                self.getNumWorkers(),
-                self.getDevice(),
-                self.getSlotWait(),
-                self.getAllowPlaintext(),
-                self.getLogLevel(),
-            ),
+            self.getDevice(),
             RecoverySettings(
                 self.getCheckpointEvery(), self.getMaxRestarts(), self.getMinWorkers(), self.getElasticWait()
             ),
             RoundsSettings(strategy, self.getMaxRounds(), self.getTimeBudget()) if is_algorithm(strategy) else None,
+        )
+
+    def _cluster(self, fit: FitSpec, title: str) -> SparkCluster:
+        return SparkCluster(
+            fit.data.sparkSession,
+            self.getNumWorkers(),
+            device=fit.device,
+            slot_wait=self.getSlotWait(),
+            allow_plaintext=self.getAllowPlaintext(),
+            events=fit.run.events if self.getEvents() else None,
+            logs=self.getLogLevel(),
+            title=title,
         )
 
     def _unused(self) -> tuple[str, ...]:

@@ -11,27 +11,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
-from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.loop import Training
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """Where a fit runs.
-
-    Attributes:
-        workers: workers of the gang, or shards of rounds.
-        device: ``"cpu"`` or ``"cuda"``.
-        slot_wait: seconds to wait for task slots.
-        allow_plaintext: run although Spark's traffic is encrypted and the gang's is not.
-        log_level: the level from which on workers' log lines reach the driver.
-    """
-
-    workers: int
-    device: str
-    slot_wait: float
-    allow_plaintext: bool
-    log_level: str
 
 
 @dataclass(frozen=True)
@@ -76,7 +56,7 @@ class FitSpec:
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
         run: the run's directory.
         descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
-        cluster: where the fit runs.
+        device: ``"cpu"`` or ``"cuda"``.
         recovery: how it survives failures.
         rounds: set for a fit in rounds.
     """
@@ -86,26 +66,9 @@ class FitSpec:
     training: Training
     run: Run
     descriptions: dict[str, Any]
-    cluster: ClusterSettings
+    device: str
     recovery: RecoverySettings
     rounds: RoundsSettings | None = None
-
-    def make_cluster(self, *, title: str) -> SparkCluster:
-        """The cluster of the rows' session.
-
-        Args:
-            title: what the Spark UI calls the jobs.
-        """
-        return SparkCluster(
-            self.data.sparkSession,
-            self.cluster.workers,
-            device=self.cluster.device,
-            slot_wait=self.cluster.slot_wait,
-            allow_plaintext=self.cluster.allow_plaintext,
-            events=self.run.events if self.training.measured else None,
-            logs=self.cluster.log_level,
-            title=title,
-        )
 
 
 @dataclass(frozen=True)

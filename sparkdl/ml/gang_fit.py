@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from sparkdl.cluster.protocol import Cluster
 from sparkdl.ml.checkpointing import IDENTITY, keeping, make_supervisor
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
@@ -12,18 +13,19 @@ from sparkdl.ml.report import make_report, scalar_output
 from sparkdl.training.spec import Trained
 
 
-def fit_gang(fit: FitSpec, watch: Watch) -> Fitted:
+def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     """Train on a gang, and again if it fails.
 
     Args:
-        fit: data, training, cluster and recovery.
+        fit: data, training and recovery.
+        cluster: runs the gang.
         watch: follows the fit on the driver.
 
     Raises:
         InvalidInput: a Param or a column cannot be used.
         SparkdlError: the gang failed, and another attempt would fail as well.
     """
-    start, cluster = time.monotonic(), fit.make_cluster(title=watch.title)
+    start = time.monotonic()
     elastic = fit.recovery.min_workers is not None
     with keeping(fit.run, fit.recovery.checkpoint_every, fit.descriptions, elastic=elastic) as keeper:
         supervisor = make_supervisor(cluster, fit.recovery, keeper)

@@ -1,10 +1,10 @@
-"""Params that are declared once: documentation, converter, default and scope. All else is generated from that.
+"""Declarations of Params: doc, converter, default and scope. Accessors and constructors are generated from them.
 
-    class BatchParams(DeclaredParams):
+    class BatchParams(CheckedParams):
         batchSize: Param[int] = param("rows of a batch", at_least(1, to_int), 256)
 
-Such a class has ``getBatchSize`` and ``setBatchSize``. A class of ``ConstructedParams`` has a constructor and a
-``setParams`` as well, with an argument for each Param. ``param_stubs`` writes the same down for type checkers.
+This class has ``getBatchSize`` and ``setBatchSize``. A subclass of ``ConstructedParams`` also has a constructor and a
+``setParams`` with an argument for each Param. ``param_stubs`` writes the same methods into stubs for type checkers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Converter(Protocol):
 
 
 class Scope(Flag):
-    """What a Param is about: the fits that use it, and the identities that its value is part of."""
+    """The fits that use a Param, and the identities that include its value."""
 
     GANG = auto()
     """A fit on a gang uses it."""
@@ -50,13 +50,13 @@ class Scope(Flag):
     PARTITIONED = auto()
     """A bagging of partitions uses it."""
     RUN = auto()
-    """Another value makes another run, whose checkpoints are no use."""
+    """Another value makes another run, which cannot resume from the checkpoints."""
     BASE = auto()
     """Another value of a base estimator makes other members."""
     MEMBERS = auto()
     """Another value of an ensemble makes other members."""
     PIPELINE = auto()
-    """Another value makes another run of a pipeline, which does not go on from an earlier one."""
+    """Another value makes another pipeline run, which cannot resume an earlier one."""
     FITS = GANG | ROUNDS | STEPS | TASK | PARTITIONED
     IDENTITIES = RUN | BASE | MEMBERS | PIPELINE
     ALL = FITS | IDENTITIES
@@ -66,8 +66,8 @@ class Declared(Param[Any]):
     """A Param with its default and its scope.
 
     Attributes:
-        default: what instances have where nothing is set; a Param that is ``required`` has none.
-        scope: what it is about.
+        default: the value if nothing is set; a ``required`` Param has none.
+        scope: the fits that use it, and the identities that include its value.
         kind: the type of its values.
     """
 
@@ -97,18 +97,18 @@ class Declared(Param[Any]):
         return self.default if isinstance(self.default, partial) else copy.deepcopy(self.default)
 
     def takes(self, value: Any) -> bool:
-        """Whether an argument of this value is a value to set; None where that is the default is not."""
+        """Whether an argument sets the Param; None does only if it turns off a default."""
         return value is not None or (self.default is not None and type(None) in get_args(self.kind))
 
 
 def param(doc: str, converter: Converter | None = None, default: Any = _REQUIRED, scope: Scope = Scope.ALL) -> Declared:
-    """Declare a Param, in the body of a class of ``DeclaredParams``, annotated as ``Param[type of its values]``.
+    """Declare a Param in the body of a subclass of ``CheckedParams``, annotated as ``Param[type of its values]``.
 
     Args:
-        doc: what it is, on one line.
-        converter: called as ``converter(value, name=name)``; default: any value will do.
-        default: the value where nothing is set; without one a fit asks for it.
-        scope: what it is about; default: everything.
+        doc: one line, as ``explainParams`` and docstrings show it.
+        converter: called as ``converter(value, name=name)``; default: none, any value is valid.
+        default: the value if nothing is set; without one a fit asks for it.
+        scope: the fits that use it, and the identities that include its value; default: all.
     """
     return Declared(doc, converter, default, scope)
 
@@ -161,11 +161,11 @@ class CheckedParams(Params):
 
     @classmethod
     def names_outside(cls, scope: Scope) -> tuple[str, ...]:
-        """The names of the Params that are about nothing in ``scope``."""
+        """The names of the Params whose scope has nothing in common with ``scope``."""
         return tuple(name for name, each in cls.declared().items() if not each.scope & scope)
 
     def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
-        """Those of these Params that are set to another value than their default."""
+        """The names of the Params that are set to another value than their default."""
         return [
             name
             for name in names

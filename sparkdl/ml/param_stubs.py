@@ -1,4 +1,4 @@
-"""Stubs of modules that declare Params: type checkers and editors read there what is generated when they are imported.
+"""Stubs of modules that declare Params, for type checkers and editors: generated methods are only there at run time.
 
     make stubs
 

@@ -103,7 +103,7 @@ class RunParams(ConstructedParams):
     )
     checkpointEvery: Param[int | str] = param(
         "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto', which weighs their cost against "
-        "failures, or 'never'. The next attempt goes on from the newest, and so does the same fit again in the same "
+        "failures, or 'never'. The next attempt resumes from the newest, and so does the same fit again in the same "
         "runDir; without one they are in a temporary directory of the driver's host. Rounds are saved one by one "
         "where there is a runDir, or never",
         to_interval,
@@ -129,8 +129,8 @@ class RunParams(ConstructedParams):
         scope=Scope.GANG | Scope.MEMBERS,
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of a strategy that trains in rounds; None for as many as it takes. A Param that a "
-        "fit makes no use of, as one with AllReduce() of this, is ignored with a warning",
+        "largest number of rounds of a strategy that trains in rounds; None for as many as it takes. A fit "
+        "with AllReduce() ignores it, with a warning",
         optional(at_least(1, to_int)),
         None,
         scope=_ONLY_ROUNDS,

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.protocol import Cluster
 from sparkdl.data.columns import Column, Columns
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
@@ -32,11 +33,12 @@ from sparkdl.rounds.parameters import module_of
 from sparkdl.training.loop import Training
 
 
-def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
+def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     """Train in rounds of tasks that need not be alive together.
 
     Args:
-        fit: data, training, cluster, recovery and rounds.
+        fit: data, training, recovery and rounds.
+        cluster: runs the tasks.
         watch: follows the fit on the driver.
 
     Raises:
@@ -47,7 +49,6 @@ def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
     start, algorithm, training = time.monotonic(), fit.rounds.algorithm, fit.training
     _check(fit, algorithm)
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    cluster = fit.make_cluster(title=watch.title)
     most, seconds = fit.rounds.max_rounds, fit.rounds.time_budget
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
     with _kept(fit) as (checkpoints, memories):
@@ -83,9 +84,9 @@ def fit_rounds(fit: FitSpec, watch: Watch) -> Fitted:
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     """Refuse what rounds cannot do."""
     name, patience = type(algorithm).__name__, fit.training.patience
-    if fit.cluster.device != "cpu":
+    if fit.device != "cpu":
         raise InvalidInput(
-            f"device is {fit.cluster.device!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
+            f"device is {fit.device!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
             "a gang such as AllReduce()."
         )
     if fit.training.objective.precision == "bf16":

@@ -30,7 +30,7 @@ from typing import Any
 from sparkdl.io import files
 from sparkdl.telemetry.downsampling import sound
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 
 __all__ = ["Clocks", "trace", "write_timeline"]
 

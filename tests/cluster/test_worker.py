@@ -24,7 +24,7 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import PeerLost, Place
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from tests.contracts import work
 
 X = Columns((Column("x"),), row_id=Column("id"))

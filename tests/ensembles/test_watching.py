@@ -15,7 +15,7 @@ from pyspark.ml.regression import LinearRegression
 from sparkdl import Bagging, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.report import Report
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from tests.ml import nets
 from tests.sessions import frame
 

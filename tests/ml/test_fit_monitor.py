@@ -19,7 +19,7 @@ from torch import nn
 from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
 from tests.listening import unreachable
 from tests.ml import nets

@@ -30,7 +30,7 @@ def task() -> EachTask:
 
 def found(task: EachTask, rows: list[Any], *, whole: bool, partition: int = 0) -> list[Mapped]:
     run = task.whole if whole else task.part
-    return [Mapped.unpacked(packed) for _, _, packed in run(partition, iter(rows))]
+    return [Mapped.unpacked(packed) for _, packed in run(partition, iter(rows))]
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -68,7 +68,7 @@ def test_a_part_that_came_back_in_another_order_is_not_mapped(disk):  # noqa: F8
     before = task()
     changed = replace(before, fingerprints=(before.fingerprints[0][:-1] + "x", *before.fingerprints[1:]))
     rows = iter(blocks(0, 1, 2))
-    (one,) = [Mapped.unpacked(packed) for _, _, packed in changed.whole(0, rows)]
+    (one,) = [Mapped.unpacked(packed) for _, packed in changed.whole(0, rows)]
     with pytest.raises(InvalidInput, match="member 0: its rows have come back different"):
         raise one.error("member 0")
     assert next(rows, None) is None

@@ -10,7 +10,8 @@ import pytest
 
 from sparkdl.telemetry.downsampling import merged, sound, thinned
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import DRIVER, Journal, read_events
+from sparkdl.telemetry.event_file import DRIVER, Journal
+from sparkdl.telemetry.event_reader import read_events
 
 
 def step(number: int, rank: int = 0, attempt: int = 0, **seconds: float) -> Event:

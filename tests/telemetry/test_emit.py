@@ -23,7 +23,7 @@ from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record, recording, span
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Connection, Endpoint
 from sparkdl.telemetry.recorder import Recorder
 from tests.listening import LONG, Seen, Stuck, nothing_left, values

@@ -13,7 +13,8 @@ import pytest
 
 from sparkdl.telemetry import event_file as module
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import Journal, read_events
+from sparkdl.telemetry.event_file import Journal
+from sparkdl.telemetry.event_reader import read_events
 from tests.object_store import object_store
 
 

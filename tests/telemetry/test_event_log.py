@@ -10,8 +10,8 @@ import pytest
 from sparkdl.telemetry import event_log as module
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
 from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.recorder import Recorder, Told
 
 

@@ -30,7 +30,7 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import CheckpointDamaged, InvalidInput, SparkdlError
 from sparkdl.telemetry.channel import Channel
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Endpoint, shut
 from sparkdl.telemetry.recorder import Recorder
 from tests.chaos.runs import fit, kept

@@ -15,7 +15,7 @@ from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.step_timer import end_step, enter
 from sparkdl.telemetry.task_recorder import Reporting

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from sparkdl.cli.app import BadInput
+from sparkdl.cli.exit_codes import BadInput
 from sparkdl.errors import InvalidInput
 
 _BUCKETS = 1 << 20

@@ -31,8 +31,8 @@ from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
-from sparkdl.cli.app import BadInput, Ended, Refused
 from sparkdl.cli.data import Data
+from sparkdl.cli.exit_codes import BadInput, Ended, Refused
 from sparkdl.cli.pipeline.cleaning import Clean, Split
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import Day, Gate, Score

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.cli.app import Superseded
+from sparkdl.cli.exit_codes import Superseded
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 

@@ -14,8 +14,8 @@ from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cli.app import BadInput
 from sparkdl.cli.data import Data
+from sparkdl.cli.exit_codes import BadInput
 from sparkdl.cli.pipeline.cleaning import Clean, Split
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger

@@ -15,7 +15,7 @@ from sparkdl.io.redaction import masked
 from sparkdl.telemetry.chrome_trace import MOST, Clocks
 from sparkdl.telemetry.downsampling import sound
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import read_events
+from sparkdl.telemetry.event_reader import read_events
 
 DRIVER = -1
 """The rank of the driver's own events."""

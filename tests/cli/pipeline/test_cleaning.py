@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from sparkdl.cli.app import BadInput
+from sparkdl.cli.exit_codes import BadInput
 from sparkdl.cli.pipeline.cleaning import Clean, Split
 from sparkdl.errors import InvalidInput
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sparkdl.cli.app import Superseded
+from sparkdl.cli.exit_codes import Superseded
 from sparkdl.cli.pipeline import stage_log
 from sparkdl.cli.pipeline.job import fingerprint
 from sparkdl.cli.pipeline.stage_log import Ledger

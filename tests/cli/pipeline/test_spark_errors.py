@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.ml.feature import FeatureHasher
 
-from sparkdl.cli.app import BadInput
+from sparkdl.cli.exit_codes import BadInput
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 
 SCHEMA = "a double, b double"

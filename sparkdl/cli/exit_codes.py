@@ -1,0 +1,31 @@
+"""Exit codes of commands, and the outcomes that have one of their own."""
+
+from __future__ import annotations
+
+from sparkdl.errors import SparkdlError
+
+DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+
+
+class Ended(SparkdlError):
+    """A command ends with an exit code of its own."""
+
+    code = FAILED
+
+
+class Refused(Ended):
+    """The gate has refused the new model, and the one in use stays."""
+
+    code = 3
+
+
+class BadInput(Ended):
+    """The rows are not what the command needs."""
+
+    code = 4
+
+
+class Superseded(Ended):
+    """A later run of the same date has taken over."""
+
+    code = 5
