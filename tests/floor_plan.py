@@ -96,12 +96,23 @@ def largest_room() -> tuple[int, str]:
     return max((len(list(room.glob("*.py"))), str(room.relative_to(ROOT))) for room in rooms)
 
 
-def report() -> Iterator[str]:
-    graph = import_graph()
+def room_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """For each room the rooms that its files import."""
     rooms: dict[str, set[str]] = {}
     for name, lower in graph.items():
         room = ".".join(name.split(".")[:2])
         rooms.setdefault(room, set()).update({".".join(one.split(".")[:2]) for one in lower} - {room})
+    return rooms
+
+
+def outside_training(graph: dict[str, set[str]]) -> list[str]:
+    """The files outside training/ that the loop imports, directly or not."""
+    return sorted(name for name in reached(graph, LOOP) if not name.startswith("sparkdl.training"))
+
+
+def report() -> Iterator[str]:
+    graph = import_graph()
+    rooms = room_graph(graph)
     yield f"{len(entries(PACKAGE))} entries on the ground floor"
     yield "{} files in the largest room, {}".format(*largest_room())
     rings = circles(graph)
@@ -112,7 +123,7 @@ def report() -> Iterator[str]:
     if not rings:
         longest = longest_chain(graph)
         yield f"{len(longest)} files in the longest chain: {' '.join(longest)}"
-    outside = sorted(name for name in reached(graph, LOOP) if not name.startswith("sparkdl.training"))
+    outside = outside_training(graph)
     yield f"{len(outside)} files outside training/ that the loop reaches: {' '.join(outside)}"
 
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow", "torch", "torchmetrics"}
 
 MAX_ENTRIES = 14
+MAX_LEVELS, MAX_CHAIN, MAX_REACH = 11, 21, 15
 MAX_ROOM_FILES = 18
 MAX_FILE_LINES = 400
 MAX_SCRIPT_LINES = 15
@@ -272,6 +273,13 @@ def test_no_circle_among_files():
 def test_ground_floor_and_rooms_are_small():
     assert len(floor_plan.entries(floor_plan.PACKAGE)) <= MAX_ENTRIES
     assert floor_plan.largest_room()[0] <= MAX_ROOM_FILES
+
+
+def test_chains_of_imports_are_short():
+    graph = floor_plan.import_graph()
+    assert floor_plan.levels(floor_plan.room_graph(graph)) <= MAX_LEVELS
+    assert len(floor_plan.longest_chain(graph)) <= MAX_CHAIN
+    assert len(floor_plan.outside_training(graph)) <= MAX_REACH
 
 
 def test_circle_is_found(tmp_path):

@@ -15,7 +15,7 @@ from types import FunctionType, UnionType
 from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
-from pyspark.ml import Pipeline
+from pyspark.ml import Estimator, Pipeline
 from pyspark.ml.param import Params
 from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import SparkSession
@@ -24,8 +24,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.data.columns import Column
-from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.declarations import BaggingParams, MembersParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import GangEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
@@ -124,7 +123,7 @@ def _make(kind: type[Params], **arguments: Any) -> Params:
     """An estimator, or what else with Params a configuration names."""
     if kind is GangEstimator:
         raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
-    if kind is EnsembleParams:
+    if issubclass(kind, MembersParams) and not issubclass(kind, Estimator):
         raise InvalidInput("ensemble has no class_path; expected sparkdl.Bagging, Boosting, Stacking or BestOf.")
     if issubclass(kind, GangEstimator):
         return kind(**{name: _plain(value) for name, value in arguments.items()})
@@ -150,7 +149,7 @@ def _open_types(kind: type) -> dict[str, Any]:
         return {}
     # None is "not given". What is not given is no argument: the constructor tells it from a default that is given.
     types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
-    if issubclass(kind, Bagging):
+    if issubclass(kind, BaggingParams):
         return types | {"featureSubset": int | float | str | None}  # the first that takes it: 8 is no share
     if not issubclass(kind, GangEstimator):
         return types

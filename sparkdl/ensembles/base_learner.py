@@ -6,7 +6,7 @@ xgboost.spark do, or a ``Pipeline`` that ends in one: then its last stage is wha
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
@@ -14,7 +14,7 @@ from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.params import TrainingParams
 from sparkdl.rounds import is_algorithm
 
 Kind = Literal["classifier", "regressor", "estimator"]
@@ -49,8 +49,9 @@ def kind_of(base: Estimator[Any]) -> Kind:
     if not isinstance(base, Estimator):
         raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
     found: Any = leaf(base)
-    if isinstance(found, GangEstimator):
-        return found._kind
+    if isinstance(leaf(base), TrainingParams):
+        kind: Kind = found._kind
+        return kind
     if isinstance(found, Classifier) or found.hasParam("probabilityCol") or found.hasParam("rawPredictionCol"):
         return "classifier"
     if isinstance(found, Regressor) or found.hasParam("predictionCol"):
@@ -73,10 +74,10 @@ def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
     return base.copy({found.getParam(name): value for name, value in values.items() if found.hasParam(name)})
 
 
-def trains_in_task(base: Estimator[Any]) -> TypeGuard[GangEstimator]:
+def trains_in_task(base: Estimator[Any]) -> bool:
     """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, on a CPU, without rounds."""
     return (
-        isinstance(base, GangEstimator)
+        isinstance(base, TrainingParams)
         and not is_algorithm(base.getStrategy())
         and base.getNumWorkers() == 1
         and base.getDevice() == "cpu"

@@ -7,6 +7,7 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint.checkpointer import CheckpointKeeper
@@ -17,11 +18,27 @@ from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.fit_spec import RecoverySettings
 from sparkdl.ml.run import Run, differences, identity
 
 IDENTITY = "checkpoints/identity"
 """The name of the descriptions in a run's directory, for ``Run.save``."""
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """How a fit survives failures.
+
+    Attributes:
+        checkpoint_every: as the Param ``checkpointEvery``.
+        max_restarts: times that a gang which failed starts again.
+        min_workers: the smallest gang; None for all workers.
+        elastic_wait: seconds to wait for all slots before a smaller gang starts.
+    """
+
+    checkpoint_every: int | str
+    max_restarts: int
+    min_workers: int | None
+    elastic_wait: float
 
 
 @contextmanager

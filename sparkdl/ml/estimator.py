@@ -12,9 +12,10 @@ from torch import nn
 
 from sparkdl.data.columns import Column, Columns
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import RecoverySettings
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
-from sparkdl.ml.fit_spec import FitSpec, Fitted, RecoverySettings, RoundsSettings
+from sparkdl.ml.fit_spec import FitSpec, Fitted, RoundsSettings
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import Kind
 from sparkdl.ml.model import TorchModel

@@ -8,27 +8,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
+from sparkdl.ml.checkpointing import RecoverySettings
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
 from sparkdl.training.loop import Training
-
-
-@dataclass(frozen=True)
-class RecoverySettings:
-    """How a fit survives failures.
-
-    Attributes:
-        checkpoint_every: as the Param ``checkpointEvery``.
-        max_restarts: times that a gang which failed starts again.
-        min_workers: the smallest gang; None for all workers.
-        elastic_wait: seconds to wait for all slots before a smaller gang starts.
-    """
-
-    checkpoint_every: int | str
-    max_restarts: int
-    min_workers: int | None
-    elastic_wait: float
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.errors import SparkdlError, Stopped
+from sparkdl.ml.estimator import GangEstimator
 
 Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
@@ -52,7 +53,8 @@ def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
     """The members that are trained together: those of one job read the same columns of the rows."""
     lots: list[tuple[Fit, object, list[Member]]] = []
     for member in members:
-        columns = member.estimator.read_columns() if trains_in_task(member.estimator) else None
+        base = member.estimator
+        columns = base.read_columns() if isinstance(base, GangEstimator) and trains_in_task(base) else None
         fit: Fit = fit_on_driver if columns is None else fit_in_tasks
         for _, known, some in lots:
             if known == columns:
