@@ -1,6 +1,6 @@
-"""Deep learning on the data a Spark cluster already holds.
+"""Deep learning on the data of a Spark cluster.
 
-The public names are loaded when they are first used: ``import sparkdl`` imports neither pyspark nor torch.
+Public names load on first use: ``import sparkdl`` imports neither pyspark nor torch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _HOMES = {
     "WarmStart": "sparkdl.ml.warm_start",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those of the table
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - the table has the names
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,7 @@
-"""What can go wrong, and where it went wrong.
+"""sparkdl's exceptions, and the context in which they were raised.
 
-A user's mistake is an ``InvalidInput`` and is raised before anything is launched where that is possible. A
-failure on a member reaches the driver once, as the first cause, with the place it happened: stage, rank, host,
-attempt and step.
+Invalid user input raises ``InvalidInput``, before anything is launched if possible. If a worker fails, the driver
+raises the first cause, once, with its stage, rank, host, attempt and step.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ __all__ = [
 ]
 
 Cause = tuple[str, str, str]
-"""Class name, message and traceback of an error, as it travels from a worker to the driver."""
+"""Class name, message and traceback of an error, as a worker sends it to the driver."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something happened; what is not known is None.
+    """Context of an error; unknown fields are None.
 
     Attributes:
-        stage: what was being done, for example ``"feed"`` or ``"train"``.
-        rank: the member's rank in the gang.
-        host: the member's host name.
-        attempt: the attempt the gang was in, from 0.
-        step: the global step the member had reached, from 0.
+        stage: the stage of the work, for example ``"feed"`` or ``"train"``.
+        rank: the worker's rank in the gang.
+        host: the worker's host name.
+        attempt: the gang's attempt, from 0.
+        step: the global step that the worker had reached, from 0.
     """
 
     stage: str | None = None
@@ -52,12 +51,12 @@ class Place:
 
 
 class SparkdlError(Exception):
-    """Anything sparkdl raises on purpose.
+    """Base of all exceptions that sparkdl raises on purpose.
 
     Args:
-        message: what happened, what was expected and what to do about it.
-        place: where it happened.
-        trace: the original traceback as text, when the failure happened on a member.
+        message: the failure, the expected input and the remedy.
+        place: the context; default: unknown.
+        trace: the worker's traceback as text; default: none.
     """
 
     def __init__(self, message: str, *, place: Place | None = None, trace: str | None = None) -> None:
@@ -68,27 +67,27 @@ class SparkdlError(Exception):
 
     @property
     def stage(self) -> str | None:
-        """What was being done when it happened."""
+        """The stage of the work, for example ``"feed"``; None if unknown."""
         return self.place.stage
 
     @property
     def rank(self) -> int | None:
-        """The rank of the member it happened on."""
+        """The failed worker's rank; None if unknown."""
         return self.place.rank
 
     @property
     def host(self) -> str | None:
-        """The host name of the member it happened on."""
+        """The failed worker's host name; None if unknown."""
         return self.place.host
 
     @property
     def attempt(self) -> int | None:
-        """The attempt it happened in, from 0."""
+        """The gang's attempt, from 0; None if unknown."""
         return self.place.attempt
 
     @property
     def step(self) -> int | None:
-        """The global step the member had reached."""
+        """The global step that the worker had reached; None if unknown."""
         return self.place.step
 
     def __str__(self) -> str:
@@ -105,54 +104,51 @@ def _rebuild(kind: type[SparkdlError], message: str, place: Place, trace: str | 
 
 
 class InvalidInput(SparkdlError, ValueError):
-    """The user's configuration or data cannot be used; trying again will not help."""
+    """The user's configuration or data is invalid; a retry cannot help."""
 
 
 class CheckpointDamaged(SparkdlError):
-    """A checkpoint is not what was committed: a file of it is missing, cut short or changed."""
+    """A file of a committed checkpoint is missing, truncated or changed."""
 
 
 class Fenced(SparkdlError):
-    """A newer attempt of the run has begun, so this one may no longer commit."""
+    """A newer attempt of the run has begun, so this attempt may no longer commit."""
 
 
 class ClusterUnavailable(SparkdlError):
-    """The cluster cannot supply the gang, or not within the time allowed."""
+    """The cluster cannot supply the gang, or not in time."""
 
 
 class MemberFailed(SparkdlError):
-    """Code on a member raised; ``trace`` holds the member's own traceback."""
+    """The code on a worker raised; ``trace`` holds the worker's traceback."""
 
 
 class MemberLost(SparkdlError):
-    """A member's process or host went away without a word."""
+    """A worker's process or host disappeared without reporting an error."""
 
 
 class Resized(SparkdlError):
-    """A gang was ended to begin again at once with another number of members; it is no failure, and no user sees it."""
+    """The gang ends to restart at once with another number of workers; the supervisor handles it, no user sees it."""
 
 
 class PeerLost(SparkdlError):
-    """A member could go no further because another member had gone; never the first cause."""
+    """A worker could not continue because another worker had gone; never the first cause."""
 
 
 class Stopped(SparkdlError):
-    """The run was asked to stop and has stopped; the message says at which step it was saved, if it was."""
+    """The run stopped on request; if its state was saved, the message gives the step."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The error as plain data."""
+    """Convert an error to plain data."""
     message = error.message if isinstance(error, SparkdlError) else str(error)
     return type(error).__name__, message, "".join(traceback.format_exception(error))
 
 
 def error_of(cause: Cause, place: Place, *, before: str = "") -> SparkdlError:
-    """The error to raise on the driver, without the traceback if the message says all.
+    """Convert a worker's error to the exception that the driver raises; ``before`` is a prefix of its message.
 
-    Args:
-        cause: of the error on the worker.
-        place: where it happened.
-        before: begins the message.
+    ``InvalidInput`` and ``Stopped`` carry no traceback: their message is enough.
     """
     kind, message, trace = cause
     known = globals().get(kind)

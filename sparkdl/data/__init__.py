@@ -1,9 +1,9 @@
 """From partitions to batches.
 
-    Arrow batches -> decode (columnar) -> spool (memory-mapped, in row-id order) -> sampling (a seeded permutation)
+    Arrow batches -> decode (columnar) -> spool (memory-mapped, in row-id order) -> sampler (a seeded permutation)
                   -> prefetch (a thread) -> Batch
 
-A part is read from Spark once; every epoch after that reads memory-mapped tensors on the executor's own disk.
+Spark delivers a shard once. Every later epoch reads memory-mapped tensors on the executor's local disk.
 """
 
 from sparkdl.data.batching import Batcher

@@ -1,8 +1,8 @@
-"""Arrow columns to row-major arrays, a whole column at a time.
+"""Conversion of Arrow columns to row-major arrays, a whole column at a time.
 
-Nested lists of a fixed length are never walked row by row: their values already lie in row-major order, so one
-look at the offsets of each level is enough. Nor are binary values of a known dtype and shape; only those that a
-function of the user's has to read are.
+Lists of a fixed length already hold their values in row-major order, so one check of each level's offsets suffices.
+Binary values of a known dtype and shape are converted in one piece as well. Only a user's decode function runs row by
+row.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from sparkdl.errors import InvalidInput
 
 Array = npt.NDArray[Any]
 
-# Torch has types for wider unsigned numbers than 8 bits, but can hardly compute with them.
+# Torch has few operations for unsigned integers of more than 8 bits.
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
 def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True) -> Array:
-    """One Arrow array as a C-contiguous array ``[rows, *shape]``, without a copy where that is possible.
+    """Convert an Arrow array to a C-contiguous array ``[rows, *shape]``, without a copy if possible.
 
     Args:
         array: numbers, booleans, lists of them nested to any depth, or binary values.
-        column: what the column is; its dtype and shape are checked where given. No rows have the given shape.
-        floating: the dtype of floating-point columns without a dtype of their own.
-        finite: whether NaN and infinity are refused; what cannot be whole numbers is in any case.
+        column: the column; its dtype and shape, if set, are checked. An empty array takes the column's shape.
+        floating: dtype of floating-point columns without a dtype of their own.
+        finite: whether NaN and infinity are invalid; for integer dtypes they always are.
 
     Raises:
-        InvalidInput: nulls, NaN or infinity, lists of several lengths, a shape other than the given one, or a
-            number that its dtype cannot hold.
+        InvalidInput: nulls, NaN or infinity, lists of different lengths, a wrong shape, or a number out of its dtype's
+            range.
     """
     found: list[int] = []
     values = array
-    _refuse_nulls(values, array, column)  # before lengths are compared: to its offsets, a null is a list of length 0
+    _refuse_nulls(values, array, column)  # first, since a null counts as a list of length 0
     while is_list(values.type):
         found.append(_length(values, column))
         values = values.flatten()
@@ -56,16 +56,9 @@ def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite
 def decode_ragged(
     array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True
 ) -> tuple[Array, Array]:
-    """One Arrow array of lists of several lengths as values ``[total, *shape]`` and int64 bounds ``[rows + 1]``.
+    """Convert an Arrow array of lists to values ``[total, *shape]`` and int64 bounds ``[rows + 1]``.
 
-    Args:
-        array: lists of what ``decode`` takes.
-        column: what the column is; its shape is that of one value.
-        floating: the dtype of floating-point columns without a dtype of their own.
-        finite: see ``decode``.
-
-    Raises:
-        InvalidInput: see ``decode``; a null instead of a list, too.
+    Takes and raises the same as ``decode``, but lengths may differ and the column's shape is one value's.
     """
     _refuse_nulls(array, array, column)
     if pa.types.is_fixed_size_list(array.type):
@@ -77,22 +70,22 @@ def decode_ragged(
 
 
 def row_dtype(kind: pa.DataType, column: Column, *, floating: str = "float32") -> np.dtype[Any] | None:
-    """The dtype that ``decode`` gives for an Arrow type; None where only the values can tell."""
+    """The dtype that ``decode`` gives for an Arrow type; None if it depends on the values."""
     if column.dtype is not None:
         return np.dtype(column.dtype)
     return None if is_binary(kind) else wanted(np.dtype(element_type(kind).to_pandas_dtype()), column, floating)
 
 
 def wanted(found: np.dtype[Any], column: Column, floating: str) -> np.dtype[Any]:
-    """The dtype that numbers of the dtype ``found`` become."""
+    """The dtype to which numbers of the dtype ``found`` are converted."""
     return np.dtype(column.dtype or (floating if found.kind == "f" else _SIGNED.get(found.name, found.name)))
 
 
 def count_faults(array: pa.Array, column: Column, *, floating: str = "float32") -> validation.Counts:
-    """What of an array ``decode`` refuses, counted; empty where it is no single values that are wrong with it."""
+    """Count the single values that ``decode`` rejects; empty if its error has another cause."""
     nulls, values = array.null_count, array
     while is_list(values.type):
-        values = values.flatten()  # leaves out what lies under a null
+        values = values.flatten()  # skips the values under a null
         nulls += values.null_count
     flat = np.empty(0)
     if not is_binary(values.type):
@@ -118,7 +111,6 @@ def _shape(found: tuple[int, ...], rows: int, column: Column) -> tuple[int, ...]
 
 
 def _length(array: pa.Array, column: Column) -> int:
-    """The length of every list of one level, which must be the same."""
     if pa.types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
     offsets = array.offsets.to_numpy()
@@ -161,5 +153,5 @@ def _unfit(flat: Array, dtype: np.dtype[Any], column: Column) -> InvalidInput:
 
 
 def _same(numbers: Array, flat: Array) -> bool:
-    """Whether a cast changed no value: back again is not enough, since -1 and 255 are the same 8 bits."""
+    """Whether a cast kept every value; also compares signs, since -1 and 255 have the same 8 bits."""
     return np.array_equal(numbers.astype(flat.dtype), flat) and np.array_equal(numbers < 0, flat < 0)

@@ -1,4 +1,4 @@
-"""Arrow types: which of them can become tensors, and what to do with the others."""
+"""Arrow types that can become tensors, and advice for the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RAW = (
 
 
 def element_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the numbers inside an array type of any depth."""
+    """The type of the numbers in an array type of any depth."""
     while is_list(kind):
         kind = kind.value_type
     return kind
@@ -25,18 +25,18 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's binary types with offsets, or of a fixed size."""
+    """Whether a type is binary, large binary or fixed-size binary."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def refusal(kind: pa.DataType, *, described: bool, decoded: bool, ragged: bool) -> str | None:
-    """Why a column of this type cannot become a tensor, and what to do about it; None if it can.
+    """Reason why a column of this type cannot become a tensor, with advice; None if it can.
 
     Args:
-        kind: the type in which the column arrives.
+        kind: the column's Arrow type.
         described: whether the column has a dtype and a shape of its own.
-        decoded: whether there is a function that reads its bytes.
-        ragged: whether it is said to hold arrays of several lengths.
+        decoded: whether the column has a decode function.
+        ragged: whether the column is declared ragged.
     """
     if is_binary(kind):
         return None if (described or decoded) and not ragged else f"{_WANTED}. {RAW}."

@@ -1,4 +1,4 @@
-"""Batches, what their inputs may be, and the tensor dtypes that columns may have."""
+"""Batches, the types of their inputs, and the tensor dtypes of columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows of several lengths, one behind the other; some of them may be empty.
+    """Concatenated rows of different lengths; rows may be empty.
 
-    It is cut by rows like a tensor, and becomes two arguments of ``forward()`` only when the model is called.
+    Rows are sliced like a tensor's. ``arguments`` converts them when the model is called.
 
     Attributes:
-        values: the rows' values, ``[total, ...]``.
-        bounds: int64 ``[rows + 1]``, on the CPU: row ``i`` has the values from ``bounds[i]`` to ``bounds[i + 1]``;
-            the first bound is 0 and the last one ``total``.
-        padding: what fills up short rows where the model takes rows of one length; None where it takes offsets.
+        values: values of all rows, ``[total, ...]``.
+        bounds: int64 ``[rows + 1]``, on the CPU: row ``i`` has the values ``bounds[i]`` to ``bounds[i + 1]``; the first
+            bound is 0, the last is ``total``.
+        padding: fill value, if the model takes padded rows; None if it takes offsets.
     """
 
     values: Tensor
@@ -56,11 +56,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """How many values each row has, int64 ``[rows]``."""
+        """Number of values of each row, int64 ``[rows]``."""
         return self.bounds[1:] - self.bounds[:-1]
 
     def index_select(self, dim: int, rows: Tensor) -> Ragged:
-        """Rows in any order, as ``Tensor.index_select`` gives them; only ``dim`` 0 has rows of several lengths."""
+        """Rows in any order, as ``Tensor.index_select`` gives them; raises IndexError if ``dim`` is not 0."""
         if dim != 0:
             raise IndexError(f"rows of several lengths lie along dimension 0; {dim} was asked for.")
         rows = rows.long()
@@ -73,7 +73,7 @@ class Ragged:
         return replace(self, values=self.values.index_select(0, shifts.add_(torch.arange(total))), bounds=bounds)
 
     def to(self, device: torch.device) -> Ragged:
-        """The rows with their values on a device; bounds stay, so that cutting never waits for it."""
+        """Move the values to a device; bounds stay on the CPU, so that slicing never waits for the device."""
         if device.type == "cpu":
             return self
         return replace(self, values=self.values.pin_memory().to(device, non_blocking=True))
@@ -82,9 +82,9 @@ class Ragged:
         """The two arguments of ``forward()``.
 
         Returns:
-            Without padding the values and each row's first position among them, int64 ``[rows]``, as
-            ``torch.nn.EmbeddingBag`` takes them. With padding the values as ``[rows, longest row, ...]``, and a mask
-            ``[rows, longest row]`` that is True where there is a value.
+            Without padding: the values, and each row's first position in them, int64 ``[rows]``, as
+            ``torch.nn.EmbeddingBag`` takes them. With padding: the values as ``[rows, longest row, ...]``, and a mask
+            ``[rows, longest row]``, True at values.
         """
         device = self.values.device
         if self.padding is None:
@@ -97,20 +97,20 @@ class Ragged:
 
 
 Input = Tensor | Ragged
-"""What an input column is in a batch: a tensor ``[rows, ...]``, or rows of several lengths."""
+"""An input column of a batch: a tensor ``[rows, ...]`` or ragged rows."""
 
 Rows = TypeVar("Rows", Tensor, Ragged, Input)
 
 
 def wide(rows: Rows) -> Rows:
-    """Rows with integers of 16 and 32 bits as int64, as the model gets them."""
+    """Convert 16 and 32 bit integers to int64, as the model takes them."""
     if isinstance(rows, Ragged):
         return replace(rows, values=wide(rows.values))
     return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
 
 
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:
-    """The arguments of ``forward()``: one for each tensor, two for each ``Ragged``."""
+    """The arguments of ``forward()``: one per tensor, two per ``Ragged``."""
     found: list[Tensor] = []
     for each in inputs:
         if isinstance(each, Ragged):
@@ -122,21 +122,19 @@ def arguments(inputs: Iterable[Input]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Batch:
-    """One member's rows of one global step.
+    """One worker's rows of one global step.
 
     Attributes:
-        inputs: one tensor ``[rows, ...]`` or ``Ragged`` per input column, in the order ``forward()`` takes them.
-        target: ``[rows, ...]``, or None where the target is the inputs.
-        weights: float ``[rows]``, each row's weight in the loss, or None where all weigh 1.
-        masses: float64 ``[rows]``, what each row adds to the loss's denominator, or None where each adds 1. It
-            differs from ``weights`` where the loss has class weights or ignored labels of its own.
-        rows: rows in this batch; may be 0.
-        weight: what the batch's summed loss is divided by to give its local mean: ``rows``, or the sum of
-            ``masses``.
-        share: this member's weight over the global weight of the step; the shares of a step sum to 1.
-        fraction: this batch's weight over its member's weight in the step: 1 unless the member's rows are cut
-            into several batches for gradient accumulation.
-        total: rows of the whole global batch, the same on every member.
+        inputs: one tensor ``[rows, ...]`` or ``Ragged`` per input column, in the order of ``forward()``'s arguments.
+        target: ``[rows, ...]``; None if the inputs are the target.
+        weights: float ``[rows]``, each row's weight in the loss; None if all weigh 1.
+        masses: float64 ``[rows]``, each row's term in the loss's denominator; None if each is 1. Differs from
+            ``weights`` if the loss has class weights or ignores labels.
+        rows: rows of this batch; may be 0.
+        weight: denominator of the batch's local mean loss: ``rows``, or the sum of ``masses``.
+        share: this worker's weight over the step's global weight; the shares of a step sum to 1.
+        fraction: this batch's weight over its worker's weight in the step; below 1 only under gradient accumulation.
+        total: rows of the global batch, equal on all workers.
     """
 
     inputs: tuple[Input, ...]
@@ -150,11 +148,10 @@ class Batch:
     total: int = 0
 
     def split(self, pieces: int) -> Iterator[Batch]:
-        """Cut the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.
+        """Split the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.
 
-        Every member yields the same number of pieces, some of them empty where it has fewer rows than that. The
-        pieces' fractions sum to 1, so that their gradients, each a mean over its own rows, sum to the mean over
-        this batch.
+        Every worker yields ``pieces`` batches; with fewer rows, some are empty. Their fractions sum to 1, so their
+        gradients, each a local mean times its fraction, sum to the mean over this batch.
         """
         if pieces == 1:
             yield self

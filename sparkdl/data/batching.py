@@ -1,4 +1,4 @@
-"""Batches of one part: its rows gathered chunk by chunk in the order of a plan, and cut into steps."""
+"""Batches of one shard: a plan orders its rows, chunks of several steps are gathered, and each is cut into steps."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sparkdl.data.shard import Part, numbers, target_of
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
-_GATHER_BYTES = 4 << 20  # rows gathered at a time: enough to make the thread's hand-over cheap, little enough to cache
+_GATHER_BYTES = 4 << 20  # gathered at a time: enough to make the hand-over cheap, little enough to cache
 _GATHER_STEPS = 64
 _SCAN_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Batcher:
-    """Makes the batches of a part, epoch by epoch.
+    """Makes the batches of a shard, epoch by epoch.
 
     Attributes:
-        part: this member's rows.
-        plan: how rows are dealt into steps; made from the same ``parts`` on every member.
-        device: where the tensors are wanted.
-        transforms: functions that change each batch on the CPU, ahead of time; None for the part's own.
+        part: this worker's shard.
+        plan: assigns rows to steps; made from the same ``parts`` on every worker.
+        device: device of the batches' tensors.
+        transforms: changes each batch on the CPU, ahead of time; None uses the shard's own.
 
     Raises:
-        InvalidInput: the plan was made for parts of other sizes.
+        InvalidInput: the plan's shard sizes differ from the shard's ``parts``.
     """
 
     part: Part
@@ -46,12 +46,12 @@ class Batcher:
             raise InvalidInput(f"the plan is for parts of {self.plan.rows} rows; expected {self.part.parts}.")
 
     def batches(self, epoch: int, *, start: int = 0, totals: Sequence[float] | None = None) -> Iterator[Batch]:
-        """This member's batches of an epoch, one for every step.
+        """This worker's batches of an epoch, one per step.
 
         Args:
-            epoch: the epoch, from 0; it chooses the permutation.
-            start: the first step wanted.
-            totals: the global weight of each step; None where every row weighs 1.
+            epoch: the epoch, from 0; selects the permutation.
+            start: first step to yield, from 0.
+            totals: global weight of each step; None if every row weighs 1.
         """
         device = torch.device(self.device)
         transforms = self.part.transforms if self.transforms is None else self.transforms
@@ -59,12 +59,12 @@ class Batcher:
             yield from prefetch(self._transformed(transforms, epoch, start, totals, device))
             return
         chunks = self._chunks(epoch, start, device)
-        # A single chunk is waited for either way, and a thread would take longer than a few rows.
+        # The consumer waits for a single chunk anyway, and starting a thread costs more than a few rows.
         for chunk in chunks if self._chunk_steps() >= self.plan.steps - start else prefetch(chunks):
             yield from self._cut(chunk, totals)
 
     def step_weights(self, epoch: int) -> Tensor:
-        """This part's weight in every step of an epoch, float64 ``[steps]``."""
+        """This shard's weight in every step of an epoch, float64 ``[steps]``."""
         plan, index = self.plan, self.part.index
         if self.part.masses is None:
             return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
@@ -76,7 +76,7 @@ class Batcher:
     def _positions(self, epoch: int) -> Tensor:
         positions, order = self.plan.permutation(self.part.index, epoch), self.part.order
         if order is not None:
-            for first in range(0, self.part.rows, _SCAN_ROWS):  # in place: a large part's positions are 100 MB
+            for first in range(0, self.part.rows, _SCAN_ROWS):  # in place: a large shard's positions take 100 MB
                 piece = positions[first : first + _SCAN_ROWS]
                 piece.copy_(order[piece])
         return positions
@@ -84,7 +84,7 @@ class Batcher:
     def _transformed(
         self, transforms: Transforms, epoch: int, start: int, totals: Sequence[float] | None, device: torch.device
     ) -> Iterator[Batch]:
-        """Batches one by one; their random numbers depend on nothing but the seed, the epoch and their position."""
+        """Transformed batches; their random numbers depend only on the seed, epoch, step and shard."""
         step = start
         for chunk in self._chunks(epoch, start, torch.device("cpu")):
             for batch in self._cut(chunk, totals):
@@ -98,7 +98,6 @@ class Batcher:
                 step += 1
 
     def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
-        """Gathered rows of several steps at a time."""
         part, plan, positions = self.part, self.plan, self._positions(epoch)
         names, steps = _batch_columns(part.columns), self._chunk_steps()
         for first in range(start, plan.steps, steps):
@@ -136,7 +135,7 @@ class Batcher:
 
 
 def stored_batch(part: Part, chosen: slice | Tensor) -> Batch:
-    """A part's stored rows at these positions as a batch by itself; those of a slice are not copied."""
+    """A shard's stored rows at these positions as a single batch; a slice is not copied."""
     found = {name: wide(_taken(part.tensors[name], chosen)) for name in _batch_columns(part.columns)}
     masses = None if part.masses is None else _taken(part.masses, chosen)
     weight, rows = part.columns.weight, len(next(iter(found.values())))
@@ -153,14 +152,14 @@ def stored_batch(part: Part, chosen: slice | Tensor) -> Batch:
 
 
 def row_bytes(part: Part) -> int:
-    """Bytes that a row of a part's batches has, about."""
+    """Approximate bytes of one row of a shard's batches."""
     tensors = [part.tensors[name] for name in _batch_columns(part.columns)]
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The rows of a few steps: step ``first + i`` has the rows from ``bounds[i]`` to ``bounds[i + 1]``."""
+    """Rows of several steps: step ``first + i`` has the rows ``bounds[i]`` to ``bounds[i + 1]``."""
 
     first: int
     bounds: list[int]
@@ -178,7 +177,6 @@ def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
 
 
 def _arrive(rows: Rows, device: torch.device) -> Rows:
-    """Rows as the model gets them, on the device."""
     rows = wide(rows)
     if isinstance(rows, Ragged):
         return rows.to(device)

@@ -1,4 +1,4 @@
-"""Binary columns: raw numbers, or whatever a function of the user's makes of them."""
+"""Binary columns: raw numbers, or values that a user function decodes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import pyarrow as pa
 from sparkdl.data.columns import Column
 from sparkdl.errors import InvalidInput
 
-_MOST = 500  # characters of an error of the user's function
+_MOST = 500  # characters of the user function's error to quote
 
 
 def raw(values: pa.Array, column: Column) -> npt.NDArray[Any]:
-    """Little-endian numbers of the column's dtype, flat and without a copy.
-
-    Args:
-        values: binary values without nulls.
-        column: what the column is, with a dtype and a shape.
+    """Little-endian numbers of the column's dtype and shape, flat and without a copy; ``values`` must have no nulls.
 
     Raises:
-        InvalidInput: a value is longer or shorter than its dtype and shape make it.
+        InvalidInput: a value's length does not match the dtype and shape.
     """
     shape, dtype = cast("tuple[int, ...]", column.shape), cast(str, column.dtype)
-    # A bool is read as a number, so that one that is neither 0 nor 1 is found.
+    # Read a bool as a number, so that the cast can detect values other than 0 and 1.
     stored = np.dtype("uint8" if dtype == "bool" else dtype).newbyteorder("<")
     wanted = math.prod(shape) * stored.itemsize
     starts, lengths = _extents(values)
@@ -44,14 +40,10 @@ def raw(values: pa.Array, column: Column) -> npt.NDArray[Any]:
 
 
 def decoded(values: pa.Array, column: Column) -> npt.NDArray[Any]:
-    """What the column's function makes of each value, ``[rows, *shape]``.
-
-    Args:
-        values: binary values without nulls.
-        column: what the column is, with a function.
+    """Decode each value by the column's function, ``[rows, *shape]``; ``values`` must have no nulls.
 
     Raises:
-        InvalidInput: the function raised, did not return numbers, or returned rows of several shapes.
+        InvalidInput: the function raised, returned no numbers, or returned several shapes or dtypes.
     """
     found: npt.NDArray[Any] | None = None
     for row, value in enumerate(values):
@@ -85,7 +77,7 @@ def _call(column: Column, value: bytes) -> npt.NDArray[Any]:
 
 
 def _extents(values: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Where each value begins in the data, and its length, in bytes."""
+    """Start of each value in the data buffer and its length, in bytes."""
     if pa.types.is_fixed_size_binary(values.type):
         width = values.type.byte_width
         starts = (values.offset + np.arange(len(values), dtype=np.int64)) * width

@@ -1,4 +1,4 @@
-"""One column of a partition in files without a name, appended to and then mapped."""
+"""One column of a partition in unlinked files that are appended to and then mapped."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ from sparkdl.data.validation import RAGGED
 from sparkdl.errors import InvalidInput
 
 Layout = tuple[str, tuple[int, ...]]
-"""Dtype name and shape of a row; of a value where rows are ragged."""
+"""Dtype name and shape of a row; for ragged rows, of a value."""
 
 
 class ColumnFile:
-    """A column whose rows have one shape.
-
-    Args:
-        column: which column.
-        directory: where the file lies; None for the system's temporary folder.
-    """
+    """A column whose rows have one shape; ``directory`` None puts its file in the system's temporary folder."""
 
     def __init__(self, column: Column, directory: str | None) -> None:
         self.column = column
@@ -38,18 +33,14 @@ class ColumnFile:
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
 
     def append(self, array: pa.Array, floating: str) -> None:
-        """Decode rows and write them behind the others; with no rows only their dtype is taken down.
-
-        Raises:
-            InvalidInput: they cannot become a tensor, or not one with the rows before.
-        """
+        """Decode and append rows; without rows only record their dtype. Raises what ``decode`` and ``write`` raise."""
         if len(array):
             self.write(decode(array, self.column, floating=floating))
         elif self.dtype is None:
             self.dtype = row_dtype(array.type, self.column, floating=floating)
 
     def write(self, rows: npt.NDArray[Any]) -> None:
-        """Write rows behind the others."""
+        """Append rows ``[rows, *shape]``; raises InvalidInput if they differ in dtype or shape from earlier rows."""
         if self.shape is None:
             self.dtype, self.shape = rows.dtype, rows.shape[1:]
         elif (rows.dtype, rows.shape[1:]) != (self.dtype, self.shape):
@@ -59,15 +50,15 @@ class ColumnFile:
                 f"shape {rows.shape[1:]}; expected one dtype and shape for all rows.{advice}"
             )
         left = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        while left:  # a single write may take less than it was given
+        while left:  # a single write may be partial
             left = left[self._file.write(left) :]
 
     def map(self, rows: int, layout: Layout | None) -> Tensor:
-        """The rows as a tensor; the file ends with the last reference to it.
+        """The rows as a mapped tensor; the file is deleted with its last reference.
 
         Args:
-            rows: how many there are.
-            layout: what they are where this file has none.
+            rows: number of rows.
+            layout: dtype and shape; None for the file's own.
         """
         name, shape = layout or (str(self.dtype or "float32"), self.shape or ())
         dtype = cast(torch.dtype, getattr(torch, np.dtype(name).name))
@@ -75,18 +66,13 @@ class ColumnFile:
             size = rows * math.prod(shape) * np.dtype(name).itemsize
             if not size:
                 return torch.empty((rows, *shape), dtype=dtype)
-            # A private mapping: the model may write to a batch's memory without changing what the next epoch reads.
+            # A private mapping: if the model writes to a batch's memory, the next epoch still reads the original.
             mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         return torch.frombuffer(mapped, dtype=dtype).view(rows, *shape)
 
 
 class RaggedFile:
-    """A column of arrays of several lengths: one file of values, one of the bounds between rows.
-
-    Args:
-        column: which column.
-        directory: where the files lie; None for the system's temporary folder.
-    """
+    """A column of arrays of different lengths: one file of values, one of the bounds between rows."""
 
     def __init__(self, column: Column, directory: str | None) -> None:
         self.column = column
@@ -97,16 +83,16 @@ class RaggedFile:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """The values' dtype; None while there are none."""
+        """The values' dtype; None without values."""
         return self._values.dtype
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of one value; None while there are none."""
+        """The shape of one value; None without values."""
         return self._values.shape
 
     def append(self, array: pa.Array, floating: str) -> None:
-        """See ``ColumnFile.append``."""
+        """Decode and append rows; raises what ``ColumnFile.append`` raises."""
         values, bounds = decode_ragged(array, self.column, floating=floating)
         if len(values):
             self._values.write(values)
@@ -117,7 +103,7 @@ class RaggedFile:
         self._total += len(values)
 
     def map(self, rows: int, layout: Layout | None) -> Ragged:
-        """See ``ColumnFile.map``."""
+        """The rows as mapped ragged rows; takes what ``ColumnFile.map`` takes."""
         layout = layout or (str(self.dtype or "float32"), self.column.shape or ())
         padding = self.column.padding if self.column.ragged == "padded" else None
         return Ragged(self._values.map(self._total, layout), self._bounds.map(rows + 1, None), padding)

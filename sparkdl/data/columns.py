@@ -1,9 +1,9 @@
-"""Which columns become which tensors.
+"""Columns and the tensors that they become.
 
 A column becomes one tensor ``[rows, *shape]``: a number becomes ``[rows]``, an array of fixed length ``k`` becomes
-``[rows, k]``, an array of arrays ``[rows, j, k]`` and so on. Floating-point columns take the run's dtype, 16 and 32
-bit integers arrive in the model as int64, and 8 bit integers and booleans stay what they are. Arrays of several
-lengths and binary columns have to be described.
+``[rows, k]``, an array of arrays ``[rows, j, k]`` and so on. Floating-point columns take the run's dtype. The model
+receives 16 and 32 bit integers as int64; 8 bit integers and booleans keep their type. Arrays of different lengths and
+binary columns need a ``Column``.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from sparkdl.data.arrow_types import refusal
 from sparkdl.data.batch import DTYPES
 from sparkdl.errors import InvalidInput
 
-_MOST_NAMES = 20  # in a message
+_MOST_NAMES = 20  # in a message, which must fit on a screen
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column and the tensor it becomes.
+    """A column and the tensor that it becomes.
 
     Attributes:
         name: the column's name.
-        dtype: the tensor's dtype by name (``"float32"``, ``"int64"``, ...), or None for the rule above.
-        shape: the shape of one row, or None to take it from the data; of one value where the column is ragged. With a
-            dtype it says what the bytes of a binary column are: little-endian numbers in row-major order.
-        ragged: None for arrays of one length. ``"offsets"`` makes arrays of several lengths two arguments of
-            ``forward()``: values ``[total]`` and int64 offsets ``[rows]``, as ``torch.nn.EmbeddingBag`` takes them;
-            ``"padded"`` makes them values ``[rows, longest of the batch]`` and a bool mask of the same shape, True
-            where there is a value.
-        padding: what fills up the short rows of a column that is ``"padded"``; default 0.
-        decode: ``decode(bytes)`` returns a binary value as an array, of one shape and dtype for all rows. It is
-            called on executors.
+        dtype: the tensor's dtype by name (``"float32"``, ``"int64"``, ...); default: by the rule above.
+        shape: shape of one row, or of one value of a ragged column; default: taken from the data. With ``dtype``, it
+            describes binary values: little-endian numbers in row-major order.
+        ragged: for arrays of different lengths; default: one length. ``"offsets"`` gives ``forward()`` two arguments:
+            values ``[total]`` and int64 offsets ``[rows]``, as ``torch.nn.EmbeddingBag`` takes them. ``"padded"`` gives
+            values ``[rows, longest of the batch]`` and a bool mask of the same shape, True at values.
+        padding: fill value of short rows if ``ragged`` is ``"padded"``; default 0.
+        decode: ``decode(bytes)`` converts a binary value to an array, of one shape and dtype for all rows; runs on
+            executors; default: none.
 
     Raises:
-        InvalidInput: the description contradicts itself.
+        InvalidInput: the fields contradict one another.
     """
 
     name: str
@@ -69,18 +68,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a run by what they are for.
+    """The columns of a run by role.
 
     Attributes:
-        inputs: one for each argument of ``forward()``, in order; a ragged column is two arguments.
-        target: the label; several columns of one number a row each, which become ``[rows, columns]``; or None where
-            the target is the inputs.
-        weight: a number per row, at least 0; how much the row counts in the loss.
-        validation: a boolean per row; True keeps the row out of training.
-        row_id: an integer per row, unique in the data set, that fixes the order of rows; None: the order in which
-            they arrive.
-        floating: the dtype of floating-point columns without a dtype of their own.
-        client: an integer per row, whose rows it is, for what is trained client by client.
+        inputs: one per argument of ``forward()``, in order; a ragged column gives two arguments.
+        target: the label; several columns of one number per row become ``[rows, columns]``; None if the inputs are the
+            target.
+        weight: a number per row, at least 0: the row's weight in the loss; default: none.
+        validation: a boolean per row; True marks a validation row; default: none.
+        row_id: an integer per row, unique in the data set, that fixes the rows' order; default: order of arrival.
+        floating: dtype of floating-point columns without a dtype of their own.
+        client: an integer per row that identifies its client, for training by client; default: none.
     """
 
     inputs: tuple[Column, ...]
@@ -93,7 +91,7 @@ class Columns:
 
     @staticmethod
     def of(columns: Columns | Sequence[str] | None, names: Sequence[str]) -> Columns:
-        """Columns from a plain list of input names; None takes every column of ``names``."""
+        """Columns from a list of input names; None takes every column of ``names``."""
         if isinstance(columns, Columns):
             return columns
         if isinstance(columns, str):
@@ -108,10 +106,10 @@ class Columns:
         return tuple(replace(column, dtype=column.dtype or self.floating, shape=()) for column in self.target)
 
     def __iter__(self) -> Iterator[Column]:
-        """Every column once, in the order of the fields; a column used twice comes once, with what either use asks for.
+        """Every column once, in the order of the fields; several uses of a column are merged.
 
         Raises:
-            InvalidInput: two uses of a column ask for different dtypes or shapes.
+            InvalidInput: two uses of a column need different dtypes or shapes, or a column that is no input is ragged.
         """
         single = (self.weight, self.validation, self.row_id, self.client)
         others = (*self.targets, *(column for column in single if column is not None))
@@ -130,7 +128,7 @@ class Columns:
         """Check every column against an Arrow schema.
 
         Raises:
-            InvalidInput: a column is missing, there more than once, or of a type that cannot become a tensor.
+            InvalidInput: a column is missing, ambiguous, or of a type that cannot become a tensor.
         """
         for column in self:
             found = schema.names.count(column.name)
@@ -166,6 +164,6 @@ def _merge(one: Column, other: Column) -> Column:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message, which a table of a thousand columns must not push off the screen."""
+    """Quote names for a message, at most twenty of them."""
     text = ", ".join(map(repr, names[:_MOST_NAMES]))
     return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"

@@ -1,14 +1,14 @@
-"""A part's fingerprint: whether rows that were read again are those that were read before.
+"""Fingerprint of a shard: detects whether rows that were read again have changed.
 
 With m the 64-bit mixer of splitmix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA
 2014) and all sums modulo 2^64,
 
     h_r     = m(sum over columns c and 8-byte words w_j of row r in c of  m(w_j + k_cj))
-    content = sum_r h_r                          the same for the same rows in whatever order
-    order   = sum_i m(h_r(i) + i g)              the same for the same rows in the same order; i counts rows from 1
+    content = sum_r h_r                          depends on the rows, not on their order
+    order   = sum_i m(h_r(i) + i g)              depends on the rows and their order; i counts rows from 1
 
-where k_cj is a constant of the column's name and of j, and g an odd one. The contents of all parts add up to that of
-the data, however they are dealt out. It finds accidents and not an adversary: m is no secret.
+where k_cj is a constant of the column's name and of j, and g an odd constant. The shards' contents add up to the data
+set's, for any sharding. A fingerprint detects accidents, not attacks: m is no secret.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sparkdl.data.shard import Part
 Words = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_CHUNK = 1 << 21  # bytes that are mixed at a time: they stay in the cache
-_MOST = 1 << 16  # rows that are mixed at a time
+_CHUNK = 1 << 21  # bytes mixed at a time, so that they stay in the cache
+_MOST = 1 << 16  # rows mixed at a time
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a part's rows are known by.
+    """A shard's row count and hashes.
 
     Attributes:
-        rows: how many there are.
-        content: of the rows in any order.
-        order: of the rows in their order.
+        rows: number of rows.
+        content: hash of the rows, independent of their order.
+        order: hash of the rows in their order.
     """
 
     rows: int
@@ -50,13 +50,13 @@ class Fingerprint:
 
     @staticmethod
     def parse(text: str) -> Fingerprint:
-        """The fingerprint that is written so."""
+        """Parse the text of ``str(fingerprint)``."""
         rows, content, order = text.split("-")
         return Fingerprint(int(rows), int(content, 16), int(order, 16))
 
 
 def fingerprint(part: Part) -> Fingerprint:
-    """The fingerprint of all of a part's rows, from all columns but the row ids; reads them once."""
+    """Hash all rows of a shard, over all columns but the row ids; reads the rows once."""
     identity = part.columns.row_id
     names = sorted(name for name in part.tensors if identity is None or name != identity.name)
     hashes = np.zeros(part.rows, np.uint64)
@@ -70,7 +70,7 @@ def fingerprint(part: Part) -> Fingerprint:
 
 
 def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:
-    """Rows and content of parts together."""
+    """Rows and content of all shards together."""
     return sum(each.rows for each in fingerprints), sum(each.content for each in fingerprints) % (1 << 64)
 
 
@@ -91,7 +91,7 @@ def _chunks(column: Input) -> Iterator[slice]:
 
 
 def _mixed(rows: Tensor, seed: int) -> Words:
-    """The mixed words of each row, ``[rows, words]``."""
+    """Mixed words of each row, uint64 ``[rows, words]``."""
     raw = rows.numpy().reshape(len(rows), -1).view(np.uint8) if rows.numel() else np.zeros((len(rows), 0), np.uint8)
     width = -(-raw.shape[1] // 8) * 8
     if width != raw.shape[1]:
@@ -102,7 +102,7 @@ def _mixed(rows: Tensor, seed: int) -> Words:
 
 
 def _ragged(rows: Ragged, seed: int) -> Words:
-    """What each row of a length of its own adds; its length and the places of its values count as well."""
+    """Hash of each ragged row, uint64 ``[rows]``, from its length and its values with their positions."""
     bounds = rows.bounds.numpy()
     lengths = (bounds[1:] - bounds[:-1]).astype(np.uint64)
     values = _mixed(rows.values, seed).sum(axis=1, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Work done ahead of the consumer, in one thread."""
+"""Prefetching of items in one thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL = 0.1  # seconds after which a producer with a full queue looks whether the consumer has gone
+_POLL = 0.1  # seconds between a blocked producer's checks for the consumer's end
 
 
 class _End:
@@ -18,10 +18,10 @@ class _End:
 
 
 def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
-    """Iterate over ``items`` with up to ``depth`` of them ready ahead of time, and one more in a thread's hands.
+    """Iterate over ``items`` with up to ``depth`` ready ahead of time, and one more in production.
 
-    An error of the producer is raised where its item would have come. When the consumer stops early, the thread
-    ends before the generator's ``close()`` returns.
+    The producer's error is raised at its item's place. If the consumer stops early, the thread ends before the
+    generator's ``close()`` returns.
     """
     ready: queue.Queue[T | _End] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
@@ -46,7 +46,7 @@ def _produce(items: Iterable[T], ready: queue.Queue[T | _End], stopped: threadin
             if not _put(item, ready, stopped):
                 return
         _put(_End(), ready, stopped)
-    except BaseException as error:  # it is raised again in the consumer
+    except BaseException as error:  # the consumer raises it
         _put(_End(error), ready, stopped)
 
 

@@ -1,4 +1,4 @@
-"""One partition as re-readable tensors in a fixed order."""
+"""A worker's shard: one partition's rows as re-readable tensors in a fixed order."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ _SCAN_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """One partition's rows, in row-id order.
+    """A shard: one partition's rows, in row-id order.
 
     Attributes:
-        index: which part this is, from 0; the rank of the member that reads it.
-        count: how many parts there are.
-        rows: rows of this part; may be 0.
-        parts: rows of every part, by index.
-        columns: what the tensors are for.
-        tensors: column name -> memory-mapped tensor ``[stored rows, *shape]``, or ``Ragged`` rows, in the order of
-            arrival.
-        order: stored position of each row, ``[rows]``; None where they are the same.
-        masses: what each stored row adds to the loss's denominator, float64; None where each adds 1.
-        transforms: functions that change each batch where a ``Batcher`` has none of its own; None for none.
+        index: index of the shard, from 0; equals the worker's rank.
+        count: number of shards.
+        rows: rows of this shard; may be 0.
+        parts: rows of every shard, by index.
+        columns: roles of the tensors.
+        tensors: column name -> memory-mapped tensor ``[stored rows, *shape]`` or ``Ragged`` rows, in order of arrival.
+        order: stored position of each row, ``[rows]``; None if rows are stored in order.
+        masses: each stored row's term in the loss's denominator, float64 ``[stored rows]``; None if each term is 1.
+        transforms: changes each batch if the ``Batcher`` has no transforms; default: none.
     """
 
     index: int
@@ -44,7 +43,7 @@ class Part:
     transforms: Transforms | None = None
 
     def split(self) -> tuple[Tensor, Tensor]:
-        """Positions of the training and of the validation rows, by the validation column."""
+        """Positions of the training and of the validation rows; raises InvalidInput without a validation column."""
         if self.columns.validation is None:
             raise InvalidInput("there is no validation column to split by.")
         flags = numbers(self.tensors, self.columns.validation.name).bool()
@@ -52,15 +51,18 @@ class Part:
         return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
 
     def subset(self, positions: Tensor, parts: tuple[int, ...]) -> Part:
-        """The part's rows at ``positions``; ``parts`` are the rows that every part keeps."""
+        """The shard with its rows at ``positions`` only; ``parts`` are the rows that every shard keeps."""
         order = positions if self.order is None else self.order[positions]
         return replace(self, rows=len(positions), parts=parts, order=order)
 
     def weighed(self, masses: Callable[[Tensor], Tensor | None]) -> Part:
-        """The part with the masses that a loss gives to its targets, times the rows' weights.
+        """The shard with the loss's denominator terms: the loss's weight of the target times the row's weight.
 
         Args:
-            masses: targets ``[B, ...]`` -> float64 ``[B]``, or None where each row adds 1.
+            masses: targets ``[B, ...]`` -> float64 ``[B]``, or None if each weight is 1.
+
+        Raises:
+            InvalidInput: a row's weight is negative.
         """
         targets, weight = self.columns.targets, self.columns.weight
         found: Tensor | None = None
@@ -75,12 +77,12 @@ class Part:
             if each is not None:
                 found = torch.ones(self._stored_rows(), dtype=torch.float64) if found is None else found
                 found[rows] = each
-        if found is None and weight is not None:  # a part without rows
+        if found is None and weight is not None:  # a shard without rows
             found = torch.empty(0, dtype=torch.float64)
         return self if found is None else replace(self, masses=found)
 
     def with_unit_masses(self) -> Part:
-        """The part with masses of 1, for members whose peers have others."""
+        """The shard with explicit denominator terms of 1, for a gang in which other shards have terms."""
         return replace(self, masses=torch.ones(self._stored_rows(), dtype=torch.float64))
 
     def _stored_rows(self) -> int:
@@ -94,14 +96,14 @@ class Part:
 
 
 def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
-    """The tensor of a column whose rows all have one shape."""
+    """The tensor of a column that is not ragged."""
     found = tensors[name]
     assert isinstance(found, Tensor)
     return found
 
 
 def target_of(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:
-    """The target of some rows: a column's own, or several columns side by side, ``[rows, columns]``."""
+    """Target of some rows: one column's tensor, or several columns stacked to ``[rows, columns]``; None without one."""
     if columns.target is None or isinstance(columns.target, Column):
         return None if columns.target is None else numbers(rows, columns.target.name)
     return torch.stack([numbers(rows, column.name) for column in columns.targets], 1)

@@ -1,14 +1,14 @@
-"""A part as blocks of bytes, which Spark can keep, and as files that every task of a host can map.
+"""A shard as blocks of bytes, which Spark can keep, and as files, which every task of a host can map.
 
-A block is some rows of all columns, in row-id order:
+A block holds some rows of all columns, in row-id order:
 
     8 bytes    length of the header, little-endian
-    header     JSON: rows, and of each column its name, dtype, shape of a row, and values where rows are ragged
-    bytes      of one column after the other; of a ragged one its values, then its bounds
+    header     JSON: rows, and for each column its name, dtype, shape of a row, and values if rows are ragged
+    bytes      the columns in order; a ragged column gives its values, then its bounds
 
-A store is a folder with a folder for each part, which has a file for each column, written from the blocks in their
-order. It comes into its place complete, by a rename, so two tasks that write the same part do not disturb each other,
-and a task that finds one knows that it is whole.
+A store is a folder with one folder per shard. A shard's folder has one file per column, written from its blocks in
+order. A rename publishes the complete shard. So tasks that write the same shard do not disturb each other, and a shard
+that exists is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparkdl.data.shard import Part
 from sparkdl.data.spool import Spool
 
 BYTES = 4 << 20
-"""Bytes of a block, about: more makes Spark's rows clumsy, fewer costs time for each."""
+"""Approximate bytes of a block: larger ones make Spark's rows unwieldy, smaller ones add overhead."""
 
 _ABOUT = "part.json"
 _MARK = "fingerprint"
@@ -47,7 +47,7 @@ _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
-    """A part's rows as blocks of about ``size`` bytes; at least one, which has no rows where the part has none."""
+    """Pack a shard's rows into blocks of about ``size`` bytes; an empty shard gives one block without rows."""
     row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
     step = max(1, size // max(1, row))
     for first in range(0, max(1, part.rows), step):
@@ -76,7 +76,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def rows_in(block: bytes | memoryview) -> int:
-    """How many rows a block has."""
+    """Number of rows of a block."""
     return int(_header(block)[0]["rows"])
 
 
@@ -86,32 +86,26 @@ def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:
 
 
 class Store:
-    """Parts on this host's disk.
-
-    Args:
-        folder: where; it is made with the first part.
-    """
+    """Shards on this host's disk, in a folder that is created with the first shard."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def has(self, index: int) -> bool:
-        """Whether a part is here."""
+        """Whether the store has a shard."""
         return (self._at(index) / _ABOUT).exists()
 
     def write(self, index: int, blocks: Iterable[bytes]) -> None:
-        """Write a part's blocks, in their order; if another task was faster, its files stay."""
+        """Write a shard's blocks in order; if another task was faster, its files stay."""
         with self.writing(index) as append:
             for block in blocks:
                 append(block)
 
     @contextmanager
     def writing(self, index: int, mark: str | None = None) -> Iterator[Callable[[bytes], None]]:
-        """A function that takes a part's blocks one by one; at the end of the block the part comes into its place.
+        """Context whose function appends a shard's blocks; a normal exit publishes the shard.
 
-        Args:
-            index: which part.
-            mark: its fingerprint, where that is known; see ``fingerprint``.
+        ``mark`` is the shard's fingerprint, if known.
         """
         made = self.folder / f"{uuid.uuid4().hex}.tmp"
         made.mkdir(parents=True)
@@ -127,9 +121,9 @@ class Store:
 
     @contextmanager
     def alone(self, index: int) -> Iterator[None]:
-        """A block that one process of this host at a time is in, for a part; a lock goes with its process.
+        """Context that one process of this host enters at a time for a shard; the lock ends with its process.
 
-        On a filesystem without locks several are in it: that costs time, and does no harm.
+        On a filesystem without locks several processes may enter, which costs time and is harmless.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"part-{index:05d}.lock").open("w") as lock:
@@ -145,14 +139,7 @@ class Store:
                 raise
 
     def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
-        """Map a part.
-
-        Args:
-            index: which.
-            columns: what its tensors are for.
-            parts: rows of every part, by index.
-            layout: what an empty part's columns are like: as those of the others.
-        """
+        """Map a shard: ``parts`` are the rows of every shard; ``layout`` gives an empty shard its dtypes and shapes."""
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
@@ -161,7 +148,7 @@ class Store:
         return Part(index, len(parts), about["rows"], parts, columns, tensors)
 
     def fingerprint(self, part: Part) -> str:
-        """The fingerprint of a part that was opened here; its rows are read for it once."""
+        """Fingerprint of a shard that this store opened; its rows are read once for it."""
         place = self._at(part.index) / _MARK
         if not place.exists():
             written = place.with_suffix(f".{uuid.uuid4().hex}")
@@ -170,11 +157,11 @@ class Store:
         return place.read_text()
 
     def discard(self, index: int) -> None:
-        """Delete a part; those who have it open keep what they have."""
+        """Delete a shard; tensors that are already mapped stay valid."""
         shutil.rmtree(self._at(index), ignore_errors=True)
 
     def remove(self) -> None:
-        """Delete all parts."""
+        """Delete all shards."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _at(self, index: int) -> Path:
@@ -182,7 +169,7 @@ class Store:
 
 
 def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
-    """A part without rows, which needs no files; see ``Store.open``."""
+    """A shard without rows or files; takes what ``Store.open`` takes."""
     return Spool(columns).part(index, parts, dict(layout))
 
 
@@ -236,6 +223,6 @@ def _tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     if not size:
         return torch.empty(shape, dtype=dtype)
     with path.open("rb") as file:
-        # A private mapping: a model may write to a batch's memory without changing what the next round reads.
+        # A private mapping: if a model writes to a batch's memory, the next round still reads the original.
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     return torch.frombuffer(mapped, dtype=dtype).view(shape)

@@ -1,12 +1,11 @@
-"""A partition on the executor's own disk, as memory-mapped tensors.
+"""A partition on the executor's local disk, as memory-mapped tensors.
 
-Each Arrow batch is decoded and appended to one file per column. The files have no name from the moment they are
-open, so a killed process leaves nothing behind, and they are mapped rather than read, so a partition may be larger
-than memory. Shuffles deliver rows in any order; the order of the row ids is kept beside the tensors as an index, so
-that the rows themselves are written once and never moved.
+Each Arrow batch is decoded and appended to one file per column. The files are unlinked as soon as they are open, so a
+killed process leaves nothing behind. They are mapped, so a partition may be larger than memory. Shuffles deliver rows
+in any order: an index beside the tensors keeps the order of the row ids, so rows are written once and never moved.
 
-The order stops being the same between attempts where the ids themselves are not: ``monotonically_increasing_id``
-follows the partitioning of the input, which must be deterministic.
+Attempts agree on the order only if they agree on the ids. ``monotonically_increasing_id`` follows the partitioning of
+the input, which must be deterministic.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput
 
-_MOST = 10  # columns that an error speaks of
-_CHUNK = 1 << 20  # rows handled at a time where a whole column would be too much memory
+_MOST = 10  # columns that an error names
+_CHUNK = 1 << 20  # rows processed at a time, since a whole column may exceed memory
 
 
 class Spool:
     """Collects the batches of one partition.
 
     Args:
-        columns: which columns are kept.
-        directory: where the files lie; None for the system's temporary folder.
-        part: which part this is, for errors; None leaves that out.
+        columns: the columns to keep.
+        directory: folder of the files; default: the system's temporary folder.
+        part: the shard's index, for errors; default: not named.
     """
 
     def __init__(self, columns: Columns, *, directory: str | None = None, part: int | None = None) -> None:
@@ -51,12 +50,12 @@ class Spool:
         self._faults: dict[str, validation.Counts] = {}
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Decode a batch and write it behind the others.
+        """Decode and append a batch.
 
-        Single values that cannot be used are counted, for ``check`` to refuse them, and such rows are not written.
+        Invalid values are counted for ``check``; a batch's column with an invalid value is not written.
 
         Raises:
-            InvalidInput: the batch holds something else that cannot become a tensor.
+            InvalidInput: the batch cannot become tensors for another reason.
         """
         for file in self._files.values():
             array = batch.column(file.column.name)
@@ -67,18 +66,14 @@ class Spool:
         self.rows += batch.num_rows
 
     def check(self) -> None:
-        """Refuse a partition of which values could not be used.
-
-        Raises:
-            InvalidInput: there were nulls, NaN, infinite values or values beyond their dtype's range.
-        """
+        """Raise InvalidInput if there were nulls, NaN, infinite values or values out of their dtype's range."""
         found = [validation.message(name, counts, rows=self.rows) for name, counts in self._faults.items()]
         if found:
             more = f"\nand {len(found) - _MOST} more columns." if len(found) > _MOST else ""
             raise InvalidInput(self._place + "\n".join(found[:_MOST]) + more)
 
     def layout(self) -> dict[str, Layout]:
-        """Column name -> dtype name and shape of a row, for the columns of which a row has been seen."""
+        """Column name -> dtype name and shape of a row, for the columns of which a row has arrived."""
         return {
             name: (file.dtype.name, file.shape)
             for name, file in self._files.items()
@@ -86,28 +81,25 @@ class Spool:
         }
 
     def part(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Part:
-        """The spooled rows as a part, in the order of their ids.
+        """The spooled rows as a shard, in the order of their ids.
 
         Args:
-            index: which part this is, from 0.
-            rows: rows of every part, by index.
-            layout: what the members agreed on; it gives an empty part the shapes of the others.
+            index: index of the shard, from 0.
+            rows: rows of every shard, by index.
+            layout: the workers' common layout; gives an empty shard its dtypes and shapes.
 
         Raises:
-            InvalidInput: see ``check``; or two rows have the same id.
+            InvalidInput: a value is invalid (see ``check``), or two rows have the same id.
         """
         tensors, identity = self.seal(layout), self._columns.row_id
         order = None if identity is None else self.order(numbers(tensors, identity.name))
         return Part(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
-        """Map the files and give one tensor ``[rows, *shape]`` per column, or its rows of several lengths.
+        """Map the files to one tensor ``[rows, *shape]``, or ``Ragged`` rows, per column; raises what ``check`` raises.
 
         Args:
-            layout: what the members agreed on; it gives an empty part the shapes of the others.
-
-        Raises:
-            InvalidInput: see ``check``.
+            layout: the workers' common layout; gives an empty shard its dtypes and shapes.
         """
         self.check()
         sealed: dict[str, Input] = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
@@ -115,7 +107,7 @@ class Spool:
         return sealed
 
     def order(self, row_ids: Tensor) -> Tensor | None:
-        """The index, int32 or int64 ``[rows]`` and file-backed, that sorts the rows by id; None if they are sorted.
+        """The index that sorts the rows by id, int32 or int64 ``[rows]`` and file-backed; None if they are sorted.
 
         Raises:
             InvalidInput: two rows have the same id.
@@ -132,10 +124,10 @@ class Spool:
         return file.map(len(order), None)
 
     def _take_down(self, column: Column, array: pa.Array, error: InvalidInput) -> None:
-        """Count what is wrong with single values of an array, or raise what else is."""
+        """Count the invalid values of an array; raise if its error has another cause."""
         try:
             counts = count_faults(array, column, floating=self._columns.floating)
-        except InvalidInput:  # the same error, or one that hides behind it
+        except InvalidInput:  # the same error, or a second one
             counts = validation.Counts()
         if not counts:
             raise InvalidInput(self._place + error.message) from error
@@ -151,7 +143,7 @@ def _open(column: Column, single: set[str], directory: str | None) -> ColumnFile
 def _increasing(ids: npt.NDArray[Any]) -> bool:
     starts = range(0, max(len(ids) - 1, 0), _CHUNK)
     chunks = (ids[start : start + _CHUNK + 1] for start in starts)
-    return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might not fit into the dtype
+    return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might overflow the dtype
 
 
 def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: Column) -> None:

@@ -1,4 +1,4 @@
-"""Data without Spark: tables, datasets and dicts of arrays, dealt out to members."""
+"""Data without Spark: tables, datasets and dicts of arrays, split into shards."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
 
 Batches = Iterable[pa.RecordBatch]
-Tabular = Any  # a pyarrow.Table, a pyarrow dataset, a dict of arrays, or a list with one table for each member
+Tabular = Any  # a pyarrow.Table, a pyarrow dataset, a dict of arrays, or a list with one table per worker
 
-_ROWS = 65_536  # rows of a record batch that is made here
+_ROWS = 65_536  # rows of a record batch
 
 
 def deal(
     data: Tabular | None, columns: Columns | Sequence[str] | None, size: int
 ) -> tuple[list[Batches], Columns | None]:
-    """Each member's record batches, and the columns to keep of them.
+    """Split data into each worker's record batches, and resolve the columns to keep.
 
-    A table is cut into runs of rows of nearly equal length; of a dataset, which may be larger than memory, each
-    batch is; a list of tables is taken as it is, one for each member.
+    A table is split into contiguous slices of nearly equal length. A dataset may be larger than memory: each of its
+    batches is split. A list has one table per worker.
 
     Raises:
-        InvalidInput: the data is of another kind, or the columns do not fit it.
+        InvalidInput: the data is of another type, or the columns do not fit it.
     """
     if data is None:
         if columns is not None:
@@ -45,17 +45,15 @@ def deal(
 
 
 def by_client(parts: Sequence[Batches], client: str) -> list[Batches]:
-    """As many parts, with all rows of a client in one of them, in the order in which they came.
+    """Regroup record batches so that one shard holds all rows of a client; rows keep their order.
 
-    Args:
-        parts: record batches.
-        client: the column that says whose row it is; where it holds no integers rows stay where they are.
+    If the client column does not hold integers, rows stay where they are.
     """
     found: list[list[pa.RecordBatch]] = [[] for _ in parts]
     for batch in itertools.chain.from_iterable(parts):
         owners = batch.column(client)
         if not pa.types.is_integer(owners.type) or owners.null_count:
-            return list(parts)  # whoever reads it says what is wrong with it
+            return list(parts)  # decoding it raises the error
         homes = owners.to_numpy(zero_copy_only=False).astype(np.int64) % len(parts)
         for index, home in enumerate(found):
             home.append(batch.filter(pa.array(homes == index)))
@@ -80,7 +78,7 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
 
 
 def spill(batches: Batches, path: str) -> str | None:
-    """Write batches to an Arrow file for another process; None where there are none."""
+    """Write batches to an Arrow file for another process; None if there are no batches."""
     writer = None
     for batch in batches:
         writer = writer or pa.ipc.new_file(path, batch.schema)
@@ -92,7 +90,7 @@ def spill(batches: Batches, path: str) -> str | None:
 
 
 def read(path: str | None) -> Iterator[pa.RecordBatch]:
-    """The batches of a file that ``spill`` wrote."""
+    """Read the batches of a file that ``spill`` wrote."""
     if path is None:
         return
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
@@ -107,13 +105,12 @@ def _run(table: pa.Table, rank: int, size: int) -> pa.Table:
 
 def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
     for index, batch in enumerate(data.to_batches()):
-        turn = (rank + index) % size  # so that the rows left over do not always go to the same member
+        turn = (rank + index) % size  # so that no worker always gets the remainders
         first, last = turn * batch.num_rows // size, (turn + 1) * batch.num_rows // size
         yield batch.slice(first, last - first)
 
 
 def _table(arrays: Mapping[str, Any]) -> pa.Table:
-    """A table of arrays ``[rows, ...]`` that need not be one-dimensional."""
     found = {name: np.asarray(array) for name, array in arrays.items()}
     shapes = {name: array.shape for name, array in found.items()}
     uneven = len({shape[:1] for shape in shapes.values()}) > 1

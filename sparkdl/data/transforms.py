@@ -1,8 +1,7 @@
-"""What the user's own functions make of batches, in the feed's thread.
+"""User functions that change batches, in the prefetch thread.
 
-Both see an input column as it lies in the batch: a tensor ``[rows, ...]``, or ``Ragged`` rows of several lengths. They
-may change values, shapes and the number of inputs, but not the rows: what a row weighs in the loss, and which member
-has how many of them, was agreed on before.
+Both functions receive each input column as a tensor ``[rows, ...]`` or as ``Ragged`` rows. They may change values,
+shapes and the number of inputs. They must keep the rows and their loss weights, which all workers have agreed on.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from sparkdl.errors import InvalidInput
 
 Inputs = tuple[Input, ...]
 Collate = Callable[[Inputs, "Tensor | None"], tuple[Sequence[Input], "Tensor | None"]]
-"""``collate(inputs, target)``, of every batch; the target is None in inference, and where there is no label."""
+"""``collate(inputs, target)``, for every batch; the target is None in inference and without a label column."""
 Augment = Callable[[Inputs, "Tensor | None", torch.Generator], tuple[Sequence[Input], "Tensor | None"]]
-"""``augment(inputs, target, generator)``, of training batches, before ``collate``; random numbers come from there."""
+"""``augment(inputs, target, generator)``, for training batches, before ``collate``; draw from ``generator`` only."""
 
 
 @dataclass(frozen=True)
 class Transforms:
-    """What batches go through before they reach the model.
+    """User functions that change batches before they reach the model.
 
     Attributes:
-        collate: for every batch; None for none.
-        augment: for training batches, before ``collate``; None for none.
-        masses: what the loss makes each row of a target weigh, to refuse a target that changes it; None if nothing.
+        collate: for every batch; default: none.
+        augment: for training batches, before ``collate``; default: none.
+        masses: the loss's weight of each row's target, to detect changed weights; default: no check.
     """
 
     collate: Collate | None = None
@@ -42,10 +41,10 @@ class Transforms:
         return self.collate is not None or self.augment is not None
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch that the functions make of one; a batch without rows, which no model sees, stays what it is.
+        """Apply the functions to a batch; an empty batch stays as it is.
 
         Raises:
-            InvalidInput: a function changed the number of rows or what they weigh, or returned something else.
+            InvalidInput: a function changed the number of rows or their weights, or returned another type.
         """
         if not batch.rows:
             return batch
@@ -63,14 +62,13 @@ class Transforms:
 
 
 def collated(collate: Collate | None, inputs: Inputs) -> Inputs:
-    """The inputs that ``collate`` makes of some, in inference."""
+    """Apply ``collate`` to inputs, in inference."""
     if collate is None:
         return inputs
     return _checked("collate", collate(inputs, None), len(inputs[0]))[0]
 
 
 def _checked(name: str, returned: Any, rows: int) -> tuple[Inputs, Tensor | None]:
-    """What a function returned, if it is of as many rows as it was given."""
     pair = isinstance(returned, (tuple, list)) and len(returned) == 2
     inputs, target = returned if pair else (None, None)
     if not isinstance(inputs, (tuple, list)) or not inputs or not all(isinstance(x, (Tensor, Ragged)) for x in inputs):
@@ -100,7 +98,6 @@ def _described(value: Any) -> str:
 
 
 def _check_masses(each: Tensor | None, batch: Batch) -> None:
-    """Refuse labels that weigh something else than those that the members agreed on."""
     found = torch.ones(batch.rows, dtype=torch.float64) if each is None else each
     found = found if batch.weights is None else found * batch.weights.to(torch.float64)
     before = torch.ones(batch.rows, dtype=torch.float64) if batch.masses is None else batch.masses

@@ -1,4 +1,4 @@
-"""Values that cannot be used: counted, so that one message tells how many rows there are to repair."""
+"""Counts of invalid values, so that one message covers a whole partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RECAST = "Round or cast the column first, or give it a dtype that holds its val
 
 
 def count(flat: npt.NDArray[Any], dtype: np.dtype[Any], *, nulls: int = 0) -> Counts:
-    """How many of the numbers are NaN, infinite, or not to be had as ``dtype``, beside the nulls."""
+    """Count the NaN, infinite and unrepresentable values of a conversion to ``dtype``, and add the nulls."""
     found = Counts({NULLS: nulls})
     if flat.dtype.kind == "f":
         found[NAN] = int(np.isnan(flat).sum())
@@ -44,13 +44,7 @@ def count(flat: npt.NDArray[Any], dtype: np.dtype[Any], *, nulls: int = 0) -> Co
 
 
 def message(name: str, counts: Counts, *, rows: int | None = None) -> str:
-    """What is wrong with a column's values and what to do about it.
-
-    Args:
-        name: the column's name.
-        counts: what was found, and how often.
-        rows: rows among which it was found; None leaves that out.
-    """
+    """Describe a column's invalid values and the remedy; ``rows`` is the number of checked rows, if known."""
     ordered = sorted(counts, key=lambda fault: list(_CURES).index(fault) if fault in _CURES else len(_CURES))
     *most, last = [f"{counts[fault]} {fault}" for fault in ordered]
     found = f"{', '.join(most)} and {last}" if most else last

@@ -1,4 +1,4 @@
-"""Files on any filesystem that pyarrow knows: local, HDFS, S3, GCS."""
+"""Files on any pyarrow filesystem: local, HDFS, S3, GCS."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sparkdl.io.redaction import public
 
 Buffer = bytes | memoryview
 
-_ALIASES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls it -> what pyarrow calls it
+_ALIASES = {"s3a": "s3", "s3n": "s3"}  # Hadoop's scheme -> pyarrow's
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_WHOLE = "_SUCCESS"  # what Spark writes last
+_WHOLE = "_SUCCESS"  # Spark writes it last
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
-    """The filesystem of a URI or a local path, and the path in it.
+    """Resolve a URI or local path to its filesystem and the path in it.
 
-    As in Spark, nothing is percent-decoded in a file URI.
+    As in Spark, file URIs are not percent-decoded.
 
     Raises:
-        InvalidInput: pyarrow knows no such filesystem, or it cannot be reached; a file URI names a host.
+        InvalidInput: pyarrow does not know or reach the filesystem, or a file URI names a host.
     """
     scheme = urlsplit(uri).scheme
     if not scheme:
@@ -44,11 +44,11 @@ def locate(uri: str) -> tuple[fs.FileSystem, str]:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder on any filesystem, looked up once; it need not exist.
+    """A folder on any filesystem, resolved once; it need not exist.
 
     Attributes:
         system: the filesystem.
-        path: the folder's path in it. Unlike a URI, it holds no credentials and may be shown to anybody.
+        path: the folder's path in it; unlike a URI, it holds no credentials.
     """
 
     system: fs.FileSystem
@@ -56,42 +56,42 @@ class Folder:
 
     @staticmethod
     def of(uri: str) -> Folder:
-        """The folder of a URI or a local path; raises what ``locate`` raises."""
+        """Resolve a URI or local path; raises what ``locate`` raises."""
         system, path = locate(uri)
         return Folder(system, path.rstrip("/") or path)
 
     def at(self, name: str) -> str:
-        """The path of what has this name in the folder."""
+        """The path of an entry of the folder."""
         return f"{self.path}/{name}" if name else self.path
 
     def write(self, name: str, *data: Buffer) -> None:
-        """Write a file whole, as ``sparkdl.io.files.write`` does; its pieces one behind the other."""
+        """Write a file atomically, as ``sparkdl.io.files.write`` does; ``data`` are its chunks in order."""
         _write(self.system, self.at(name), data)
 
     def open(self, name: str) -> Any:
-        """A file as a stream of bytes; raises FileNotFoundError where there is none."""
+        """Open a file as a byte stream; raises FileNotFoundError if it does not exist."""
         return self.system.open_input_stream(self.at(name))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; raises FileNotFoundError where there is none."""
+        """Read a file; raises FileNotFoundError if it does not exist."""
         with self.open(name) as stream:
             data: bytes = stream.read()
         return data
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or a folder of this name."""
+        """Whether a file or folder of this name exists."""
         return bool(self.system.get_file_info(self.at(name)).type != fs.FileType.NotFound)
 
     def sizes(self, name: str) -> dict[str, int]:
-        """The files of a folder in this one, with their sizes in bytes; none where there is no such folder."""
+        """Sizes in bytes of a subfolder's files, by name; empty if the subfolder does not exist."""
         return {info.base_name: info.size for info in self._inside(name) if info.type == fs.FileType.File}
 
     def folders(self) -> list[str]:
-        """The names of the folders in this one; none where there is no such folder."""
+        """Names of the subfolders; empty if the folder does not exist."""
         return [info.base_name for info in self._inside("") if info.type == fs.FileType.Directory]
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder and what is in it; nothing is to be done where there is neither."""
+        """Delete a file, or a folder with its contents; a missing one is ignored."""
         _delete(self.system, self.at(name))
 
     def _inside(self, name: str) -> list[fs.FileInfo]:
@@ -100,38 +100,34 @@ class Folder:
 
 
 def local_path(uri: str) -> str | None:
-    """The path of a file URI or a local path; None for another filesystem."""
+    """The path of a file URI or local path; None for another filesystem."""
     system, path = locate(uri)
     return path if isinstance(system, fs.LocalFileSystem) else None
 
 
 def absolute(uri: str) -> str:
-    """A local path as a process with another working directory would have to write it; a URI as it is."""
+    """Make a local path absolute; a URI stays as it is."""
     return uri if urlsplit(uri).scheme else os.path.abspath(uri)
 
 
 def join(uri: str, name: str) -> str:
-    """The URI or path of what has this name in a folder; the options that a URI ends with stay at its end."""
+    """Append a name to a folder's URI or path; a URI's options stay at its end."""
     scheme = urlsplit(uri).scheme
     head, mark, options = uri.partition("?") if scheme not in ("", "file") else (uri, "", "")
     return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
 def write(uri: str, data: bytes) -> None:
-    """Write a file whole: readers see the old one or the new one, never half of it.
+    """Write a file atomically: readers see the old or the new content, never part of it.
 
-    An object store shows an object only when it is complete; elsewhere the file is written beside its place, synced
-    and renamed.
+    Object stores show only complete objects. Elsewhere a temporary file beside the target is written, synced and
+    renamed.
     """
     _write(*locate(uri), [data])
 
 
 def read(uri: str) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+    """Read a file; raises FileNotFoundError if it does not exist."""
     system, path = locate(uri)
     with system.open_input_stream(path) as stream:
         data: bytes = stream.read()
@@ -139,16 +135,16 @@ def read(uri: str) -> bytes:
 
 
 def delete(uri: str) -> None:
-    """Delete a file, or a directory and what is in it; nothing is to be done where there is neither."""
+    """Delete a file, or a directory with its contents; a missing one is ignored."""
     _delete(*locate(uri))
 
 
 def replace(staged: str, uri: str) -> None:
-    """Put a directory in the place of another file or directory, or of none.
+    """Move a staged directory to a path, replacing a file or directory there.
 
-    What is there is moved aside, and back again if the new one cannot come. An object store has no moves: there the
-    old one is deleted and the new one copied, and readers in between see part of it, without the ``_SUCCESS`` that
-    Spark puts beside what is whole.
+    The old content is moved aside, and moved back if the new one cannot be moved. Object stores cannot move: there the
+    old content is deleted and the new one copied. Meanwhile readers may see part of it, without Spark's ``_SUCCESS``
+    marker.
     """
     system, source = locate(staged)
     path = locate(uri)[1]
@@ -156,7 +152,7 @@ def replace(staged: str, uri: str) -> None:
         _copy(Folder(system, source), Folder(system, path))
         return
     folder, _, name = path.rpartition("/")
-    aside = f"{folder}/.{name}.{uuid.uuid4().hex}.old" if exists(uri) else None  # hidden from Spark's readers
+    aside = f"{folder}/.{name}.{uuid.uuid4().hex}.old" if exists(uri) else None  # Spark's readers skip hidden names
     if aside is not None:
         system.move(path, aside)
     try:
@@ -181,7 +177,7 @@ def _copy(source: Folder, place: Folder) -> None:
 
 
 def exists(uri: str) -> bool:
-    """Whether there is a file or a directory."""
+    """Whether a file or directory exists."""
     system, path = locate(uri)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
@@ -203,7 +199,7 @@ def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
         if system.get_file_info(beside).type != fs.FileType.NotFound:
             system.delete_file(beside)
         raise
-    if local:  # a file outlives a power cut once every folder that is new on the way to it is in the one above
+    if local:  # a file survives a power cut only if every new folder above it is synced as well
         for folder in (path, *fresh):
             _sync(os.path.dirname(folder))
 

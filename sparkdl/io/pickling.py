@@ -1,4 +1,4 @@
-"""Pickles, with errors that say what is missing: work on its way to the members, and values in files."""
+"""Pickles of work for workers and of values in files, with errors that name the culprit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import cloudpickle
 
 from sparkdl.errors import InvalidInput
 
-_DEPTH = 8  # attributes of attributes that are searched for the one that cannot be pickled
+_DEPTH = 8  # levels of attributes to search for the culprit
 
 _REFUSED = (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, RecursionError, RuntimeError)
 
 
 def ship(work: object) -> bytes:
-    """The work as bytes for the members; what lives in a notebook or in ``__main__`` travels by value.
+    """Pickle work for the workers; classes and functions of a notebook or ``__main__`` travel by value.
 
     Raises:
-        InvalidInput: something in it cannot be pickled; the message has the path to it.
+        InvalidInput: a value in the work cannot be pickled; the message gives its path.
     """
     try:
         packed: bytes = cloudpickle.dumps(work)
@@ -35,11 +35,7 @@ def ship(work: object) -> bytes:
 
 
 def unship(packed: bytes) -> Any:
-    """The work, on a member.
-
-    Raises:
-        InvalidInput: it needs a module that this member does not have.
-    """
+    """Unpickle work on a worker; raises InvalidInput if this host lacks a module that the work needs."""
     try:
         return cloudpickle.loads(packed)
     except ModuleNotFoundError as error:
@@ -50,32 +46,28 @@ def unship(packed: bytes) -> Any:
 
 
 def as_pickle(value: object, what: str) -> bytes:
-    """The value as a pickle, in which what lives in a notebook or in ``__main__`` travels by value.
-
-    Args:
-        value: to be pickled.
-        what: it is, for the message.
+    """Pickle a value; classes and functions of a notebook or ``__main__`` travel by value.
 
     Raises:
-        InvalidInput: it cannot be pickled.
+        InvalidInput: the value cannot be pickled; the message names it ``what``.
     """
     try:
         data: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # pickling runs the objects' own code, which raises anything
+    except Exception as error:  # pickling runs the objects' code, which may raise anything
         raise InvalidInput(f"{what} cannot be saved, not even pickled: {type(error).__name__}: {error}") from error
     return data
 
 
 def unpickled(data: bytes, where: str) -> Any:
-    """What was pickled; only for what is trusted."""
+    """Unpickle trusted bytes; raises InvalidInput, naming the source ``where``, if that fails."""
     try:
         return cloudpickle.loads(data)
-    except Exception as error:  # unpickling runs code, which raises anything
+    except Exception as error:  # unpickling runs code, which may raise anything
         raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
 
 
 def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:
-    """The path to the innermost thing that cannot be pickled, and the thing."""
+    """Path and value of the innermost object that cannot be pickled."""
     for name, inner in _inner(value) if depth else ():
         if not _pickles(inner):
             joined = f"{path}{name}" if name.startswith("[") or not path else f"{path}.{name}"

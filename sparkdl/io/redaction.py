@@ -1,4 +1,4 @@
-"""Paths and texts without the credentials and options of URIs."""
+"""Removal of credentials and options from URIs in paths and texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OPTIONS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
 
 
 def public(uri: str) -> str:
-    """A path as it is; a URI without credentials, which are before the last ``@``, and options, behind the ``?``."""
+    """Remove a URI's credentials (before the last ``@``) and options (after ``?``); paths stay as they are."""
     scheme, mark, rest = uri.partition("://")
     if not mark:
         return uri
@@ -18,5 +18,5 @@ def public(uri: str) -> str:
 
 
 def masked(text: str) -> str:
-    """A text without the credentials and options that URIs in it have."""
+    """Remove the credentials and options of all URIs in a text."""
     return _OPTIONS.sub(r"\1", _CREDENTIALS.sub(r"\1", text))

@@ -1,9 +1,9 @@
-"""The state of a run as bytes, without code in them.
+"""Run state as bytes that contain no code.
 
-The bytes are a safetensors file, in pieces that are the tensors' own memory: a model is not copied to be written. Its
-metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as JSON, in which tensors, arrays and bytes
-are numbers of the file's tensors. The CRC is over the JSON and over every tensor's dtype, shape and bytes. Nothing is
-unpickled and nothing is looked up by a name from the bytes, so that no bytes, whoever made them, run code.
+The bytes are a safetensors file. Its chunks are views of the tensors' own memory, so writing copies no model. The
+metadata has one entry, ``state``: a CRC-32 in hexadecimal, then the nesting as JSON. In the JSON, the file's tensor
+numbers stand for tensors, arrays and bytes. The CRC covers the JSON and the dtype, shape and bytes of every tensor.
+Reading unpickles nothing and resolves no names, so not even hostile bytes run code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAFE_NAMES = dict(
         strict=True,
     )
 )
-# Not every release of safetensors knows these: they travel as bytes, with their dtype in the JSON.
+# Some releases of safetensors lack these dtypes: they are stored as bytes, with their dtype in the JSON.
 _OTHERS = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -41,30 +41,30 @@ _OTHERS = {
         *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
     )
 }
-_NUMPY_KINDS = "biufc"  # numbers; Python objects, strings and records are none
-_SAFE_INT = 1 << 63  # larger ones as hexadecimal: Python refuses to read long decimal ones
+_NUMPY_KINDS = "biufc"  # numbers only: no Python objects, strings or records
+_SAFE_INT = 1 << 63  # larger integers are hexadecimal: Python limits the digits of decimal ones
 
 
 def pack_state(nested: Any) -> bytes:
-    """A nested state as bytes; see ``pack_pieces``."""
+    """Pack a nested state into bytes; takes and raises the same as ``pack_pieces``."""
     return b"".join(pack_pieces(nested))
 
 
 def pack_pieces(nested: Any) -> list[memoryview]:
-    """A nested state as the pieces of a file.
+    """Pack a nested state into the chunks of a file.
 
     Args:
         nested: dicts with str or int keys, lists and tuples of None, bool, int of any size, float, str, bytes, tensors
-            of any dtype but quantized ones, numpy arrays and numpy numbers. Tensors come from any device; what is one
-            tensor under several names is written once. ``OrderedDict`` and ``defaultdict`` become dicts; a ``Counter``
-            stays one.
+            of any dtype but quantized ones, numpy arrays and numpy numbers. Tensors may be on any device; a tensor
+            under several names is written once. ``OrderedDict`` and ``defaultdict`` become dicts; a ``Counter`` stays
+            one.
 
     Returns:
-        What one behind the other are the bytes for ``unpack_state``; the same for the same state. The pieces are the
-        memory of those tensors that lie densely on the CPU: they must not change before the pieces are written.
+        Chunks whose concatenation ``unpack_state`` reads; equal states give equal bytes. Chunks of dense CPU tensors
+        share their memory: do not change the tensors before the chunks are written.
 
     Raises:
-        InvalidInput: something else is in it; the message has its path.
+        InvalidInput: the state holds another type; the message gives its path.
     """
     writer = _Writer()
     try:
@@ -73,7 +73,7 @@ def pack_pieces(nested: Any) -> list[memoryview]:
         raise InvalidInput("the state is nested too deeply, or holds itself; expected plain data.") from error
     header: dict[str, Any] = {"__metadata__": {"state": f"{_checksum(tree, writer.tensors):08x}{tree}"}}
     place = 0
-    # Wide dtypes first, so that each tensor lies as its dtype wants it.
+    # Widest dtypes first, so that every tensor is aligned.
     order = sorted(range(len(writer.tensors)), key=lambda number: -writer.tensors[number].element_size())
     for number in order:
         tensor = writer.tensors[number]
@@ -87,16 +87,12 @@ def pack_pieces(nested: Any) -> list[memoryview]:
 
 
 def unpack_state(packed: bytes) -> Any:
-    """The state in bytes that ``pack_state`` made; tensors are on the CPU.
-
-    Raises:
-        InvalidInput: the bytes are damaged, or are something else.
-    """
+    """Unpack bytes from ``pack_state`` to the CPU; raises InvalidInput if they are damaged or in another format."""
     try:
         named = load(packed)
         (length,) = struct.unpack("<Q", packed[:8])
         text = json.loads(packed[8 : 8 + length])["__metadata__"]["state"]
-        # Copies, since torch aligns its own memory: what a product of matrices rounds to may depend on that.
+        # Copies, since torch aligns its own memory: alignment may change how matrix products round.
         tensors = [named.pop(str(number)).clone() for number in range(len(named))]
         if int(text[:8], 16) != _checksum(text[8:], tensors):
             raise InvalidInput("the saved state is damaged: its checksum is wrong.")
@@ -120,16 +116,16 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 class _Writer:
-    """Takes tensors out of a nested state and leaves their numbers."""
+    """Replaces the tensors of a nested state by their numbers."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self._numbers: dict[tuple[object, ...], int] = {}
         self._storages: set[int] = set()
-        self._alive: list[Tensor] = []  # so that no other tensor comes to lie where one has been
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that no later one reuses an address
 
     def encode(self, value: Any, path: str) -> Any:
-        """The value as JSON: itself, or a dict of one entry whose key says what it is."""
+        """Encode a value as JSON: itself, or a dict whose only key names its type."""
         kind = type(value)
         if value is None or kind in (bool, str) or (kind is int and -_SAFE_INT <= value < _SAFE_INT):
             return value

@@ -1,4 +1,4 @@
-"""Calls in threads of their own, and how many threads PyTorch has."""
+"""Background threads, and the number of PyTorch's threads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 CAPACITY = 100_000
-"""Items that may wait for a slow call."""
+"""Items that may wait in an ``Aside``, by default."""
 CLOSING = 60.0
-"""Seconds at most that ``Aside.close`` waits for a call that does not return."""
+"""Seconds that ``Aside.close`` waits for its thread, at most."""
 
 T = TypeVar("T")
 
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 def in_background(call: Callable[[], T], name: str) -> Future[T]:
-    """Begin a call in a thread of its own, which does not keep the process alive as an executor's would.
+    """Run a call in a daemon thread, which does not keep the process alive.
 
     Args:
-        call: what to call.
-        name: the thread's.
+        call: the function to run.
+        name: the thread's name.
 
     Returns:
-        Its result; what it raises, ``result()`` raises.
+        A future of the call's result; ``result()`` raises the call's exception.
     """
     future: Future[T] = Future()
 
@@ -43,17 +43,17 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
 
 
 class Aside(Generic[T]):
-    """Calls a function in a thread of its own, with what comes; what it has no room for is dropped and counted.
+    """A bounded queue whose items a thread passes to a function; if it is full, items are dropped and counted.
 
     Args:
-        call: must not raise.
-        name: the thread's.
-        capacity: how many may wait.
-        linger: seconds that the first of several waits for the others.
-        end: called in the thread in the end; must not raise.
+        call: takes one item; must not raise.
+        name: the thread's name.
+        capacity: items that may wait.
+        linger: seconds that the first item of a burst waits for others.
+        end: called in the thread after the last item; must not raise; default: none.
 
     Attributes:
-        lost: how many it was not called with.
+        lost: dropped items.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Aside(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether something waits, or is being done."""
+        """Whether an item waits or is being processed."""
         return self._busy or not self._queue.empty()
 
     def put(self, item: T) -> None:
-        """Call it with this, some time."""
+        """Queue an item; if the queue is full or closed, drop the item."""
         if self._closed.is_set() or self._queue.qsize() >= self._capacity:
             self.lost += 1
             return
         self._queue.put(item)
 
     def close(self) -> None:
-        """Return when it was called with all that waits, or after ``CLOSING`` seconds; then nothing follows."""
+        """Process the waiting items for at most ``CLOSING`` seconds; later items are dropped."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -94,7 +94,7 @@ class Aside(Generic[T]):
         self._thread.join(CLOSING)
         if self._thread.is_alive():
             self._given_up = True
-            left = max(0, self._queue.qsize() - 1)  # without the mark of the end
+            left = max(0, self._queue.qsize() - 1)  # without the end marker
             self.lost += left
             logger.warning("%s does not end; %d still wait for it, and are left out", self._thread.name, left)
 
@@ -112,8 +112,8 @@ class Aside(Generic[T]):
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Let PyTorch compute with so many threads in the block; with None, with as many as before."""
-    import torch  # which not every process with a background call has loaded
+    """Set PyTorch's number of threads inside the block; None keeps the present number."""
+    import torch  # imported late: some processes with a background call do not load torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)

@@ -1,4 +1,4 @@
-"""A module's weights and buffers as safetensors bytes: nothing is unpickled when they are read."""
+"""A module's weights and buffers as safetensors bytes; reading unpickles nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkdl.errors import InvalidInput
 
 
 def pack(module: nn.Module) -> bytes:
-    """The module's ``state_dict`` as safetensors; tied tensors are written once."""
+    """Pack a module's ``state_dict`` as safetensors; tied tensors are written once."""
     names: dict[tuple[object, ...], str] = {}
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -26,27 +26,19 @@ def pack(module: nn.Module) -> bytes:
 
 
 def read_state(packed: bytes) -> dict[str, Tensor]:
-    """The ``state_dict`` in bytes that ``pack`` made, in the order of its names.
-
-    Raises:
-        InvalidInput: the bytes are damaged.
-    """
+    """Read the ``state_dict`` from bytes of ``pack``, sorted by name; raises InvalidInput if they are damaged."""
     try:
         state: dict[str, Tensor] = load(packed)
         (length,) = struct.unpack("<Q", packed[:8])
         aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
         state |= {name: state[first] for name, first in aliases.items()}
-        return {name: state[name] for name in sorted(state)}  # safetensors: in any order
+        return {name: state[name] for name in sorted(state)}  # safetensors keeps no order
     except Exception as error:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
 
 
 def unpack(packed: bytes, module: nn.Module) -> None:
-    """Load bytes that ``pack`` made into a module of the same architecture.
-
-    Raises:
-        InvalidInput: the bytes are damaged, or belong to another architecture.
-    """
+    """Load bytes of ``pack`` into a module; raises InvalidInput if they are damaged or of another architecture."""
     state = read_state(packed)
     try:
         module.load_state_dict(state)

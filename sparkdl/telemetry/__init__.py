@@ -1,1 +1,1 @@
-"""Events of workers: recorded, sent to the driver, logged, timed and shown."""
+"""Workers' events: recorded, sent to the driver, kept, timed and shown."""

@@ -1,12 +1,12 @@
-"""What a run took, in numbers and in words.
+"""A run's bottlenecks, in numbers and in words.
 
-A member is busy when it is in any phase but the exchange: there it waits for the others. With ``b_r`` the busy seconds
-of rank ``r``,
+A worker is busy in every phase but the exchange, in which it waits for other workers. With ``b_r`` the busy seconds of
+rank ``r``,
 
-    skew_r = b_r / median(b)       the slowest rank is that of the largest b_r
+    skew_r = b_r / median(b)       the slowest rank has the largest b_r
 
-The rank that is slowest waits for nobody, so what it spends in the exchange is what the exchange itself takes; what
-others spend in it beyond that they wait for the slowest.
+The slowest rank waits for no other, so its exchange seconds are the cost of the exchange itself. Further exchange
+seconds of another rank are its wait for the slowest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparkdl.telemetry.step_timer import PHASES
 __all__ = ["Spent", "spending", "verdict"]
 
 SKEWED = 1.2
-"""Times the median of busy seconds, from which on a rank is said to be slow."""
+"""Multiple of the median busy seconds from which a rank counts as slow."""
 BOUND = 0.3
-"""Share of the time, from which on a run is said to be bound by a phase."""
+"""Share of the time from which a phase counts as the bottleneck."""
 NOTED = 0.1
-"""Share of the time, from which on checkpoints, validation, hooks and the rest are worth a word."""
+"""Share of the time from which the verdict mentions checkpoints, validation, callbacks and other work."""
 
 _COMPUTING = ("forward", "backward", "update")
 _TOLD = {
@@ -39,16 +39,16 @@ _TOLD = {
 
 
 def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> dict[str, Any]:
-    """What members spent their time on.
+    """Summarise workers' time by phase.
 
     Args:
-        phases: seconds by phase, of every rank; empty of one of which nothing is known.
-        hosts: of every rank, where they are known.
-        unit: what ranks are the numbers of, as parts of rounds.
+        phases: seconds by phase of every rank; empty for a rank without measurements.
+        hosts: host of every rank; default: unknown.
+        unit: the verdict's noun for a rank; a round's ranks are its shards.
 
     Returns:
-        ``phases``, the mean over ranks; ``phases_by_rank``; ``skew_by_rank``; ``slowest_rank``, None where there is
-        one rank or nothing was measured; ``verdict``, in words.
+        ``phases``, the mean over ranks; ``phases_by_rank``; ``skew_by_rank``; ``slowest_rank``, None with one rank or
+        without measurements; ``verdict``, in words.
     """
     names = [name for name in PHASES if any(name in each for each in phases)]
     by_rank = [{name: round(each.get(name, 0.0), 6) for name in names} for each in phases]
@@ -64,13 +64,7 @@ def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *
 
 
 def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> str:
-    """What a run is bound by, in a sentence or a few; empty where nothing was measured.
-
-    Args:
-        phases: see ``spending``.
-        hosts: see ``spending``.
-        unit: see ``spending``.
-    """
+    """Name a run's bottleneck in a few sentences, from the arguments of ``spending``; empty without measurements."""
     totals = [sum(each.values()) for each in phases]
     if not any(totals):
         return ""
@@ -124,7 +118,6 @@ def _slow(phases: Sequence[Mapping[str, float]], slowest: Mapping[str, float]) -
 
 
 def _median(values: Sequence[float]) -> float:
-    """Of what is known; 0 of nothing."""
     known = [value for value in values if value]
     return statistics.median(known) if known else 0.0
 
@@ -134,17 +127,17 @@ def _busy(phases: Mapping[str, float]) -> float:
 
 
 class Spent:
-    """A listener that adds up what tasks tell of their steps, which bring back no sums of their own."""
+    """A listener that sums the step events of tasks, whose results carry no sums."""
 
     def __init__(self) -> None:
         self._by_rank: dict[int, Counter[str]] = {}
 
     def __call__(self, event: Event) -> None:
-        """Take an event, if it is of steps."""
+        """Take an event; only step events count."""
         if event.kind == "step" and sound(event):
             self._by_rank.setdefault(event.rank, Counter()).update(event.payload["seconds"])
 
     def phases(self) -> list[dict[str, float]]:
-        """Seconds by phase, of every rank; empty of one that has told nothing."""
+        """Seconds by phase of every rank; empty for a rank without step events."""
         count = max(self._by_rank, default=-1) + 1
         return [dict(self._by_rank.get(rank, {})) for rank in range(count)]

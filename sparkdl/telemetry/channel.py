@@ -1,8 +1,8 @@
-"""The driver's side of the events: one channel takes those of all workers and hands each to one listener, once.
+"""The driver's event channel: receives all workers' events and passes each to one listener, once.
 
-``sparkdl.telemetry.protocol`` describes how they travel, ``sparkdl.telemetry.emit`` how workers record them. A worker
-may send events again after its connection broke. The channel knows them by their numbers and drops repeats; a listener
-that counts, such as ``sparkdl.telemetry.event_log``, sees by the gaps what was lost.
+``sparkdl.telemetry.protocol`` describes the connection, ``sparkdl.telemetry.emit`` the recording. A worker may resend
+events after its connection broke. The channel drops repeats by their numbers. A listener that counts, such as
+``sparkdl.telemetry.event_log``, detects lost events by the gaps.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sparkdl.telemetry.server import Server
 __all__ = ["ASK", "Channel"]
 
 ASK = b"?"
-"""A payload that is no event: it asks for a receipt, which says that the listener has had all events before it."""
+"""A payload that asks for a receipt, which confirms that the listener has received all earlier events."""
 
 
 class Channel:
-    """Listens for workers and hands their events to one listener.
+    """Listens for workers and passes their events to one listener.
 
     Args:
-        listener: called with every event, from the channel's threads, one call at a time; it must be quick, since
-            all workers wait for it, and must not close the channel. What it raises is logged once.
-        addresses: the host names or literals by which workers may reach this process, tried in this order.
-        bind: the IPv4 or IPv6 literal or host name to listen on; ``"::"`` takes IPv4 as well where the system can.
-        session: a name for log lines and threads.
+        listener: receives every event, from the channel's threads, one call at a time. It must be quick, since all
+            workers wait for it, and must not close the channel. Its first exception is logged.
+        addresses: host names or literals by which workers may reach this process, tried in this order.
+        bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
+        session: a name for log lines and threads; default: none.
 
     Attributes:
-        received: events handed to the listener.
+        received: events passed to the listener.
 
     Raises:
-        InvalidInput: no addresses are given, or ``bind`` is none of this host's addresses.
+        InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Channel:
     ) -> None:
         self._listener = Listener(listener)
         self._lock = threading.Lock()
-        self._last: dict[str, int] = {}  # the number of the last event that was taken, by recorder
+        self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
         name = f"sparkdl-channel-{session}" if session else "sparkdl-channel"
         self._server = Server(self._hear, addresses=addresses, bind=bind, name=name)
@@ -66,21 +66,18 @@ class Channel:
 
     @property
     def endpoint(self) -> Endpoint:
-        """What workers need to connect."""
+        """The endpoint that workers connect to."""
         return self._server.endpoint
 
     @property
     def refused(self) -> int:
-        """Connections closed because they proved nothing, or because of a frame they sent."""
+        """Connections closed because they proved nothing, or sent an invalid frame."""
         return self._server.refused
 
     def close(self) -> None:
-        """End every connection and join every thread; a listener call in progress is waited for.
+        """Close all connections and join all threads, after the listener's current call; later calls do nothing.
 
-        Events that have no receipt yet go to their worker's fallback. Calling it again does nothing.
-
-        Raises:
-            RuntimeError: called from the listener, which would wait for itself.
+        Events without a receipt go to their worker's fallback. Raises RuntimeError if the listener calls it.
         """
         self._server.close()
 
@@ -100,7 +97,7 @@ class Channel:
         with self._lock:
             if event.number:
                 if event.number <= self._last.get(event.recorder, 0):
-                    return  # sent again
+                    return  # a repeat
                 self._last[event.recorder] = event.number
             self.received += 1
         self._listener(event)

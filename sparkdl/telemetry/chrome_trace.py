@@ -1,19 +1,19 @@
-"""Events as a timeline: the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
+"""A run's timeline in the Chrome trace format, for ui.perfetto.dev and chrome://tracing.
 
-Each member is a process of the trace, in it a row of steps, cut into phases, one of its stages, and one for every
-thread that did something beside. The driver is the process "driver": attempts, restarts, epochs and rounds. Times are
-microseconds from the first event.
+Each worker is a process of the trace. It has a row of steps, divided into phases, a row of stages, and a row per
+further thread. The driver is the process "driver": attempts, restarts, epochs and rounds. Times are microseconds from
+the first event.
 
-One clock. Hosts' clocks disagree, by milliseconds where they are synchronised and by anything where they are not. An
-event of host ``h`` says ``t`` by that host's clock, and was received at ``r`` by the driver's; with ``o`` the offset of
-the host's clock and ``d > 0`` what the way took,
+Hosts' clocks disagree, by milliseconds if synchronised, else by any amount. An event of host ``h`` has time ``t`` by
+the host's clock and arrived at ``r`` by the driver's clock. With ``o`` the offset of the host's clock and ``d > 0`` the
+event's delay,
 
     r = t - o + d    so    o >= t - r,    and    o ~ max (t - r)    over all events of a host in ten minutes
 
-which is too small by the shortest way that an event took then: well below a millisecond in one network. A host that is
-the driver's has offset 0. Where the driver has received nothing, members' clocks are set by what they have in common:
-an exchange is over at the same moment for all. There the offset to the host of the lowest rank is the median, over
-steps of which both have a record, of the difference between the ends of their exchanges.
+The error is the shortest delay in that time: well below a millisecond in one network. The driver's own host has offset
+0. If the driver received no event of a host, exchanges align its clock: an exchange ends everywhere at the same moment.
+The offset to the lowest rank's host is then the median difference of their exchanges' ends, over the steps that both
+recorded.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sparkdl.telemetry.event_reader import read_events
 __all__ = ["Clocks", "trace", "write_timeline"]
 
 WINDOW = 600.0
-"""Seconds for which a host's offset is taken to stay what it is."""
+"""Seconds for which a host's offset counts as constant."""
 MOST = 40_000
-"""Most events of a frequent kind in a trace; ``sparkdl.telemetry.downsampling`` thins more."""
+"""Most events of the frequent kinds in a trace; ``sparkdl.telemetry.downsampling`` merges more."""
 
 _DRIVER = -1
 _STEPS, _STAGES = 0, 1
@@ -46,17 +46,17 @@ _MOMENTS = ("started", "failed", "finished", "restart", "resized", "epoch", "rou
 
 @dataclass(frozen=True)
 class Clocks:
-    """How far hosts' clocks are ahead of the driver's, or of the lowest rank's.
+    """Hosts' clock offsets from the driver's clock, or from the lowest rank's.
 
     Attributes:
-        offsets: seconds, by host and by the number of the ``WINDOW`` since 1970.
+        offsets: seconds by host and by the number of the ``WINDOW`` since 1970.
     """
 
     offsets: dict[str, dict[int, float]]
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Clocks:
-        """The offsets that events tell of."""
+        """Estimate the offsets from events."""
         own = {event.host for event in events if event.rank == _DRIVER}
         best: dict[str, dict[int, float]] = defaultdict(dict)
         for event in events:
@@ -69,7 +69,7 @@ class Clocks:
         return cls(found | (_by_steps(events, silent, found) if silent else {}))
 
     def corrected(self, host: str, time: float) -> float:
-        """A time of a host's clock, by the clock that all have in common."""
+        """Convert a host's time to the common clock."""
         windows = self.offsets.get(host)
         if not windows:
             return time
@@ -80,12 +80,11 @@ class Clocks:
 def _by_steps(
     events: Iterable[Event], silent: set[str], known: dict[str, dict[int, float]]
 ) -> dict[str, dict[int, float]]:
-    """Offsets of hosts that the driver has not heard of."""
     ends: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     lowest: dict[str, int] = {}
     for event in events:
         lowest[event.host] = min(lowest.get(event.host, event.rank), event.rank)
-        # Of a gang: one who is alone exchanges nothing.
+        # Workers of a gang only: a single worker exchanges nothing.
         if event.kind == "step" and event.clock is not None and event.payload.get("bytes"):
             end = _end_of_exchange(event.payload)
             if end is not None:
@@ -110,11 +109,7 @@ def _end_of_exchange(payload: dict[str, Any]) -> float | None:
 
 
 def trace(events: Sequence[Event]) -> dict[str, Any]:
-    """The events of a run as a trace, to be written as JSON.
-
-    Args:
-        events: of any members and of the driver, as ``read_events`` gives them.
-    """
+    """Convert a run's events, as ``read_events`` returns them, to a trace, to be written as JSON."""
     clocks = Clocks.of(events)
     made: list[dict[str, Any]] = []
     threads: dict[tuple[int, str], int] = {}
@@ -137,7 +132,7 @@ def trace(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def write_timeline(directory: str) -> None:
-    """Write ``timeline.json`` into a run's directory, a path or URI, from the events there."""
+    """Write ``timeline.json`` from the events of a run's directory, a path or URI."""
     made = trace(read_events(files.join(directory, "events"), most=MOST))
     files.write(files.join(directory, "timeline.json"), json.dumps(made, separators=(",", ":")).encode())
 
@@ -176,7 +171,7 @@ def _moment(event: Event, clocks: Clocks) -> dict[str, Any]:
 
 
 def _written(value: str | float) -> str | float:
-    """The value; as text where JSON has no such number, for which a browser would refuse the whole file."""
+    """The value, non-finite numbers as text: JSON lacks them, and a browser would reject the whole file."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -185,7 +180,6 @@ def _piece(event: Event, name: str, thread: int, at: float) -> dict[str, Any]:
 
 
 def _names(events: Iterable[Event], threads: dict[tuple[int, str], int]) -> Iterator[dict[str, Any]]:
-    """What the trace's processes and threads are called."""
     hosts: dict[int, str] = {}
     for event in events:
         hosts[event.rank] = event.host or hosts.get(event.rank, "")

@@ -1,8 +1,4 @@
-"""The only notion of progress.
-
-A clock counts what the whole gang has done, never what one member has: every member's clock shows the same
-numbers after the same step.
-"""
+"""The run's progress: a clock counts the whole gang's work, so all workers' clocks are equal after each step."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Clock:
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes:
         epoch: completed epochs.
         step: completed optimizer steps.
-        samples: rows used by all members together, over all epochs.
+        samples: rows used by all workers together, over all epochs.
     """
 
     epoch: int = 0
@@ -24,7 +20,7 @@ class Clock:
     samples: int = 0
 
     def tick(self, rows: int) -> None:
-        """Count one step that used ``rows`` rows over all members."""
+        """Count one step that used ``rows`` rows over all workers."""
         self.step += 1
         self.samples += rows
 
@@ -33,9 +29,9 @@ class Clock:
         self.epoch += 1
 
     def state_dict(self) -> dict[str, int]:
-        """The clock as plain data."""
+        """The counts by name."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Set the clock to a state that ``state_dict`` returned."""
+        """Restore the counts from ``state_dict``."""
         self.epoch, self.step, self.samples = state["epoch"], state["step"], state["samples"]

@@ -1,8 +1,7 @@
-"""Fewer events that tell the same: a run of hours has more of them than a driver, or a browser, has room for.
+"""Downsampling of events: a run of hours has more events than a driver or browser can hold.
 
-Events of steps that follow one another on a member become one: what they count is added up, and the detail is that of
-the last one. So sums stay exact. Of the progress and the spans of a member every second one goes, as often as there are
-too many. All other kinds stay.
+Consecutive step events of a worker are merged: counts add up, and the detail is the last event's. So sums stay exact.
+Progress and span events are halved, per worker, until they fit. Other kinds stay.
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ _NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def thinned(events: Iterable[Event], most: int) -> list[Event]:
-    """At most about ``most`` events of the kinds that there are many of, and all others that are sound.
+    """Downsample the frequent kinds of events to about ``most`` in all; drop malformed events.
 
-    Args:
-        events: those of a member in the order of time.
-        most: how many.
+    Each worker's events must be in the order of time.
     """
     others: list[Event] = []
     series: dict[tuple[str, int, int], _Series] = defaultdict(_Series)
@@ -56,12 +53,12 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
 
 @dataclass
 class _Series:
-    """The events of one kind, of one member.
+    """Events of one kind of one worker.
 
     Attributes:
-        kept: those that stay.
-        waiting: those that become one of them; of what does not add up, the first of them.
-        count: of the events that wait.
+        kept: downsampled events.
+        waiting: the merger of the latest events, not yet in ``kept``.
+        count: number of events in ``waiting``.
     """
 
     kept: list[Event] = field(default_factory=list)
@@ -69,7 +66,7 @@ class _Series:
     count: int = 0
 
     def add(self, event: Event, every: int) -> int:
-        """Take another one, of which every so many become one; how many more there are."""
+        """Take an event, of which ``every`` become one; returns the growth of ``kept``."""
         self.waiting = event if self.waiting is None else merged(self.waiting, event)
         self.count += 1
         if self.count < every:
@@ -79,7 +76,6 @@ class _Series:
         return 1
 
     def halve(self) -> None:
-        """Two become one."""
         pairs = [self.kept[first : first + 2] for first in range(0, len(self.kept), 2)]
         self.kept = [merged(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
 
@@ -90,7 +86,7 @@ class _Series:
 
 
 def merged(one: Event, other: Event) -> Event:
-    """Two events of a kind, the first one earlier, as one: steps add up, of others the first one stays."""
+    """Merge two events of a kind, the earlier first: step events add up, of other kinds the first stays."""
     if one.kind != "step":
         return one
     before, after = one.payload, other.payload
@@ -102,5 +98,5 @@ def merged(one: Event, other: Event) -> Event:
 
 
 def sound(event: Event) -> bool:
-    """Whether an event has what its kind is read for: a user's own may have the same name, and hold something else."""
+    """Whether an event has its kind's fields: a user's event may have the same kind and other fields."""
     return all(isinstance(event.payload.get(name), kind) for name, kind in _NEEDED.get(event.kind, {}).items())

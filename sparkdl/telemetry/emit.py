@@ -1,4 +1,4 @@
-"""What happens on the workers, recorded from anywhere in their code through one current recorder.
+"""Recording of events on the workers, through one current recorder per process.
 
     with Channel(print) as channel:  # the driver; channel.endpoint travels inside the task
         ...
@@ -8,8 +8,8 @@
             ...
         record("loss", clock=clock, value=0.25)
 
-``sparkdl.telemetry.recorder`` says what recording promises, and ``sparkdl.telemetry.protocol`` what the way to the
-driver protects: strangers are not heard and nothing can be replayed, but contents are authenticated, NOT encrypted.
+``sparkdl.telemetry.recorder`` lists the guarantees of recording, ``sparkdl.telemetry.protocol`` those of the
+connection. Only key holders are accepted and nothing can be replayed, but contents are authenticated, NOT encrypted.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from sparkdl.telemetry.clock import Clock
 __all__ = ["PROCESS", "Sink", "notify", "reading", "record", "recording", "span"]
 
 PROCESS = uuid.uuid4().hex
-"""An id of this process, in the warnings that it records."""
+"""Id of this process, in the warnings that it records."""
 
 
 class Sink(Protocol):
-    """Takes events; a ``Recorder`` is one."""
+    """Takes events, for example a ``Recorder``."""
 
     def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
-        """Take an event that happens now; never raises and never waits."""
+        """Take an event that happens now; never raises or waits."""
 
 
 _current: Sink | None = None
 
 
 def _install(recorder: Sink | None) -> Sink | None:
-    global _current  # a context variable would not reach the threads of the feed
+    global _current  # a context variable would not reach the prefetch threads
     previous, _current = _current, recorder
     return previous
 
 
-# A forked child, such as a loader's worker, has the recorder but not its thread: nobody would empty the queue.
+# A forked child, such as a loader's worker, inherits the recorder without the thread that empties its queue.
 os.register_at_fork(after_in_child=lambda: _install(None))
 
 
 @contextlib.contextmanager
 def recording(recorder: Sink | None) -> Iterator[None]:
-    """Make ``recorder`` the one that ``record`` and ``span`` use, in all threads of this process, then restore.
+    """Make ``recorder`` the current recorder of all threads of this process, then restore the previous one.
 
-    None switches recording off. It does not close the recorder.
+    None switches recording off. The block's end does not close the recorder.
     """
     previous = _install(recorder)
     try:
@@ -65,25 +65,25 @@ def recording(recorder: Sink | None) -> Iterator[None]:
 
 
 def record(kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
-    """Record an event with the current recorder, as ``Recorder.record`` does; without one do nothing."""
+    """Record an event with the current recorder, as ``Recorder.record`` does; without a recorder do nothing."""
     recorder = _current
     if recorder is not None:
         recorder.put(kind, reading(clock), payload)
 
 
 def notify(message: str) -> None:
-    """Warn the user here and, by ``sparkdl.telemetry.log_forwarding.pass_on``, on the driver."""
+    """Warn the user here and, through ``sparkdl.telemetry.log_forwarding.pass_on``, on the driver."""
     record("warning", message=message, process=PROCESS)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
 def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterator[None]:
-    """Record how long a block, or a decorated function, takes; without a current recorder do nothing.
+    """Record the duration of a block or decorated function; without a current recorder do nothing.
 
-    The event has kind ``"span"``, the clock as it was at the start, and in its payload ``name``, ``start`` (unix
-    seconds), ``seconds`` (of the performance counter), ``thread`` where it was not the main one, ``error`` (the
-    exception's type) if one ended it, and the given values.
+    The event has kind ``"span"`` and the clock of the block's start. Its payload has ``name``, ``start`` (unix
+    seconds), ``seconds`` (of the performance counter) and the given values. It also has ``thread`` outside the main
+    thread, and ``error`` (the exception's type) if the block raised.
     """
     recorder = _current
     if recorder is None:
@@ -103,5 +103,5 @@ def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterato
 
 
 def reading(clock: Clock | None) -> dict[str, int] | None:
-    """Return ``clock.state_dict()``, at a tenth of its cost."""
+    """The same as ``clock.state_dict()``, at a tenth of its cost."""
     return None if clock is None else {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}

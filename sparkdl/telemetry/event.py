@@ -1,4 +1,4 @@
-"""Events: values and spans that happened on a worker, and the driver's listeners to them."""
+"""Events: values and spans that workers record, and the driver's listeners."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Event:
-    """A value or a span that happened on a member.
+    """A value or span that a worker recorded.
 
     Attributes:
-        kind: what it is, for example ``"span"``; receivers pass over the kinds they do not know.
-        rank: the member's rank in the gang.
-        attempt: the attempt the gang is in, from 0.
-        time: when, in unix seconds of the member's own wall clock.
-        clock: the member's ``Clock`` as ``{"epoch", "step", "samples"}``, or None.
+        kind: type of the event, for example ``"span"``; receivers ignore unknown kinds.
+        rank: the worker's rank in the gang.
+        attempt: the gang's attempt, from 0.
+        time: time of the event, in unix seconds of the worker's clock.
+        clock: the worker's ``Clock`` as ``{"epoch", "step", "samples"}``, or None.
         payload: JSON values by name.
-        host: the member's host; empty where that is not known.
-        received: when the driver heard of it, in unix seconds of the driver's clock; None before that.
-        recorder: the id of the recorder that took it; empty for an event of the driver itself.
-        number: its number among the events of that recorder, from 1; 0 for an event that is not counted.
+        host: the worker's host; empty if unknown.
+        received: time of arrival, in unix seconds of the driver's clock; None before.
+        recorder: id of the recorder; empty for the driver's own events.
+        number: number among the recorder's events, from 1; 0 for an uncounted event.
     """
 
     kind: str
@@ -50,15 +50,15 @@ class Event:
     number: int = field(default=0, compare=False)
 
     def to_json(self) -> str:
-        """Write the event as one line of ASCII JSON of at most 1 MiB; never raises.
+        """Encode the event as one line of ASCII JSON of at most 1 MiB; never raises.
 
-        Floats that are not finite are written as ``NaN`` and ``Infinity``, as Python's ``json`` reads them. A value
-        that JSON has no form for becomes ``{"unserialisable": its type}``. The payload of an event that is too
-        large becomes ``{"truncated": bytes of the whole event}``.
+        Non-finite floats are written as ``NaN`` and ``Infinity``, which Python's ``json`` reads. A value without a JSON
+        form becomes ``{"unserialisable": its type}``. If the event is too large, its payload becomes
+        ``{"truncated": bytes of the whole event}``.
         """
         try:
             text = _encode(vars(self))
-        except Exception as error:  # whatever a payload's own objects raise, recording must not
+        except Exception as error:  # a payload's objects may raise anything, but recording must not raise
             text = _encode(vars(replace(self, clock=None, payload=_complaint(error))))
         if len(text) <= MAX_FRAME:
             return text
@@ -66,11 +66,7 @@ class Event:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Event:
-        """Read what ``to_json`` wrote; fields of a later version are passed over.
-
-        Raises:
-            InvalidInput: it is not an event.
-        """
+        """Decode the output of ``to_json``, ignoring unknown fields; raises InvalidInput if it is not an event."""
         try:
             found = json.loads(text)
             event = cls(
@@ -98,11 +94,11 @@ _LATER: dict[str, tuple[type, ...]] = {
     "recorder": (str,),
     "number": (int,),
 }
-"""Fields that events of earlier versions do not have."""
+"""Fields that events of earlier versions lack."""
 
 
 def plain(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy ``payload`` into JSON's own types, out of the reach of later changes to the original; never raises."""
+    """Deep copy of ``payload`` in JSON's own types; never raises."""
     if all(type(value) in _ATOMS for value in payload.values()):
         return dict(payload)
     try:
@@ -113,7 +109,7 @@ def plain(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _substitute(value: object) -> object:
-    if isinstance(value, numbers.Integral):  # NumPy's scalars among them
+    if isinstance(value, numbers.Integral):  # includes NumPy's scalars
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
@@ -128,7 +124,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=_substitute).encode
 
 
 class Listener:
-    """Calls a function from many threads, one call at a time; logs the first exception and survives them all."""
+    """Serializes calls of a function from many threads; logs its first exception and suppresses all."""
 
     def __init__(self, call: Callable[[Event], None]) -> None:
         self._call = call
@@ -136,11 +132,11 @@ class Listener:
         self._failed = False
 
     def __call__(self, event: Event) -> None:
-        """Hand over one event."""
+        """Pass on one event."""
         with self._lock:
             try:
                 self._call(event)
-            except Exception:  # the listener's own fault must cost neither the channel nor the training
+            except Exception:  # a faulty listener must not stop the channel or the training
                 if not self._failed:
                     logger.exception("the listener raised at an event %r; its later errors are not logged", event.kind)
                 self._failed = True

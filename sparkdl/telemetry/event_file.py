@@ -1,11 +1,10 @@
-"""Events in files, one JSON object a line, on any filesystem.
+"""Event files, one JSON object a line, on any filesystem.
 
-On a local disk, and on a shared one that is mounted, lines are appended to ``<name>.jsonl`` as they come, and are the
-system's at once: they outlive this process. HDFS and object stores have no cheap append: there lines are collected for
-up to ``SECONDS`` seconds or ``BYTES`` bytes and written as files of their own, ``<name>.<random>.00000.jsonl`` ...; a
-process that is killed takes with it what it has collected.
+On a local disk or a mounted shared one, each line is appended to ``<name>.jsonl`` at once and survives this process.
+HDFS and object stores cannot append cheaply. There lines are collected for up to ``SECONDS`` seconds or ``BYTES`` bytes
+and written as separate files, ``<name>.<random>.00000.jsonl`` ...; a killed process loses its collected lines.
 
-A disk that is full costs events and nothing else: what cannot be written is counted, and said once.
+A full disk costs only events: the file counts those that it cannot write, and warns once.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ __all__ = ["DRIVER", "Journal"]
 SECONDS = 10.0
 BYTES = 1 << 20
 DRIVER = "driver-"
-"""What the names of the driver's files begin with."""
+"""Prefix of the names of the driver's files."""
 
 logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """A place for events, made when the first is kept. It belongs to one thread.
+    """An event file, created with the first event; one thread may use it.
 
     Args:
         folder: a local path or a URI.
-        name: of the file, without ``.jsonl``; nobody else may write to it at the time.
+        name: file name without ``.jsonl``; it must have no other writer.
 
     Attributes:
-        lost: lines that were taken, and could not be written after all.
+        lost: accepted lines that could not be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
@@ -56,39 +55,39 @@ class Journal:
         return f"{self._where}.jsonl"
 
     def append(self, lines: Sequence[bytes]) -> int:
-        """Append lines and return how many of them are kept, or, elsewhere than on a local disk, taken."""
+        """Append lines; returns how many were written or, on a remote filesystem, accepted."""
         taken, trouble = self._kept.append(lines)
         self._tell(trouble)
         return taken
 
     def flush(self, *, idle: bool = False) -> None:
-        """Write what was collected long enough ago, or, where nothing more comes, all of it."""
+        """Write the lines that were collected long enough ago; with ``idle``, write all."""
         lost, trouble = self._kept.flush(idle=idle)
         self.lost += lost
         self._tell(trouble)
 
     def close(self) -> None:
-        """Write what is left, and close the file; it opens again if there is more to keep."""
+        """Write the remaining lines and close the file; a later ``append`` reopens it."""
         self.flush(idle=True)
         self._kept.close()
 
     def _tell(self, trouble: Exception | None) -> None:
         if trouble is not None and not self._warned:
-            # Of an error of a library nothing but its kind: it may quote the URI, and with it credentials.
+            # Log only the type of a library's error: its text may quote the URI with credentials.
             told = trouble if isinstance(trouble, OSError) and "://" not in str(trouble) else type(trouble).__name__
             logger.warning("events cannot be kept in %s and are dropped: %s", self, told)
             self._warned = True
 
 
 class _Appended:
-    """Lines at the end of a local file."""
+    """Lines at the end of a local file; each method returns a count of lines and an error."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._path = Path(folder, f"{name}.jsonl")
         self._file: FileIO | None = None
 
     def append(self, lines: Sequence[bytes]) -> tuple[int, Exception | None]:
-        """How many of the lines are wholly in the file, and why not all."""
+        """Returns how many lines are completely in the file, and the error that stopped the others."""
         data = b"".join(line + b"\n" for line in lines)
         written, trouble = 0, None
         try:
@@ -102,7 +101,7 @@ class _Appended:
         return data.count(b"\n", 0, written), trouble
 
     def flush(self, *, idle: bool) -> tuple[int, Exception | None]:
-        """Nothing is left."""
+        """Nothing is buffered."""
         return 0, None
 
     def close(self) -> None:
@@ -112,23 +111,23 @@ class _Appended:
 
     def _open(self) -> FileIO:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = FileIO(self._path, "a+")  # unbuffered: what was not written is never written later
+        file = FileIO(self._path, "a+")  # unbuffered: a failed write is never written later
         if file.tell() and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
-            file.write(b"\n")  # an earlier process was cut short: the next line must not grow onto its last
+            file.write(b"\n")  # an earlier process died inside its last line: begin a new one
         return file
 
 
 class _Pieces:
-    """Lines in files of some seconds each."""
+    """Lines in one file per few seconds; each method returns a count of lines and an error."""
 
     def __init__(self, folder: str, name: str) -> None:
-        # No other process has files of these names, and none has to be looked for.
+        # The random part makes names unique without a look at the folder.
         self._folder, self._name = folder, f"{name}.{uuid.uuid4().hex[:8]}"
         self._lines: list[bytes] = []
         self._size, self._number, self._since = 0, 0, 0.0
 
     def append(self, lines: Sequence[bytes]) -> tuple[int, Exception | None]:
-        """All lines are taken."""
+        """All lines are accepted."""
         if not self._lines:
             self._since = time.monotonic()
         self._lines += lines
@@ -136,14 +135,14 @@ class _Pieces:
         return len(lines), None
 
     def flush(self, *, idle: bool) -> tuple[int, Exception | None]:
-        """Write a file if it is time; how many lines were lost, and why."""
+        """If due, write a file; returns how many lines were lost, and the error."""
         old = time.monotonic() - self._since >= SECONDS
         if not self._lines or not (idle or old or self._size >= BYTES):
             return 0, None
         lines, self._lines, self._size = self._lines, [], 0
         try:
             open_folder(self._folder).write(f"{self._name}.{self._number:05d}.jsonl", *(line + b"\n" for line in lines))
-        except Exception as error:  # whatever a filesystem raises, it must cost events alone
+        except Exception as error:  # a filesystem may raise anything, but only events may be lost
             return len(lines), error
         self._number += 1
         return 0, None
@@ -152,7 +151,7 @@ class _Pieces:
         """Nothing is open."""
 
 
-# Imported late, for it loads pyarrow, which whoever only records does not need.
+# Imported late: it loads pyarrow, which workers that only record do not need.
 def open_folder(uri: str) -> Folder:
     """The folder at a path or URI."""
     from sparkdl.io.files import Folder

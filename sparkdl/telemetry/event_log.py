@@ -1,11 +1,11 @@
-"""The driver's record of a run: all that is heard of it, shown at once and kept in ``runDir/events``.
+"""The driver's record of a run: received events are shown at once and kept in ``runDir/events``.
 
     with Logbook(run.events, views=[Progress()]) as logbook:
         supervisor.gang(..., listener=logbook)
 
-Views are called in the thread that hears, so they must be quick: members wait for it, and their signs of life with
-them. The file is written in a thread of its own, from a queue that drops what it cannot hold; in bursts, so that a
-driver that is killed loses up to a quarter of a second. What is slow, such as trackers, has an ``Aside`` as well.
+Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own
+writes the file in bursts, from a queue that drops events when full. A driver that is killed loses up to a quarter of a
+second of events. Slow views, such as trackers, use an ``Aside`` as well.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sparkdl.telemetry.event import Event, Listener
 from sparkdl.telemetry.event_file import DRIVER, Journal
 
 LINGER = 0.25
-"""Seconds that an event may wait for others before they are written: the file's thread then wakes once for all."""
+"""Seconds that an event may wait for others before the file is written, so that the thread wakes once for all."""
 
 
 class Logbook:
     """Listens to a run.
 
     Args:
-        folder: where events are kept, a path or URI; None keeps none.
-        views: called with every event, one call at a time; what one raises is logged once.
+        folder: folder of the event files, a path or URI; default: events are not kept.
+        views: functions that receive every event, one call at a time; the first exception of each is logged.
         capacity: events that may wait for the file.
 
     Attributes:
-        received: events that were heard here.
-        dropped: events that did not come, by the gaps between their numbers and by what workers' results say of them,
-            and events that came and are not in the file.
+        received: received events.
+        dropped: events that never arrived, by gaps in their numbers and by workers' results, and received events that
+            are missing in the file.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Logbook:
         capacity: int = CAPACITY,
     ) -> None:
         self.received = 0
-        self._heard: dict[str, _Heard] = {}  # by recorder
+        self._heard: dict[str, _Heard] = {}  # by the recorder's id
         self._lock = threading.RLock()
         self._views = [Listener(view) for view in views]
         self._file = None if folder is None else _File(folder, capacity)
@@ -69,19 +69,19 @@ class Logbook:
 
     @property
     def dropped(self) -> int:
-        """See the class."""
+        """Events that never arrived or are missing in the file."""
         with self._lock:
             lost = sum(heard.lost for heard in self._heard.values())
         return lost + (0 if self._file is None else self._file.lost)
 
     @property
     def dropped_at_least(self) -> bool:
-        """Whether ``dropped`` is a lower bound: a worker has not said how many events it recorded, as one that died."""
+        """Whether ``dropped`` is a lower bound: a worker, for example one that died, reported no event count."""
         with self._lock:
             return any(heard.working for heard in self._heard.values())
 
     def __call__(self, event: Event) -> None:
-        """Take an event: of a member, or of this process, whose events have rank -1."""
+        """Take an event of a worker, or of this process with rank -1."""
         with self._lock:
             self.received += 1
             if event.number:
@@ -94,19 +94,19 @@ class Logbook:
             self._file.put(event)
 
     def note(self, kind: str, payload: Mapping[str, Any]) -> None:
-        """Record something of this process."""
+        """Record an event of this process."""
         now = time.time()
         self(Event(kind, -1, 0, now, None, dict(payload), os.uname().nodename, now))
 
     def close(self) -> None:
-        """Write what waits; calling it again does nothing."""
+        """Write the waiting events; later calls do nothing."""
         if self._file is not None:
             self._file.close()
 
 
 @dataclass
 class _Heard:
-    """What has come of one recorder's events, and what its worker's result says of them."""
+    """Received events of one recorder, and the counts of its worker's result."""
 
     count: int = 0
     last: int = 0
@@ -120,13 +120,11 @@ class _Heard:
         return max(self.last - self.count - self.kept, self.dropped)
 
     def note(self, event: Event) -> None:
-        """Take an event."""
         self.count += 1
         self.last = max(self.last, event.number)
         self.working |= event.kind == "started"
 
     def end(self, told: Mapping[str, Any]) -> None:
-        """Take what the worker's result says."""
         self.last, self.working = max(self.last, told["last"]), False
         self.kept, self.dropped = told["kept"], told["dropped"]
 
@@ -135,7 +133,7 @@ class _File:
     """Writes events to a file of this process."""
 
     def __init__(self, folder: str, capacity: int) -> None:
-        # The time first, so that names are in the order of the fits; and nobody else has the same.
+        # The time comes first, so that names sort in the order of the fits; the random part makes them unique.
         self._journal = Journal(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
         self._refused = 0
         self._aside: Aside[Event] = Aside(
@@ -144,15 +142,12 @@ class _File:
 
     @property
     def lost(self) -> int:
-        """Events that are not in the file."""
         return self._aside.lost + self._refused + self._journal.lost
 
     def put(self, event: Event) -> None:
-        """Write it, some time."""
         self._aside.put(event)
 
     def close(self) -> None:
-        """Write what waits."""
         self._aside.close()
 
     def _write(self, event: Event) -> None:

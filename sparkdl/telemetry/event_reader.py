@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> list[Event]:
-    """Read the events of a run, sorted by time, each once.
+    """Read the events of a run once each, sorted by time.
 
-    A line that is no event, such as the last one of a process that was killed, is skipped with a ``RuntimeWarning``.
+    An invalid line, such as the last line of a killed process, is skipped with a ``RuntimeWarning``.
 
     Args:
-        folder: a run's ``events``, a path or URI; where there is none, or it is empty, there are no events.
-        most: how many to hold, about, of the kinds that a long run has many of (see
-            ``sparkdl.telemetry.downsampling``); None for all of them as they are.
+        folder: a run's ``events``, a path or URI; a missing or empty folder has no events.
+        most: approximate limit of events of the frequent kinds (see ``sparkdl.telemetry.downsampling``); default: all
+            events, unchanged.
     """
     events = _stream(open_folder(str(folder)))
     found = list(events) if most is None else thinned(events, most)

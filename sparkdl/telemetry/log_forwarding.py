@@ -1,13 +1,12 @@
-"""What members log and print, on the driver.
+"""Forwarding of workers' log records and printed lines to the driver.
 
-In a member ``forwarding`` makes events of kind ``"log"`` of its log records, and of the lines that it prints, which
-count as of level INFO; where they went before they still go. On the driver ``MemberLogs`` writes them with the rank
-before each::
+On a worker, ``forwarding`` turns log records and printed lines into events of kind ``"log"``; printed lines have level
+INFO. The original output stays. On the driver, ``MemberLogs`` writes the lines with their rank::
 
     [rank 1, worker-3] WARNING torch.nn: ...
 
-Both sides leave lines out where there are too many, and say how many: a member sends ``RATE`` a second, and ``BURST``
-of them at once; the driver shows as many, of all members together.
+Both sides limit the lines to ``RATE`` a second and ``BURST`` at once, and report how many they dropped. The worker's
+limit is its own, the driver's covers all workers together.
 """
 
 from __future__ import annotations
@@ -34,39 +33,28 @@ RATE = 20.0
 BURST = 100
 
 _PRINTED = "print"
-_LONGEST = 10_000  # characters of a line that is sent
+_LONGEST = 10_000  # characters of a line that is still forwarded
 
 
 def level_of(name: str) -> int | None:
-    """The number that ``logging`` has for a level; None for ``"off"``.
-
-    Raises:
-        InvalidInput: it is none of ``LEVELS``.
-    """
+    """The ``logging`` number of a level, None for ``"off"``; raises InvalidInput if the level is not in ``LEVELS``."""
     if name not in LEVELS:
         raise InvalidInput(f"the level of logs is {name!r}; expected one of {', '.join(LEVELS)}.")
     return None if name == "off" else int(getattr(logging, name.upper()))
 
 
 class Allowance:
-    """So many lines a second, and a burst at once.
-
-    Args:
-        rate: lines a second.
-        burst: lines at once, at most.
-        now: seconds from some point on, increasing.
-    """
+    """A rate limiter: ``rate`` lines a second, ``burst`` lines at once; ``now`` is an increasing clock in seconds."""
 
     def __init__(self, rate: float = RATE, burst: float = BURST, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._now = rate, float(burst), now
         self._left, self._looked, self._refused = float(burst), now(), 0
-        self._lock = threading.RLock()  # reentrant: a signal handler that logs may interrupt one who does
+        self._lock = threading.RLock()  # reentrant: a signal handler that logs may interrupt logging
 
     def take(self, before: int = 0) -> int | None:
-        """How many lines were left out since the last one, which is one more that may go; None: leave it out.
+        """Request one line; returns the lines dropped since the last granted one, or None if this line must be dropped.
 
-        Args:
-            before: lines that were left out before this one came here.
+        ``before`` counts lines that were dropped before they reached this limiter.
         """
         with self._lock:
             now = self._now()
@@ -82,10 +70,9 @@ class Allowance:
 
 @contextlib.contextmanager
 def forwarding(level: int | None) -> Iterator[None]:
-    """Make events of what is logged in the block, from this level on, and with INFO or lower of what is printed.
+    """Forward log records of this level or higher and, at INFO or lower, printed lines; None forwards nothing.
 
-    Loggers that are set to let nothing of that level through still let nothing through. Py4J's are left out: what they
-    say is of the way to the driver.
+    Loggers' own levels still apply. Py4J's records are dropped: they concern the connection to the driver.
     """
     if level is None:
         yield
@@ -104,19 +91,13 @@ def forwarding(level: int | None) -> Iterator[None]:
 
 
 class _Forwarder(logging.Handler):
-    """Makes an event of each record.
-
-    Args:
-        level: of the records.
-        last: the handler that records would have gone to if this one were not there; None where there are others.
-    """
+    """Turns log records into events; also calls ``last``, the handler of last resort that it displaces, if any."""
 
     def __init__(self, level: int, last: logging.Handler | None) -> None:
         super().__init__(level)
         self._allowance, self._last = Allowance(), last
 
     def emit(self, entry: logging.LogRecord) -> None:
-        """Send a record, where there are not too many."""
         if self._last is not None and entry.levelno >= self._last.level:
             self._last.handle(entry)
         if entry.name.partition(".")[0] == "py4j" or entry.name.startswith("sparkdl.telemetry.recorder"):
@@ -127,23 +108,21 @@ class _Forwarder(logging.Handler):
             self.handleError(entry)
 
     def send(self, level: str, name: str, message: str) -> None:
-        """Send a line, where there are not too many."""
         left_out = self._allowance.take()
         if left_out is not None:
             record("log", level=level, logger=name, message=message, left_out=left_out)
 
 
 class _Lines:
-    """Standard output, of which each whole line is sent as well."""
+    """Standard output that also forwards each complete line."""
 
     def __init__(self, stream: TextIO, forwarder: _Forwarder) -> None:
         self._stream, self._forwarder, self._line = stream, forwarder, ""
 
     def write(self, text: str) -> int:
-        """Write, and send the lines that are whole."""
         written = self._stream.write(text)
         *lines, self._line = (self._line + text).split("\n")
-        if len(self._line) > _LONGEST:  # a line that is drawn over and over, and never ends
+        if len(self._line) > _LONGEST:  # a line that is redrawn and never ends
             self._line = ""
         for line in lines:
             if line.strip():
@@ -155,11 +134,11 @@ class _Lines:
 
 
 class MemberLogs:
-    """A listener that writes members' lines, above a progress bar if there is one.
+    """A listener that writes workers' lines, above a progress bar if there is one.
 
     Args:
-        stream: where they go; standard error by default.
-        allowance: how many at a time.
+        stream: output; default: standard error.
+        allowance: the rate limiter; default: ``RATE`` and ``BURST``.
     """
 
     def __init__(self, stream: TextIO | None = None, allowance: Allowance | None = None) -> None:
@@ -167,7 +146,7 @@ class MemberLogs:
         self._allowance = allowance or Allowance()
 
     def __call__(self, event: Event) -> None:
-        """Write an event, if it is a line of a log."""
+        """Write a log event; other kinds are ignored."""
         if event.kind != "log":
             return
         told = event.payload
@@ -182,6 +161,6 @@ class MemberLogs:
 
 
 def pass_on(event: Event) -> None:
-    """Warn here of what a worker in another process has warned of with ``sparkdl.telemetry.emit.notify``."""
+    """Repeat here the warning that a worker in another process issued by ``sparkdl.telemetry.emit.notify``."""
     if event.kind == "warning" and event.payload.get("process") != PROCESS:
         warnings.warn(f"rank {event.rank}: {event.payload['message']}", RuntimeWarning, stacklevel=2)

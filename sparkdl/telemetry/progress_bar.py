@@ -1,4 +1,4 @@
-"""One live line on the driver: a view of the events."""
+"""Live progress line on the driver: a view of the events."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from tqdm.auto import tqdm
 
 from sparkdl.telemetry.event import Event
 
-# What a row of the history has beside measures.
+# Fields of a history row that are no metrics.
 _ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
 
 
 class Progress:
-    """A listener that keeps a progress bar: epoch, step, loss, metrics, rows/s, time left; or round, and what it gave.
+    """A listener that shows a progress bar: epoch, step, loss, metrics, rows/s and time left, or round and its metrics.
 
-    Beside it are the members that are alive, and after a failure the number of the attempt. Before that it says what is
-    waited for, and with how many members the gang begins where they are not as many as before; after a failure why it
-    begins again.
+    The bar also shows the number of workers alive and, after a failure, the attempt. Outside the bar, lines report the
+    wait for resources, a changed number of workers, and a restart's cause.
 
     Args:
-        title: what is being done.
-        stream: where the line goes; standard error by default.
+        title: label of the line.
+        stream: output; default: standard error.
     """
 
     def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
         self._title = title
         self._stream = stream or sys.stderr
         self._bar: Any = None
-        self._unit = ""  # what the bar counts: members train by epochs of their own, which are not the fit's
+        self._unit = ""  # the bar's unit: an ensemble's members have epochs of their own, which the bar does not show
         self._waiting = False
         self._alive: set[int] = set()
-        self._validated: dict[str, str] = {}  # the measures of the last epoch, which stay until the next one ends
+        self._validated: dict[str, str] = {}  # the last epoch's metrics, shown until the next epoch ends
 
     def __enter__(self) -> Progress:
         return self
@@ -41,7 +40,7 @@ class Progress:
         self.close()
 
     def __call__(self, event: Event) -> None:
-        """Show an event, if it is one that the line shows."""
+        """Show an event; irrelevant kinds are ignored."""
         if event.kind == "started":
             self._alive.add(event.rank)
         elif event.kind in ("finished", "failed"):
@@ -68,7 +67,7 @@ class Progress:
             self._say(f"{event.payload['size']} of {event.payload['of']} members begin")
 
     def close(self) -> None:
-        """Leave the line as it is."""
+        """Finish the line and leave it on the screen."""
         if self._waiting:
             self._stream.write("\n")
             self._waiting = False
@@ -82,7 +81,7 @@ class Progress:
         self._stream.flush()
 
     def _say(self, what: str) -> None:
-        self.close()  # the next attempt has a bar of its own, and waits for slots before
+        self.close()  # the next attempt waits for slots and opens a new bar
         self._stream.write(f"{self._title}: {what}\n")
         self._stream.flush()
 
@@ -115,7 +114,6 @@ class Progress:
         self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
 
     def _members(self, count: int) -> None:
-        """So many members more are to be trained."""
         if self._bar is None:
             self._open("member", 0)
         self._bar.total += count

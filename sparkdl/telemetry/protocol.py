@@ -1,7 +1,7 @@
-"""The one authenticated connection of the project: framing, seals and proof of the key, for any payloads.
+"""The project's one authenticated connection: framing, seals and proof of the key, for any payload.
 
-A server opens an ``Endpoint`` (addresses, port and a random key), which travels inside the task that it sends to its
-workers. Only a holder of the endpoint is heard.
+A server opens an ``Endpoint`` (addresses, port and a random key). The endpoint travels inside the task to the workers.
+The server accepts only its holders.
 
 The wire, over TCP, integers big-endian, ``||`` is concatenation::
 
@@ -15,16 +15,14 @@ The client's frame 0 is the hello: ``{"hello":"<32 random hex digits>"}``, at mo
 seal ``hello`` is the hello's payload, and empty in the hello's own. The server's frame 0 is the receipt of the hello.
 Each side closes the connection at the first frame that is too long, out of sequence or wrongly sealed.
 
-What this protects. Only a holder of the key is heard. A frame that was altered, repeated, left out, moved, sent back
-or recorded from another connection is refused. A client believes only a server that proves, by its receipt, that it
-holds the key, so an address where something else answers is passed over. A stranger learns a nonce and nothing more,
-and holds one thread and a few kilobytes for at most 5 seconds; when too many strangers wait, the one that has waited
-longest goes.
+Protection: both sides prove that they hold the key, the server by its receipt; a client skips addresses where another
+program answers. A frame that was altered, repeated, omitted, reordered, reflected or recorded from another connection
+is rejected. A stranger learns a nonce, and occupies one thread and a few kilobytes for at most 5 seconds. If too many
+strangers wait, the longest waiting one is closed.
 
-What it does not. Contents are authenticated, NOT encrypted: whoever can read the network can read them. The key is as
-safe as the task it travels in, so the network of a cluster whose RPC is plain text must be trusted. All workers share
-one key: a worker can speak for any rank. Who can cut the connection can keep the server from hearing. The guarantees
-end with the process that holds the server; nothing here survives it.
+Limits: contents are authenticated, NOT encrypted: anyone on the network can read them. The key is as safe as its task:
+if the cluster's RPC is plain text, its network must be trusted. All workers share one key, so a worker can impersonate
+any rank. An attacker who can cut the connection can silence a worker. The guarantees end with the server's process.
 """
 
 from __future__ import annotations
@@ -45,12 +43,12 @@ __all__ = ["Connection", "Endpoint", "ProtocolError"]
 MAX_FRAME = 1 << 20
 """Bytes of the largest payload, and so of the largest event."""
 MAX_HELLO = 256
-"""Bytes of the largest payload that is read from a connection that has not proved itself."""
+"""Bytes of the largest payload that an unproven connection may send."""
 NONCE_BYTES = SEAL_BYTES = KEY_BYTES = 32
 
 _RECEIPT = b"receipt"
 _DIGEST = "sha256"
-_PIECE = 1 << 14  # bytes that are read at a time
+_PIECE = 1 << 14  # bytes read at a time
 _LENGTH = struct.Struct(">I")
 _SEQUENCE = struct.Struct(">Q")
 
@@ -59,12 +57,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens, and the key to it. Pickled into a task, it authenticates a process as a worker.
+    """Addresses and key of a server; pickled into a task, it authenticates a process as a worker.
 
     Attributes:
         addresses: host names, IPv4 or IPv6 literals of the server, tried in this order.
         port: the TCP port.
-        key: 32 random bytes; not shown by ``repr``.
+        key: 32 random bytes; hidden in ``repr``.
     """
 
     addresses: tuple[str, ...]
@@ -79,31 +77,27 @@ class Endpoint:
 
 
 class ProtocolError(Exception):
-    """The other side of a connection broke the protocol, or never kept it."""
+    """The other side of a connection violated the protocol."""
 
 
 class Connection:
-    """One connection, the same on both sides; one thread sends and one thread receives at a time."""
+    """One connection, for client and server; one thread may send while another receives."""
 
     def __init__(self, connection: socket.socket, key: bytes, nonce: bytes, sides: tuple[bytes, bytes]) -> None:
         self.socket = connection
         self._key, self._session, self._sides = key, nonce, sides
         self._sent = self._received = 0
-        self._ahead = bytearray()  # what was read of the next frames
+        self._ahead = bytearray()  # bytes of later frames that were already read
 
     @classmethod
     def open(cls, address: str, endpoint: Endpoint, timeout: float) -> Connection:
-        """Connect to one of the endpoint's addresses within ``timeout`` seconds (name resolution not counted).
-
-        Raises:
-            OSError: nobody who holds the key answers there.
-        """
+        """Connect within ``timeout`` seconds, plus name resolution; raises OSError if no holder of the key answers."""
         deadline = time.monotonic() + timeout
         connection = socket.create_connection((address, endpoint.port), timeout)
         try:
             tune(connection)
             opened = cls(connection, endpoint.key, _nonce(connection, deadline), (b"c", b"s"))
-            # The digits make the receipt unforeseeable: a recording of the server cannot answer.
+            # The random digits make the receipt unpredictable, so a recorded server cannot answer.
             hello = b'{"hello":"%s"}' % secrets.token_hex(16).encode()
             opened.send([hello])
             opened._session += hello
@@ -118,11 +112,7 @@ class Connection:
 
     @classmethod
     def accept(cls, connection: socket.socket, key: bytes, seconds: float) -> Connection:
-        """Let a client prove itself, in all within ``seconds``; ``confirm`` then lets it in.
-
-        Raises:
-            ProtocolError: it proved nothing.
-        """
+        """Authenticate a client within ``seconds``, before ``confirm``; raises ProtocolError if it lacks the key."""
         accepted = cls(connection, key, secrets.token_bytes(NONCE_BYTES), (b"s", b"c"))
         deadline = time.monotonic() + seconds
         try:
@@ -135,14 +125,10 @@ class Connection:
         return accepted
 
     def send(self, payloads: Sequence[bytes], deadline: float | None = None) -> None:
-        """Send one frame for each payload.
-
-        Args:
-            payloads: of 1 byte to 1 MiB each.
-            deadline: of the monotonic clock; None waits as long as the other side takes.
+        """Send one frame per payload of 1 byte to 1 MiB, until ``deadline`` (monotonic; default: none).
 
         Raises:
-            OSError: the connection broke, or the other side did not take them in time; it is then of no more use.
+            OSError: the connection broke, or the deadline passed; the connection is then unusable.
         """
         if deadline is not None:
             self.socket.settimeout(_left(deadline))
@@ -153,16 +139,12 @@ class Connection:
         self.socket.sendall(b"".join(frames))
 
     def receive(self, limit: int = MAX_FRAME, deadline: float | None = None) -> bytes:
-        """Read the payload of the next frame.
-
-        Args:
-            limit: bytes it may have.
-            deadline: of the monotonic clock; None waits without end.
+        """Read the next frame's payload, of at most ``limit`` bytes, until ``deadline`` (monotonic; default: none).
 
         Raises:
-            ProtocolError: it is too long or wrongly sealed.
-            EOFError: the other side has closed the connection.
-            TimeoutError: it was not there in full at ``deadline``.
+            ProtocolError: the frame is too long or wrongly sealed.
+            EOFError: the other side closed the connection.
+            TimeoutError: the frame was incomplete at ``deadline``.
         """
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if not 0 < size <= limit:
@@ -175,7 +157,7 @@ class Connection:
         return payload
 
     def confirm(self) -> None:
-        """Send a receipt: all frames before it were received."""
+        """Send a receipt: all earlier frames have arrived."""
         self.send([_RECEIPT])
 
     def receipt(self, deadline: float) -> None:
@@ -184,7 +166,7 @@ class Connection:
             raise ProtocolError("something else where a receipt was expected")
 
     def abort(self) -> None:
-        """End what another thread is doing with this connection."""
+        """Interrupt another thread's use of this connection."""
         shut(self.socket)
 
     def close(self) -> None:
@@ -195,7 +177,7 @@ class Connection:
         return hmac.digest(self._key, side + self._session + _SEQUENCE.pack(sequence) + payload, _DIGEST)
 
     def _read(self, size: int, deadline: float | None) -> bytes:
-        """Exactly ``size`` bytes; the deadline is for all of them, so that a trickle does not prolong it."""
+        """Exactly ``size`` bytes; the deadline is for all of them, so a trickle cannot extend it."""
         while len(self._ahead) < size:
             self._ahead += _piece(self.socket, _PIECE, deadline)
         data = bytes(self._ahead[:size])
@@ -204,7 +186,7 @@ class Connection:
 
 
 def _piece(connection: socket.socket, most: int, deadline: float | None) -> bytes:
-    """What has come, at least a byte and at most so many: never room for bytes that were only announced."""
+    """Received bytes, 1 to ``most``: memory is never reserved for announced bytes."""
     if deadline is not None:
         connection.settimeout(_left(deadline))
     piece = connection.recv(most)
@@ -228,14 +210,14 @@ def _nonce(connection: socket.socket, deadline: float) -> bytes:
 
 
 def tune(connection: socket.socket) -> None:
-    """Set what both sides want of a connection."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # receipts are small and waited for
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that lost power says no goodbye
+    """Set the socket options of both sides."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # receipts are small and urgent
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that loses power closes nothing
 
 
 def shut(connection: socket.socket) -> None:
-    """End a connection that another thread is using; that thread wakes and closes it."""
+    """Interrupt the thread that uses a connection; that thread closes it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError as error:  # it has ended already
+    except OSError as error:  # already closed
         logger.debug("shutting a connection down: %s", error)

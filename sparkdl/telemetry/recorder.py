@@ -1,17 +1,18 @@
-"""A worker's recorder: a bounded queue, a thread that empties it, and a file for events that the driver cannot take.
+"""A worker's recorder: a bounded queue, a thread that sends its events, and a fallback file.
 
-A recorder numbers its events, so that the driver sees by the gaps what was lost. It promises never to raise into
-training and never to wait: a full queue drops the event and counts it. Events of steps and spans are sent with the
-next one of another kind, or within half a second; others at once.
+Recording never raises into training and never waits: if the queue is full, the event is dropped and counted. A recorder
+numbers its events, so the driver detects lost events by the gaps. Step and span events wait up to half a second for
+others; events of other kinds are sent at once.
 
-The driver acknowledges the hello of a connection, and no event unless it is asked. A worker asks once, after its first
-heartbeat, and ``close`` asks, so that an orderly worker's events come before its result. If the connection breaks, the
-last events that no receipt covers are sent again over another connection, else go to the fallback file, else are
-dropped and counted. ``Told`` travels with the worker's result and says how many events the driver should have.
+The driver sends a receipt for a connection's hello, and for events only on request. A worker requests one after its
+first heartbeat and in ``close``, so its events normally arrive before its result. If the connection breaks, the
+recorder sends the last events without a receipt again over another connection. If that fails, it writes them to the
+fallback file, else drops and counts them. ``Told`` travels with the worker's result and gives the number of events that
+the driver should have.
 
-A process that is killed, or ends without ``close``, takes its queue with it, uncounted. The fallback is flushed to the
-system, not to the disk: it outlives the process, not the host. Times are of the worker's own clock, and hosts
-disagree. A recorder belongs to the process that made it: make it in the worker; in a forked child none is installed.
+A process that is killed, or ends without ``close``, loses its queue, uncounted. The fallback is flushed to the system,
+not to the disk: it survives the process, not the host. Times are of the worker's own clock, and hosts' clocks disagree.
+Create a recorder in the worker's process: a forked child has none installed.
 """
 
 from __future__ import annotations
@@ -41,36 +42,36 @@ from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 __all__ = ["Recorder", "Told"]
 
 CONNECT_SECONDS = 3.0
-"""What one address has to answer and prove itself."""
+"""Time that an address has to answer and prove itself, in seconds."""
 RECEIPT_SECONDS = 30.0
-"""What the driver has to take a burst of events, or to answer, before the connection counts as broken."""
+"""Time that the driver has to take a burst of events or to answer, before the connection counts as broken."""
 RETRY_SECONDS = (1.0, 30.0)
-"""The first and the longest wait between two attempts to connect."""
+"""First and longest wait between two attempts to connect, in seconds."""
 BURST_EVENTS = 64
 BURST_BYTES = 1 << 18
-"""A burst is cut at so many events or bytes; so many events are kept to be sent again."""
+"""Limits of a burst, in events and bytes; the last ``BURST_EVENTS`` events are kept for another send."""
 LINGER_SECONDS = 0.5
-"""What an event that nobody waits for may wait for others, so that training is interrupted once for all of them."""
+"""Seconds that a step or span event may wait for others, so that sending interrupts training once for all."""
 _PATIENT = frozenset(("step", "span"))
-_UNCOUNTED = "heartbeat"  # the supervisor alone takes these, so the count of lost events cannot miss one
+_UNCOUNTED = "heartbeat"  # only the supervisor uses these, so they do not count as lost
 
 logger = logging.getLogger(__name__)
 
-# Of drivers that did not answer: when to ask again, by the monotonic clock, and the wait before that. It is for the
-# process and not for one recorder, since a process has as many as tasks run in it one after the other.
+# Drivers that did not answer: next attempt, by the monotonic clock, and the wait before it. All recorders of the
+# process share it, since each of its tasks has its own recorder.
 _silent: dict[Endpoint, tuple[float, float]] = {}
 
 
 @dataclass
 class Told:
-    """What has become of a recorder's events.
+    """Counts of a recorder's events.
 
     Attributes:
-        recorder: the recorder's id; empty where there was none.
-        last: the number of its last event.
-        kept: events that went to the fallback file; some of them the driver may have as well.
-        dropped: events lost for want of room in the queue or of anywhere to go.
-        broken: whether a connection to the driver broke, so that events may be lost on the way.
+        recorder: the recorder's id; empty without a recorder.
+        last: number of its last event.
+        kept: events in the fallback file; the driver may have some of them too.
+        dropped: events lost because the queue was full or no destination was left.
+        broken: whether a connection to the driver broke, so that sent events may be lost.
     """
 
     recorder: str = ""
@@ -81,20 +82,20 @@ class Told:
 
 
 class Recorder:
-    """Takes a member's events and sends them from a thread of its own.
+    """Records a worker's events and sends them from its own thread.
 
     Args:
-        endpoint: the driver's channel; None to keep everything in the fallback, or with ``listener``.
-        rank: the member's rank in the gang.
-        attempt: the attempt the gang is in, from 0.
-        fallback: a folder, a path or URI, for ``rank-<rank>.attempt-<attempt>.jsonl``, made and appended to when the
-            driver cannot be reached (see ``sparkdl.telemetry.event_file``); by default such events are dropped.
+        endpoint: endpoint of the driver's channel; None uses the fallback or ``listener`` only.
+        rank: the worker's rank in the gang.
+        attempt: the gang's attempt, from 0.
+        fallback: a folder, path or URI, for ``rank-<rank>.attempt-<attempt>.jsonl``, used if the driver is unreachable
+            (see ``sparkdl.telemetry.event_file``); default: such events are dropped.
         capacity: events that may wait to be sent.
-        listener: a function to call directly, one call at a time, for a member in the driver's own process; the
-            queue and the fallback are then not needed. What it raises is logged once.
+        listener: receives events directly, one call at a time, if the worker runs in the driver's process; its first
+            exception is logged; default: none.
 
     Attributes:
-        told: what has become of the events; final once ``close`` has returned.
+        told: counts of the events; final after ``close``.
 
     Raises:
         InvalidInput: ``endpoint`` and ``listener`` are both given, or ``capacity`` is below 1.
@@ -117,10 +118,10 @@ class Recorder:
         self.rank, self.attempt, self.told = rank, attempt, Told(uuid.uuid4().hex[:12])
         self._capacity = capacity
         self._waiting: deque[Event] = deque()
-        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings when somebody waits, with True at the end
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings if an event is urgent; True: close
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
-        self._asked: deque[threading.Event] = deque()  # by ``settle``; set once the driver has what was recorded before
+        self._asked: deque[threading.Event] = deque()  # of ``settle``; set after the delivery of all earlier events
         self._listener = None if listener is None else Listener(listener)
         journal = None if fallback is None else Journal(fallback, f"rank-{rank}.attempt-{attempt}")
         self._host = socket.gethostname()
@@ -139,21 +140,15 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Events lost for want of room in the queue or of anywhere to go."""
+        """Events lost because the queue was full or no destination was left."""
         return self.told.dropped
 
     def record(self, kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
-        """Record an event that happens now; never raises and never waits.
-
-        Args:
-            kind: what it is.
-            clock: how far the run has come; copied.
-            payload: JSON values; copied, so that lists and dicts may be changed afterwards.
-        """
+        """Record an event that happens now, with copies of clock and payload (JSON values); never raises or waits."""
         self.put(kind, reading(clock), payload)
 
     def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
-        """Record an event as ``record`` does, from a clock read earlier and a payload that may have any names."""
+        """Record as ``record`` does, with a clock as plain data and a payload of any names."""
         now, copied, told = time.time(), plain(payload), self.told
         with self._lock:
             if self._closed:
@@ -175,7 +170,7 @@ class Recorder:
             self._listener(event)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until what was recorded so far is delivered, kept or dropped; whether it is, within so many seconds."""
+        """Wait until all events so far are delivered, kept or dropped; returns False after ``timeout`` seconds."""
         if self._listener is not None:
             return True
         asked = threading.Event()
@@ -184,10 +179,10 @@ class Recorder:
         return asked.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what is queued, within ``timeout`` seconds, and join the thread; the rest goes to the fallback.
+        """Send the queue within ``timeout`` seconds and join the thread; other events go to the fallback.
 
-        A driver that does not answer is waited for ``timeout`` and at most 3 seconds more. Later events are dropped;
-        calling it again does nothing.
+        If the driver does not answer, this takes ``timeout`` and at most 3 more seconds. Later events are dropped;
+        later calls do nothing.
         """
         with self._lock:
             if self._closed:
@@ -201,12 +196,12 @@ class Recorder:
         if self._thread.is_alive():
             self._route.abort()
             self._thread.join(CONNECT_SECONDS)
-        if self._thread.is_alive():  # in a name server or a file system that does not answer
+        if self._thread.is_alive():  # a name server or file system does not answer
             self._abandon()
 
     def _abandon(self) -> None:
         lost = 0
-        with contextlib.suppress(IndexError):  # the thread may take some of them after all
+        with contextlib.suppress(IndexError):  # the thread may still take some of them
             while True:
                 self._waiting.popleft()
                 lost += 1
@@ -222,10 +217,10 @@ class Recorder:
         asked: list[threading.Event] = []
         while not closed or self._waiting:
             closed = self._rung(linger) or closed
-            while self._asked:  # before the burst is taken, which then has all that they wait for
+            while self._asked:  # before the burst is taken, so that the burst has all their events
                 asked.append(self._asked.popleft())
             burst = self._take()
-            linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # one burst was too short for all of them
+            linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # more than one burst waits
             if burst:
                 idle_at = time.monotonic() + SECONDS
             elif time.monotonic() >= idle_at:
@@ -237,7 +232,7 @@ class Recorder:
         self._drop(self._route.close())
 
     def _rung(self, linger: float) -> bool:
-        """Wait until somebody waits for events, or for so many seconds; whether the recorder was closed."""
+        """Wait at most ``linger`` seconds for the bell; returns whether the recorder was closed."""
         closed = False
         with contextlib.suppress(queue.Empty):
             closed = self._bell.get(timeout=linger)
@@ -246,7 +241,6 @@ class Recorder:
         return closed
 
     def _take(self) -> list[bytes]:
-        """What waits, up to a burst."""
         burst: list[bytes] = []
         size = 0
         with contextlib.suppress(IndexError):
@@ -257,23 +251,23 @@ class Recorder:
 
 
 class _Route:
-    """Where a recorder's events go: the driver, else the file, else nowhere. Used by the recorder's thread."""
+    """Destination of a recorder's events: the driver, else the file, else none; used by the recorder's thread."""
 
     def __init__(self, endpoint: Endpoint | None, fallback: Journal | None, told: Told) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
         self._told = told
         self._connection: Connection | None = None
-        self._unsure: deque[bytes] = deque(maxlen=BURST_EVENTS)  # the last that were sent, and that no receipt covers
+        self._unsure: deque[bytes] = deque(maxlen=BURST_EVENTS)  # last sent events without a receipt
         self._warned = False
         self.deadline = float("inf")
 
     def deliver(self, burst: Sequence[bytes], *, ask: bool = False) -> int:
-        """Deliver the burst, and with ``ask`` wait for a receipt; how many events are known to have gone nowhere."""
+        """Deliver the burst, with ``ask`` wait for a receipt; returns how many events are certainly lost."""
         if not burst and not (ask and self._unsure):
             return 0
-        lost = len(burst)  # of those sent before, the driver sees what is missing
-        for _ in range(2):  # a connection that breaks is made anew once
+        lost = len(burst)  # the driver itself detects the loss of earlier events
+        for _ in range(2):  # reconnect once
             connection = self._connected()
             if connection is None:
                 break
@@ -296,7 +290,7 @@ class _Route:
 
     def _sent(self, connection: Connection, burst: Sequence[bytes], ask: bool) -> bool:
         try:
-            # The time is read after connecting: what begins later than the deadline, ``abort`` ends.
+            # Read the time after connecting; ``abort`` ends what begins after the deadline.
             deadline = time.monotonic() + self._allowed(RECEIPT_SECONDS)
             connection.send([*burst, ASK] if ask else burst, deadline)
             if ask:
@@ -310,18 +304,16 @@ class _Route:
         return True
 
     def idle(self) -> None:
-        """Nothing has come for a while: what was collected for the file is written."""
         if self._fallback is not None:
             self._fallback.flush(idle=True)
 
     def abort(self) -> None:
-        """End an exchange with the driver that takes too long; called from another thread."""
+        """Interrupt a slow exchange with the driver; called from another thread."""
         connection = self._connection
         if connection is not None:
             connection.abort()
 
     def close(self) -> int:
-        """Close the connection and the file; how many events the file could not take after all."""
         self._disconnect()
         if self._fallback is None:
             return 0
@@ -344,7 +336,7 @@ class _Route:
                 return None
             try:
                 self._connection = Connection.open(address, self._endpoint, allowed)
-            except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+            except (OSError, ValueError) as error:  # ValueError: an invalid host name
                 logger.debug("no driver at %s: %s", address, error)
             else:
                 _silent.pop(self._endpoint, None)

@@ -1,6 +1,6 @@
-"""A TCP server that hears holders of its key alone, and puts strangers out; payloads are its caller's business.
+"""TCP server that admits only holders of its key; the caller interprets the payloads.
 
-``sparkdl.telemetry.protocol`` describes the wire format and what it protects.
+``sparkdl.telemetry.protocol`` describes the wire format and its protection.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, Protocol
 __all__ = ["Server"]
 
 MAX_PENDING = 256
-"""Connections that may be waiting to prove themselves; a gang of so many can connect in the same instant."""
+"""Unproven connections at a time; a gang of this many workers can connect at once."""
 BACKLOG = 1024
-"""Connections that may be waiting to be accepted."""
+"""Connections that may wait to be accepted."""
 HANDSHAKE_SECONDS = 5.0
-"""What a connection has, in all, to prove itself."""
+"""Total time that a connection has to prove itself, in seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Server:
-    """Listens on a port and serves each connection that proves to hold the key in a thread of its own.
+    """Listens on a port and serves each proven connection in its own thread.
 
     Args:
-        serve: called with each such connection, in its thread; its end is the connection's end. It raises
-            ``ProtocolError`` to refuse a payload.
-        addresses: the host names or literals by which clients may reach this process, tried in this order.
-        bind: the IPv4 or IPv6 literal or host name to listen on; ``"::"`` takes IPv4 as well where the system can.
+        serve: called with each proven connection, in its thread; the connection closes when it returns. It raises
+            ``ProtocolError`` to reject a payload.
+        addresses: host names or literals by which clients may reach this process, tried in this order.
+        bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
         name: for log lines and threads.
 
     Attributes:
-        endpoint: what clients need to connect.
-        refused: connections closed because they proved nothing, or because of a frame they sent.
+        endpoint: the endpoint that clients connect to.
+        refused: connections closed because they proved nothing, or sent an invalid frame.
 
     Raises:
-        InvalidInput: no addresses are given, or ``bind`` is none of this host's addresses.
+        InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
     """
 
     def __init__(
@@ -80,15 +80,11 @@ class Server:
 
     @property
     def closing(self) -> bool:
-        """Whether ``close`` was called: connections then end, whatever has come on them."""
+        """Whether ``close`` was called; connections then end, whatever they received."""
         return self._closing.is_set()
 
     def close(self) -> None:
-        """Stop listening, end every connection and join every thread; calling it again does nothing.
-
-        Raises:
-            RuntimeError: called from ``serve``, which would wait for itself.
-        """
+        """Close all connections and join all threads; later calls do nothing. In ``serve`` it raises RuntimeError."""
         if threading.current_thread() in self._threads:
             raise RuntimeError("a thread that a server runs cannot close it; close it from another thread")
         with self._lock:
@@ -115,16 +111,15 @@ class Server:
                     return
                 try:
                     connection, _ = self._socket.accept()
-                except (BlockingIOError, ConnectionAbortedError):  # it went away before it was accepted
+                except (BlockingIOError, ConnectionAbortedError):  # the client left before it was accepted
                     continue
-                except OSError as error:  # no file descriptors left, most likely: do not spin on it
+                except OSError as error:  # probably out of file descriptors: do not spin
                     logger.warning("%s cannot accept a connection: %s", self._name, error)
                     self._closing.wait(0.1)
                     continue
                 self._start(connection)
 
     def _start(self, connection: socket.socket) -> None:
-        """Give a new connection its thread, and put out the one that has waited longest if too many wait."""
         thread = threading.Thread(target=self._run, args=(connection,), name=self._name, daemon=True)
         evicted = None
         with self._lock:
@@ -135,7 +130,7 @@ class Server:
                 shut(oldest)
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no thread to give
+            except RuntimeError as error:  # the system is out of threads
                 logger.warning("%s cannot serve a connection: %s", self._name, error)
                 self.refused += 1
                 connection.close()
@@ -144,7 +139,7 @@ class Server:
                 self._pending[connection] = thread
                 self._threads.append(thread)
         if evicted is not None:
-            evicted.join()  # it has proved nothing, so it is not in the listener and ends at once
+            evicted.join()  # unproven, so it is not in ``serve`` and ends at once
 
     def _run(self, connection: socket.socket) -> None:
         with connection:
@@ -177,7 +172,7 @@ class Server:
                 return
             self.refused += 1
             first = self.refused == 1
-        # Strangers can come by the million: one line that is seen, the others for whoever is looking for them.
+        # Strangers may be many: warn once, and log the others for debugging only.
         logger.log(logging.WARNING if first else logging.DEBUG, "%s refused %s", self._name, error)
 
 

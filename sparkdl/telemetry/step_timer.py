@@ -1,18 +1,18 @@
-"""What a member spends the seconds of its steps on.
+"""Timing of a worker's steps by phase.
 
-At any moment of its training a member is in one phase, so the phases of a run add up to its wall time:
+A worker is always in exactly one phase, so a run's phases add up to its wall time:
 
-    feed        it waits for its next batch
-    forward     the model's output and the loss
-    backward    gradients; an exchange that goes on beside it costs no time of its own
-    exchange    it waits for what the other members give
-    update      clipping, and the optimizer's step
-    validate    the model on the validation rows
-    checkpoint  it cannot go on because its state is being copied
-    hooks       the user's own code
+    feed        waits for the next batch
+    forward     computes the model's output and the loss
+    backward    computes gradients; an overlapping exchange costs no time of its own
+    exchange    waits for the other workers' data
+    update      clips gradients and runs the optimizer's step
+    validate    runs the model on the validation rows
+    checkpoint  waits until its state is copied
+    hooks       runs the user's callbacks
     other       everything else
 
-Code that takes part in a step says where a phase begins; without a ``Laps`` in this thread that does nothing::
+Code that takes part in a step marks the beginning of a phase. Without a ``Laps`` in this thread the calls do nothing::
 
     with measuring(Laps()) as laps:
         enter("forward")
@@ -21,14 +21,13 @@ Code that takes part in a step says where a phase begins; without a ``Laps`` in 
         ...
         end_step(clock=clock, rows=32)
 
-The events. A member records an event of kind ``"step"`` at most every ``EVERY`` seconds, later on more seldom, and at
-once where a step holds a rare phase. It tells of all steps since the one before, and of the last of them in detail:
-``steps``, their ``seconds`` by phase, ``rows`` and ``bytes``; ``start`` (unix seconds) of the last one, its ``marks``
-(phase and the seconds from ``start`` at which it began) and its ``end``. So sums over all events are exact however fast
-steps are, and the timeline has as many steps as it can show.
+A worker records an event of kind ``"step"`` at most every ``EVERY`` seconds, in long runs less often. If a step has a
+rare phase, the event follows at once. The event sums all steps since the previous event: ``steps``, ``seconds`` by
+phase, ``rows`` and ``bytes``. It details the last of them: ``start`` (unix seconds), ``marks`` (each phase and its
+seconds after ``start``) and ``end``. So sums over all events are exact at any speed, and the timeline has as many steps
+as it can show.
 
-On a GPU phases are those of the host's thread: kernels run behind it, and the time they take is seen where the thread
-waits for them.
+On a GPU, phases are the host thread's: a kernel's time appears in the phase in which the thread waits for it.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from sparkdl.telemetry.emit import record
 __all__ = ["EVERY", "PHASES", "Laps", "end_step", "enter", "flush", "measuring"]
 
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "hooks", "other")
-"""All phases, in the order in which tables and charts show them."""
+"""All phases, in the order of tables and charts."""
 EVERY = 0.1
-"""Seconds between two events of steps, at least."""
-_MOST = 20_000  # events of steps until the time between them grows with the run, which is after half an hour
+"""Shortest time between two step events, in seconds."""
+_MOST = 20_000  # step events of a run, about: after half an hour the time between them grows
 
 _RARE = frozenset(("validate", "checkpoint"))
 _REST = "other"
@@ -57,15 +56,15 @@ _here = threading.local()
 
 
 class Laps:
-    """The phases of one thread's steps, from now on.
+    """Timer of one thread's steps, starting now.
 
     Args:
-        seconds: by phase, to add to.
-        every: seconds between two events.
-        now: seconds from some point on, increasing.
+        seconds: seconds by phase to add to; default: empty.
+        every: shortest time between two events, in seconds.
+        now: increasing clock in seconds.
 
     Attributes:
-        seconds: by phase, of the steps up to the last event.
+        seconds: seconds by phase, up to the last event.
     """
 
     def __init__(
@@ -78,15 +77,15 @@ class Laps:
         self.seconds = {} if seconds is None else seconds
         self._every, self._now = every, now
         self._phase, self._since = _REST, now()
-        self._first = self._began = self._since  # when the first step began, and when this one did
-        self._told = float("-inf")  # when the last event was recorded
-        self._untold: defaultdict[str, float] = defaultdict(float)  # seconds since then, by phase
-        self._steps = self._rows = self._sent = 0  # since then
-        self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None for no detail
+        self._first = self._began = self._since  # start of the first step, and of this step
+        self._told = float("-inf")  # time of the last event
+        self._untold: defaultdict[str, float] = defaultdict(float)  # seconds by phase since the last event
+        self._steps = self._rows = self._sent = 0  # since the last event
+        self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None: no detail
         self._rare = False
 
     def enter(self, phase: str) -> None:
-        """This phase begins, and the one before is over."""
+        """End the present phase and begin another."""
         now = self._now()
         self._untold[self._phase] += now - self._since
         self._phase, self._since = phase, now
@@ -97,7 +96,7 @@ class Laps:
             self._marks.append((phase, now))
 
     def end_step(self, *, clock: Clock | None, rows: int, sent: int, steps: int) -> None:
-        """See the module's ``end_step``."""
+        """End a step, as the module's ``end_step`` does."""
         now = self._now()
         self._untold[self._phase] += now - self._since
         self._phase, self._since = _REST, now
@@ -107,25 +106,25 @@ class Laps:
         every = max(self._every, (now - self._first) / _MOST)
         if self._rare or (self._marks and now - self._told >= every):
             self._tell(clock, self._marks or [(_REST, now)], now)
-        # The next step is looked at in detail if it is likely to be told of, as long as this one: marks cost a little.
+        # Marks cost a little: take them only if the next step, as long as this one, will likely be recorded.
         self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= every else None
         self._began = now
 
     def flush(self, clock: Clock | None) -> None:
-        """Tell of the steps since the last event."""
+        """Record an event of the steps since the last event."""
         now = self._now()
         self._untold[self._phase] += now - self._since
         self._since = now
         self._tell(clock, self._marks or [(self._phase, now)], now)
 
     def pause(self) -> None:
-        """Others measure from now on."""
+        """Stop measuring, until ``resume``."""
         now = self._now()
         self._untold[self._phase] += now - self._since
         self._since = now
 
     def resume(self) -> None:
-        """What has passed since ``pause`` others have measured."""
+        """Continue measuring; the time since ``pause`` does not count."""
         self._since = self._now()
 
     def _tell(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
@@ -150,7 +149,7 @@ class Laps:
 
 @contextmanager
 def measuring(laps: Laps | None) -> Iterator[Laps | None]:
-    """Make ``laps`` those that ``enter`` and ``end_step`` use in this thread, then restore; None for none."""
+    """Make ``laps`` this thread's timer inside the block, then restore the previous one; None switches timing off."""
     before: Laps | None = getattr(_here, "laps", None)
     if before is not None and laps is not None:
         before.pause()
@@ -164,20 +163,20 @@ def measuring(laps: Laps | None) -> Iterator[Laps | None]:
 
 
 def enter(phase: str) -> None:
-    """From now on this thread's member is in this phase, one of ``PHASES``."""
+    """Begin a phase, one of ``PHASES``, of this thread's worker."""
     laps: Laps | None = getattr(_here, "laps", None)
     if laps is not None:
         laps.enter(phase)
 
 
 def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps: int = 1) -> None:
-    """A step is over.
+    """End a step of this thread's worker.
 
     Args:
-        clock: how far the run has come with it.
-        rows: that this member has used in it.
-        sent: bytes that this member has given to the others in it.
-        steps: 0 for what came between two steps, as validation.
+        clock: the run's progress including the step.
+        rows: rows that this worker used in the step.
+        sent: bytes that this worker sent to other workers in the step.
+        steps: 0 for work between two steps, such as validation.
     """
     laps: Laps | None = getattr(_here, "laps", None)
     if laps is not None:
@@ -185,7 +184,7 @@ def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps:
 
 
 def flush(*, clock: Clock | None = None) -> None:
-    """Tell at once of the steps that no event has told of yet; the last thing that is measured."""
+    """Record the steps that no event covers yet; call it last."""
     laps: Laps | None = getattr(_here, "laps", None)
     if laps is not None:
         laps.flush(clock)

@@ -1,7 +1,7 @@
-"""How a task that is no member of a gang tells of itself: a recorder of its own, for as long as it runs.
+"""Recording in a task that is not a worker of a gang: one recorder per task.
 
-A task that is over must not wait for a driver that does not answer. So it waits for a moment only; and a process in
-which one task has found the driver silent does not ask again for a while (``sparkdl.telemetry.recorder``).
+A finished task must not wait for a driver that does not answer, so it waits half a second only. After a task found the
+driver silent, its process pauses before it connects again (``sparkdl.telemetry.recorder``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sparkdl.telemetry.step_timer import Laps, flush, measuring
 
 __all__ = ["Reporting"]
 
-_LEAVING = 0.5  # seconds that a task waits for what it has told to be heard
+_LEAVING = 0.5  # seconds that a task waits for the delivery of its events
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """Where tasks send events; with neither endpoint nor fallback they measure nothing.
+    """Destination of tasks' events; without endpoint, fallback and listener, tasks measure nothing.
 
     Attributes:
-        endpoint: of the driver's channel; None for none.
-        fallback: the folder for events that cannot be sent; None to drop them.
-        number: of the round; None outside of rounds.
-        level: of log records that are sent; None for none.
-        listener: called with events directly, where tasks run in the driver's process.
+        endpoint: endpoint of the driver's channel; default: none.
+        fallback: folder for events that cannot be sent; default: they are dropped.
+        number: the round; None outside rounds.
+        level: lowest level of forwarded log records; default: none are forwarded.
+        listener: receives events directly, if tasks run in the driver's process.
     """
 
     endpoint: Endpoint | None = None
@@ -43,12 +43,12 @@ class Reporting:
 
     @contextmanager
     def task(self, name: str, index: int, attempt: int = 0) -> Iterator[Told]:
-        """A block in which a task records; gives what has become of that, which is known when the block is over.
+        """Context in which a task records; yields the counts of its events, final after the block.
 
         Args:
-            name: what it does.
-            index: what its events have as their rank: of the part, or of an ensemble's member.
-            attempt: how often it was tried before.
+            name: name of the task's span.
+            index: rank of the task's events: the index of its shard, or of its ensemble member.
+            attempt: the task's attempt, from 0.
         """
         if self.endpoint is None and self.fallback is None and self.listener is None:
             yield Told()

@@ -1,12 +1,12 @@
-"""One self-contained page for a run, or for several beside one another: what happened, and where the time went.
+"""The report page of one or several runs: a self-contained HTML file.
 
     write_page(read_runs(["/runs/one", "/runs/two"]), "report.html")
 
-It needs nothing but a browser: plotly and all data are inside, and the page forbids the browser to load anything else.
-However many events there were, what is drawn of them is a few thousand points (``curves``, ``moments``): the page stays
-small, and opens at once. A run that goes on, or was ended from outside, is shown as far as its events tell of it.
+The page needs only a browser: it contains plotly and all data, and forbids the browser to load anything else. It draws
+at most a few thousand points (``history_charts``, ``time_charts``), so it stays small and opens at once. An unfinished
+or killed run is shown up to its last event.
 
-Credentials and options in URIs are left out; what else a configuration, an error or a log line says, the page says.
+URIs lose their credentials and options; all other text of configurations, errors and log lines appears unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DISTRIBUTION = "sparkdl-torch"
 
 
 def write_page(runs: Sequence[RunData], path: str) -> None:
-    """Write the page of some runs.
+    """Write the report page.
 
     Args:
         runs: at least one.
-        path: of the file, a path or URI; what is there is overwritten.
+        path: path or URI of the file; an existing file is overwritten.
 
     Raises:
         InvalidInput: there are no runs, or plotly or jinja2 is not installed.
@@ -43,7 +43,7 @@ def write_page(runs: Sequence[RunData], path: str) -> None:
 
 
 def make_page(runs: Sequence[RunData]) -> str:
-    """The page of some runs, as HTML; raises as ``write_page``."""
+    """Render the report page as HTML; raises what ``write_page`` raises."""
     if not runs:
         raise InvalidInput("there are no runs for the page; expected at least one.")
     try:
@@ -52,7 +52,7 @@ def make_page(runs: Sequence[RunData]) -> str:
     except ImportError as error:
         raise InvalidInput(f"the page needs plotly and jinja2: pip install '{_DISTRIBUTION}[report]'.") from error
     page = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    # tojson escapes what would end a script element, or begin a comment in one.
+    # tojson escapes text that would end a script element or begin a comment in it.
     page.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return page.from_string(resources.files(__name__).joinpath("template.html").read_text("utf-8")).render(
         page_data(runs),
@@ -63,7 +63,7 @@ def make_page(runs: Sequence[RunData]) -> str:
 
 
 def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
-    """What the page of some runs says and draws, by the names that its template has for it."""
+    """The variables of the page's template."""
     from sparkdl.telemetry.html.tables import page_tables
 
     charts = _charts(runs)
@@ -72,14 +72,14 @@ def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
         "title": "sparkdl: " + ", ".join(run.name for run in runs),
         **page_tables(runs),
         "charts": charts,
-        # The first one is wide where the others would leave a gap.
+        # With an odd number of narrow charts, the first is wide, so that no gap is left.
         "wide": {name for name, chart in charts.items() if chart.wide} | {*narrow[: len(narrow) % 2]},
         "drawn": {name: _plain(chart) for name, chart in charts.items()},
     }
 
 
 def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """The charts that there is something to draw in, by name."""
+    """The nonempty charts by name."""
     from sparkdl.telemetry.html import history_charts, time_charts
 
     made: dict[str, Chart | None] = {
@@ -98,5 +98,5 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
 
 def _plain(chart: Chart) -> Any:
     found = json.loads(chart.figure.to_json())
-    found["layout"].pop("template", None)  # plotly's own look, 7 kB a chart
+    found["layout"].pop("template", None)  # plotly's default style, 7 kB a chart
     return found

@@ -1,4 +1,4 @@
-"""Where the seconds of a run lie: its time cut into pieces, and what each rank did in each of them."""
+"""Binning of a run's time: each rank's phase and rows per bin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sparkdl.telemetry.html.run_data import Lap, RunData
 from sparkdl.telemetry.step_timer import PHASES
 
 BINS = 400
-"""Pieces that the time of a run is cut into, for the timeline; the throughput is of four of them each."""
+"""Bins of a run's time in the timeline; a bin of the throughput chart is four of them."""
 
 
 def dominant(run: RunData) -> dict[int, list[int | None]]:
-    """For each rank and each piece of the time the index of the phase it was in longest; None where it was in none."""
+    """For each rank, the index of each bin's longest phase; None for a bin without phases."""
     size = width(run)
     spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     for lap in (*run.stages(), *run.laps()):
@@ -32,7 +32,7 @@ def dominant(run: RunData) -> dict[int, list[int | None]]:
 
 
 def rates(run: RunData) -> tuple[dict[int, list[float]], float]:
-    """Rows a second of each rank that used any, in each piece of the time; and the seconds of such a piece."""
+    """Rows per second of each rank that used rows, by bin; and a bin's width in seconds."""
     size, count = width(run) * 4, BINS // 4
     found: dict[int, list[float]] = defaultdict(lambda: [0.0] * count)
     for lap in run.laps():
@@ -42,12 +42,12 @@ def rates(run: RunData) -> tuple[dict[int, list[float]], float]:
 
 
 def width(run: RunData) -> float:
-    """Seconds of a piece of the time."""
+    """Width of a timeline bin in seconds."""
     return max(run.seconds, 1e-3) / BINS
 
 
 def _shares(run: RunData, lap: Lap, size: float, count: int) -> Iterator[tuple[int, float]]:
-    """The pieces of the time that some steps lie in, and how much of the steps lies in each."""
+    """The bins that some steps overlap, each with its share of the steps' time."""
     first, last = (min(max(int((time - run.start) / size), 0), count - 1) for time in (lap.start, lap.end))
     whole = max(lap.end - lap.start, 1e-9)
     for place in range(first, last + 1):

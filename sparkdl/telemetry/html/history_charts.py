@@ -1,4 +1,4 @@
-"""Charts of a run's history: one line for each measure, or for each run."""
+"""Charts of a run's history: a line per metric, or per run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.telemetry.html.style import FAINT, Chart, colour, is_number, labels, short, text, thinned, titled
 
 MOST_METRICS = 24
-"""Charts of metrics; of more the first ones."""
+"""Most charts of metrics; further metrics are omitted."""
 
 _ASIDE = frozenset(("epoch", "round", "member", "candidate", "step", "samples", "seconds", "rows_per_second", "seed"))
-_PLACES = frozenset(("fold", "base"))  # of a member in its ensemble
+_PLACES = frozenset(("fold", "base"))  # position of a member in its ensemble
 _RESIDUALS = ("primal", "dual")
 _VALIDATED = "valid_"
-_FEW = 12  # rows that have each a number at the axis
+_FEW = 12  # up to this many rows, the axis numbers each
 
 
 def loss(runs: Sequence[RunData]) -> Chart | None:
-    """Losses by epoch, round or member, and of one run the running loss between epochs; None where there is none."""
+    """Losses by epoch, round or member, for one run with the running loss between epochs; None without losses."""
     figure = go.Figure()
     for run in runs:
         for name in filter(_is_loss, measures(run)):
@@ -35,7 +35,7 @@ def loss(runs: Sequence[RunData]) -> Chart | None:
 
 
 def metrics(runs: Sequence[RunData]) -> list[Chart]:
-    """A chart for each other measure, with that of the validation rows beside that of the training rows."""
+    """A chart per other metric, with its validation metric."""
     names = dict.fromkeys(name for run in runs for name in measures(run))
     others = [name for name in names if not _is_loss(name) and name not in _RESIDUALS]
     charts = []
@@ -51,7 +51,7 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
 
 
 def residuals(runs: Sequence[RunData]) -> Chart | None:
-    """ADMM's primal and dual residuals, on a logarithmic scale; None where there are none."""
+    """ADMM's primal and dual residuals on a logarithmic scale; None without residuals."""
     figure = go.Figure()
     for run in runs:
         for name in _RESIDUALS:
@@ -63,7 +63,7 @@ def residuals(runs: Sequence[RunData]) -> Chart | None:
 
 
 def members(run: RunData) -> Chart | None:
-    """How long each member of an ensemble trained; None where there is no ensemble."""
+    """Training time of each ensemble member; None without an ensemble."""
     rows = [row for row in run.history if run.noun == "member" and is_number(row.get("seconds"))]
     if not rows:
         return None
@@ -80,13 +80,13 @@ def members(run: RunData) -> Chart | None:
 
 
 def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
-    """The figure with the epochs, rounds or members of the runs along its axis."""
+    """Set the x axis to the runs' epochs, rounds or members."""
     figure.update_xaxes(dtick=1 if max(len(run.history) for run in runs) <= _FEW else None)
     return titled(figure, ", ".join(dict.fromkeys(run.unit for run in runs if run.history)) or "epoch", y)
 
 
 def measures(run: RunData) -> list[str]:
-    """The names of what the history measures, in its order."""
+    """Names of the history's metrics, in its order."""
     names = dict.fromkeys(name for row in run.history for name, value in row.items() if is_number(value))
     return [name for name in names if name not in _ASIDE | _PLACES]
 
@@ -100,7 +100,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -> None:
-    """Draw a measure of a run, if it has it: of epochs and rounds a line, of members a point each."""
+    """Draw a run's metric, if it has it: epochs and rounds as a line, members as points."""
     rows = thinned([(index, row) for index, row in enumerate(run.history, start=1) if is_number(row.get(name))])
     if not rows:
         return
@@ -110,7 +110,7 @@ def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -
         y=[short(row[name]) for _, row in rows],
         name=f"{labels([each.name for each in runs])[place]}: {text(name)}" if several else text(name),
         mode="markers" if apart else "lines+markers" if len(rows) <= 50 else "lines",
-        # Of several runs each has one colour, and what is of the validation rows is dashed.
+        # With several runs, each run has one colour, and validation metrics are dashed.
         line={
             "color": colour(place if several else len(figure.data)),
             **({"dash": "dash"} if several and name.startswith(_VALIDATED) else {}),
@@ -120,7 +120,7 @@ def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -
 
 
 def _running(figure: go.Figure, run: RunData) -> None:
-    """Draw what rank 0 told of its loss within epochs; where an attempt went back, the line is broken."""
+    """Draw rank 0's loss within epochs; a restart interrupts the line."""
     told: list[tuple[float | None, float | None]] = []
     before: Event | None = None
     for event in run.of_kind("progress"):
@@ -131,7 +131,7 @@ def _running(figure: go.Figure, run: RunData) -> None:
             told.append((None, None))
         told.append((short(event.clock["step"] / steps), short(event.payload["loss"])))
         before = event
-    if len(told) > 1 + len(run.history):  # else there is hardly anything between the epochs
+    if len(told) > 1 + len(run.history):  # else epochs have almost no points between them
         told = thinned(told)
         figure.add_scatter(
             x=[at for at, _ in told],

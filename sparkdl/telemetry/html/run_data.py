@@ -1,4 +1,4 @@
-"""What a run has left behind, read from its directory for the report page."""
+"""A run's data for the report page, read from the run's directory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 
 DRIVER = -1
-"""The rank of the driver's own events."""
+"""Rank of the driver's own events."""
 UNITS = ("member", "candidate", "round", "epoch")
-"""What a row of the history is of; of an ensemble's member it has the last epoch's figures as well."""
+"""Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
-# What is read of events. A user's own may be of the same kind and hold something else, as may one that was cut off.
+# Fields that the page reads. A user's event may have the same kind and other fields, and a truncated one has none.
 _NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "progress": {"steps": int},
     "attempt": {"size": int},
 }
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
-# A member's stages, as the phases that they are most like.
+# A worker's stage -> the most similar phase.
 _STAGES = {
     "feed": "feed",
     "join": "exchange",
@@ -42,13 +42,13 @@ _NOUNS = {"member": "member", "candidate": "member", "round": "part"}
 
 @dataclass(frozen=True)
 class Lap:
-    """Some steps of a member.
+    """Some steps of a worker.
 
     Attributes:
-        rank: of the member, part or task.
-        end: when they were over, in seconds as those of the run's events.
-        seconds: by phase.
-        rows: that the member used in them.
+        rank: rank of the worker, or index of the shard or ensemble member.
+        end: end of the last step, in seconds on the events' clock.
+        seconds: seconds by phase.
+        rows: rows that the worker used.
     """
 
     rank: int
@@ -58,7 +58,7 @@ class Lap:
 
     @property
     def start(self) -> float:
-        """When the first one began."""
+        """Start of the first step."""
         return self.end - sum(self.seconds.values())
 
 
@@ -67,13 +67,13 @@ class RunData:
     """A run, finished or not.
 
     Attributes:
-        name: to tell it from others on the page.
-        history: a row per epoch, round or member; of a run that goes on, those that it has told of.
-        report: what it took; empty for a run that goes on, or failed.
-        configuration: what it was asked to do.
-        events: of members and of the driver, in the order of time. Times are by one clock, in unix seconds; where the
-            run was begun again, without the time for which nothing ran.
-        last: when the last event really was, in unix seconds; None where there is none.
+        name: distinguishes the run on the page.
+        history: a row per epoch, round or member; for an unfinished run, the rows so far.
+        report: the run's report; empty for an unfinished or failed run.
+        configuration: the run's configuration.
+        events: events of workers and the driver, sorted by time. Times are unix seconds on one clock; after a restart
+            of the run, the pause is removed.
+        last: real time of the last event, in unix seconds; None without events.
     """
 
     name: str
@@ -85,14 +85,14 @@ class RunData:
 
     @classmethod
     def read(cls, directory: str, name: str | None = None) -> RunData:
-        """Read a run's directory, a path or URI.
+        """Read a run's directory.
 
         Args:
-            directory: of the run.
-            name: to tell it from others; that of the directory by default.
+            directory: path or URI of the run.
+            name: the run's name on the page; default: the directory's name.
 
         Raises:
-            InvalidInput: there is no run, or what there is cannot be read.
+            InvalidInput: the directory holds no run, or a file of it is damaged.
         """
         history, report = _json(directory, "history", list), _json(directory, "report", dict)
         configuration = _json(directory, "config", dict)
@@ -104,20 +104,20 @@ class RunData:
             )
         told, last = heard(events)
         data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, told, last)
-        # Of a run that was begun again, what files tell is of the time before.
+        # After a restart of the run, its files describe the time before it.
         return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, told))
 
     def of_kind(self, *kinds: str) -> list[Event]:
-        """The events of these kinds, in the order of time."""
+        """The events of these kinds, sorted by time."""
         return [event for event in self.events if event.kind in kinds]
 
     def laps(self) -> Iterator[Lap]:
-        """What is told of steps, in the order of time."""
+        """The steps of all step events, sorted by time."""
         for event in self.of_kind("step"):
             yield Lap(event.rank, event.time, event.payload["seconds"], event.payload["rows"])
 
     def stages(self) -> Iterator[Lap]:
-        """What members did before their first step, as if it were steps; what lies between two stages as well."""
+        """Workers' stages before their first step, and the gaps between the stages, in the form of steps."""
         ends: dict[tuple[int, int], float] = {}
         for event in self.of_kind("started", "span"):
             key = event.rank, event.attempt
@@ -135,7 +135,7 @@ class RunData:
             yield lap
 
     def phases(self) -> dict[int, dict[str, float]]:
-        """Seconds by rank and phase: those of the report, or of a run that goes on those of its events."""
+        """Seconds by rank and phase, from the report or, without one, from the events."""
         reported = self.report.get("phases_by_rank")
         if reported:
             return dict(enumerate(reported))
@@ -147,13 +147,13 @@ class RunData:
 
     @cached_property
     def hosts(self) -> dict[int, str]:
-        """The host on which each rank of a gang was last; parts and an ensemble's members have none of their own."""
+        """Last host of each rank of a gang; empty for shards and ensemble members."""
         if self.noun != "rank":
             return {}
         return {event.rank: event.host for event in self.events if event.rank != DRIVER and event.host}
 
     def called(self, rank: int) -> str:
-        """What a rank is called; with its host where there are several, without the domain."""
+        """Label of a rank; with several hosts, it includes the short host name."""
         host = self.hosts.get(rank, "") if len({*self.hosts.values()}) > 1 else ""
         if not host.replace(".", "").isdigit():
             host = host.partition(".")[0]
@@ -161,12 +161,12 @@ class RunData:
 
     @property
     def unit(self) -> str:
-        """What a row of the history is of: an epoch, a round, a member; ``"row"`` where it does not say."""
+        """Unit of a history row: an epoch, a round, a member; ``"row"`` if unknown."""
         return next((name for name in UNITS for row in self.history[:1] if name in row), "row")
 
     @cached_property
     def noun(self) -> str:
-        """What events of one rank are of: a rank of a gang, a part of the rows, a member of an ensemble."""
+        """Meaning of an event's rank: ``"rank"`` of a gang, ``"part"`` (a shard), ``"member"`` of an ensemble."""
         if self.unit != "row":
             return _NOUNS.get(self.unit, "rank")
         if self.of_kind("members"):
@@ -175,12 +175,12 @@ class RunData:
 
     @property
     def start(self) -> float:
-        """When it began, as times of events; 0 where no event tells."""
+        """Time of the first event; 0 without events."""
         return self.events[0].time if self.events else 0.0
 
     @property
     def seconds(self) -> float:
-        """From the first event to the last, without the time for which nothing ran."""
+        """Seconds from the first event to the last, without pauses."""
         return self.events[-1].time - self.events[0].time if self.events else 0.0
 
     def since(self, event: Event) -> float:
@@ -189,7 +189,7 @@ class RunData:
 
     @property
     def state(self) -> str:
-        """``"finished"``, ``"failed"``, or ``"open"``: it goes on, or was ended from outside."""
+        """``"finished"``, ``"failed"``, or ``"open"`` for a run that is still running or was killed."""
         ends = self._ends()
         if not ends:
             return "finished" if self.report or (self.history and not self.events) else "open"
@@ -199,11 +199,11 @@ class RunData:
 
     @property
     def error(self) -> str | None:
-        """Why it failed; None where it has not."""
+        """The error of a failed run; None in other states."""
         return str(self._ends()[-1].payload["error"]) if self.state == "failed" else None
 
     def _ends(self) -> list[Event]:
-        """Beginnings and ends, without those of fits that this directory was refused to."""
+        """Begin and end events, without those of fits that this directory rejected."""
         found: list[Event] = []
         for event in self.of_kind("begin", "end"):
             if event.payload.get("refused") and len(found) > 1 and found[-1].kind == "begin":
@@ -214,13 +214,13 @@ class RunData:
 
 
 def read_runs(directories: Sequence[str]) -> list[RunData]:
-    """Read several runs, and call each by as much of its path as tells it from the others.
+    """Read several runs; each name is the shortest end of the run's path that is unique.
 
     Args:
-        directories: of the runs, paths or URIs.
+        directories: paths or URIs of the runs.
 
     Raises:
-        InvalidInput: one is given twice, or is none.
+        InvalidInput: a run is given twice, or a directory holds no run, or there are no directories.
     """
     paths = [_path(directory) for directory in directories]
     for depth in range(1, max(map(len, paths), default=0) + 1):
@@ -233,7 +233,6 @@ def read_runs(directories: Sequence[str]) -> list[RunData]:
 
 
 def _path(directory: str) -> list[str]:
-    """The parts of a directory's path, which has no credentials."""
     return files.Folder.of(directory).path.strip("/").split("/")
 
 
@@ -255,12 +254,9 @@ def _json(directory: str, name: str, kind: type) -> Any:
 
 
 def heard(events: Sequence[Event]) -> tuple[list[Event], float | None]:
-    """The events in the order of time, and when the last one really was, in unix seconds.
+    """Drop malformed events, align clocks, remove pauses; also returns the real time of the last event.
 
-    Times are by one clock. Where a run was begun again after it had ended, the time for which nothing ran is left out.
-
-    Args:
-        events: as ``read_events`` gives them.
+    The time is in unix seconds; None without events. A pause is the time between a run's end and its restart.
     """
     clocks = Clocks.of(events)
     told = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _sound(event)]
@@ -269,21 +265,16 @@ def heard(events: Sequence[Event]) -> tuple[list[Event], float | None]:
 
 
 def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The history of a run that is not over: what its files tell, and what events tell beyond that.
-
-    Args:
-        history: of the files.
-        events: in the order of time.
-    """
+    """Merge an unfinished run's history from its files with rows from its events, which are sorted by time."""
     kinds = {event.kind for event in events}
-    if kinds & {"member", "members"}:  # whose tasks tell of epochs of their own
+    if kinds & {"member", "members"}:  # members' tasks record epochs of their own
         rows = [event.payload for event in events if event.kind == "member"]
     else:
         rows = [event.payload for event in events if event.kind in ("epoch", "round") and event.rank <= 0]
     found: dict[Any, dict[str, Any]] = {}
     for row in [*history, *rows]:
         unit = next((name for name in UNITS if name in row), None)
-        # The last of what was done again; and without what the progress bar alone has to know.
+        # Repeated work: keep the last row. Only the progress bar needs ``rounds``.
         key = unit, row[unit] if unit else len(found)
         found[key] = {name: value for name, value in row.items() if name != "rounds"}
     return list(found.values())

@@ -1,4 +1,4 @@
-"""What the charts of the report page have in common: colours, how many points, units of time."""
+"""Common style of the report page's charts: colours, number of points, units of time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Point = TypeVar("Point")
 MOST_NAME = 28
 """Characters of a run's name beside a chart."""
 MOST_POINTS = 1_000
-"""Points of a line; of more, as many are left out, evenly."""
+"""Most points of a line; longer lines are thinned evenly."""
 
-# Okabe and Ito's colours, which people who see some colours alike can tell apart, on light and dark ground.
+# Okabe and Ito's colours: distinct for colour-blind readers, on light and dark backgrounds.
 PHASE_COLOURS = {
     "feed": "#E69F00",
     "forward": "#56B4E9",
@@ -38,10 +38,10 @@ class Chart:
     """A chart of the page.
 
     Attributes:
-        title: in a few words, plain text.
-        figure: what is drawn.
-        note: what else is to be said of it, plain text.
-        wide: whether it takes the whole width.
+        title: plain text.
+        figure: the plotly figure.
+        note: plain text below the chart.
+        wide: whether the chart takes the full width.
     """
 
     title: str
@@ -52,52 +52,47 @@ class Chart:
 
 @dataclass(frozen=True)
 class Unit:
-    """In what time is told, so that the numbers at the axis are short.
-
-    Attributes:
-        name: of the unit.
-        seconds: that it has.
-    """
+    """Unit of a time axis, by name and length in seconds, chosen for short labels."""
 
     name: str
     seconds: float
 
     @classmethod
     def of(cls, seconds: float) -> Unit:
-        """The unit for a time of about so many seconds."""
+        """The unit for a duration in seconds."""
         for name, each in (("hours", 3600.0), ("minutes", 60.0)):
             if seconds >= 3 * each:
                 return cls(name, each)
         return cls("seconds", 1.0)
 
     def __call__(self, seconds: float) -> float:
-        """Seconds in this unit."""
+        """Convert seconds to this unit."""
         return short(seconds / self.seconds)
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """The points, or some of them and the last one."""
+    """Every n-th point and the last, about ``MOST_POINTS`` at most."""
     every = -(-len(points) // MOST_POINTS) or 1
     return [*points[:-1:every], *points[-1:]]
 
 
 def short(value: float) -> float:
-    """A number to the six digits that can be seen."""
+    """Round to six significant digits."""
     return float(f"{value:.6g}")
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a history can be drawn."""
+    """Whether a history value can be drawn: a finite number, not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def text(plain: object) -> str:
-    """Text for plotly, which takes tags in it for tags."""
+    """Escape text for plotly, which interprets tags."""
     return escape(str(plain), quote=False)
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """Names of runs, cut where they are long, for plotly; no two are the same."""
+    """Unique, shortened and escaped run names for plotly."""
     found: list[str] = []
     for name in names:
         cut = (
@@ -113,16 +108,16 @@ def colour(index: int) -> str:
 
 
 def titled(figure: go.Figure, x: str, y: str) -> go.Figure:
-    """The figure with titles at its axes."""
+    """Set the titles of the axes."""
     return figure.update_layout(xaxis_title=text(x), yaxis_title=text(y))
 
 
 def over_time(figure: go.Figure, seconds: float, unit: Unit, y: str) -> go.Figure:
-    """The figure with the time from the start, so many seconds, along its axis."""
+    """Set the x axis to the time from the start, ``seconds`` long."""
     return titled(figure, f"{unit.name} from the start", y).update_xaxes(range=[0, unit(max(seconds, 1e-3))])
 
 
 def in_order(figure: go.Figure, rows: int) -> go.Figure:
-    """The figure with so many rows from the top down, and as high as they need."""
+    """Order the rows from the top down and fit the height to them."""
     figure.update_layout(height=max(200, 130 + (26 if rows <= 24 else 16) * rows))
     return figure.update_yaxes(autorange="reversed", type="category", ticklabelstep=1 if rows <= 40 else 2)

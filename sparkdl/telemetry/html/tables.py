@@ -1,4 +1,4 @@
-"""The words and tables of the report page, as plain text: the template escapes them."""
+"""Texts and tables of the report page, as plain text: the template escapes them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.html.run_data import RunData
 
 MOST_ROWS = 200
-"""Rows of a table; of a longer history the last ones."""
-_LONG = 40  # characters from which on a cell is a wide one
+"""Most rows of a table; of a longer history, the last rows."""
+_LONG = 40  # a cell of more characters is wide
 _MOST_TEXT = 2_000  # characters of a setting or a message
 
 _SIZES = {"part": "parts", "member": "members at a time"}
@@ -25,31 +25,21 @@ _LAST = ("valid_loss", "loss", "objective", "primal")
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: plain text.
-        kind: ``number`` or ``long``, which look otherwise; else empty.
-    """
+    """A table cell: plain text, and its style: ``number``, ``long`` or empty."""
 
     text: str
     kind: str
 
     @staticmethod
     def of(value: Any, *, number: bool = False) -> Cell:
-        """The cell of a value; ``number`` where it stands over a column of numbers."""
+        """The cell of a value; ``number`` marks the head of a column of numbers."""
         text = "" if value is None else _number(value) if _is_number(value) else str(value)
         return Cell(text, "number" if number or _is_number(value) else "long" if len(text) > _LONG else "")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; one without rows is not shown.
-
-    Attributes:
-        head: the names of the columns.
-        rows: cells of each.
-    """
+    """A table: the head's cells, and the cells of each row. The page omits a table without rows."""
 
     head: list[Cell]
     rows: list[list[Cell]]
@@ -63,7 +53,7 @@ class Table:
 
 
 def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
-    """The words and tables of the page, by the names that its template has for them."""
+    """The template's variables for texts and tables."""
     alone = runs[0] if len(runs) == 1 else None
     return {
         "names": " and ".join(filter(None, (", ".join(run.name for run in runs[:-1]), runs[-1].name))),
@@ -81,14 +71,12 @@ def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
 
 
 def _side_by_side(runs: Sequence[RunData]) -> Table:
-    """The figures of each run that are looked for first."""
     told = [_figures(run) for run in runs]
     names = dict.fromkeys(name for each in told for name, value in each.items() if value is not None)
     return Table.of(["", *(run.name for run in runs)], [[name, *(each.get(name) for each in told)] for name in names])
 
 
 def _attempts(run: RunData) -> Table | None:
-    """Each attempt: how many members, on which hosts, and why it ended; None where there was one alone."""
     rows: list[list[Any]] = []
     hosts: set[str] = set()
     for event in run.of_kind("attempt", "started", "restart", "end"):
@@ -107,14 +95,12 @@ def _attempts(run: RunData) -> Table | None:
 
 
 def _history(run: RunData) -> Table:
-    """The history, or its last rows."""
     rows = list(run.history)[-MOST_ROWS:]
     names = [*dict.fromkeys(name for row in rows for name in row)]
     return Table.of(names, [[row.get(name, "") for name in names] for row in rows])
 
 
 def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table:
-    """What the runs were asked to do, or of it what differs."""
     names = dict.fromkeys(name for run in runs for name in run.configuration)
     told = {name: [_setting(run.configuration.get(name)) for run in runs] for name in names}
     rows = [[name, *values] for name, values in told.items() if not differing or len({*values}) > 1]
@@ -122,7 +108,6 @@ def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table
 
 
 def _environment(runs: Sequence[RunData]) -> Table:
-    """Versions and machines, as of when each run was last begun."""
     begun = [run.of_kind("begin")[-1:] for run in runs]
     found: list[dict[str, Any]] = [each[0].payload.get("environment", {}) if each else {} for each in begun]
     names = dict.fromkeys(name for each in found for name in each)
@@ -131,7 +116,6 @@ def _environment(runs: Sequence[RunData]) -> Table:
 
 
 def _messages(run: RunData) -> Table:
-    """What members and the driver have warned of, and the last lines of members' logs."""
     rows = [
         [round(run.since(event), 1), run.called(event.rank) if event.rank >= 0 else "driver", *_message(event)]
         for event in run.of_kind("warning", "log", "failed", "resized")
@@ -144,7 +128,6 @@ def _titles(runs: Sequence[RunData]) -> list[str]:
 
 
 def _told(run: RunData, *, named: bool) -> dict[str, str]:
-    """How a run went, in words."""
     began = next((event.received for event in run.of_kind("begin") if event.received), None)
     facts = [str(run.configuration.get("class") or ""), f"begun {_date(began)}" if began else ""]
     if run.state == "open":
@@ -160,7 +143,7 @@ def _told(run: RunData, *, named: bool) -> dict[str, str]:
 
 
 def _verdict(run: RunData) -> str:
-    """What a run is bound by: a gang, of which one may be slow, or tasks that do not wait for one another."""
+    """A run's bottleneck: by rank for a gang, in total for independent tasks."""
     phases = run.phases()
     if run.noun == "rank":
         return verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
@@ -169,9 +152,8 @@ def _verdict(run: RunData) -> str:
 
 
 def _figures(run: RunData) -> dict[str, str | None]:
-    """What is looked for first, by name; None of what is not known."""
     last, report = (run.history[-1] if run.history else {}), run.report
-    apart = run.noun == "member"  # there is no last one of an ensemble's
+    apart = run.noun == "member"  # an ensemble's members have no last row
     name = next((each for each in _LAST if isinstance(last.get(each), float) and not apart), None)
     told = {each: _number(last[each]) if each == name else None for each in _LAST}
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
@@ -201,7 +183,6 @@ def _first_line(text: str) -> str:
 
 
 def _message(event: Event) -> tuple[str, str]:
-    """What an event is, and what it says."""
     told = event.payload
     said = told.get("message") or f"{told.get('size')} of {told.get('of')} members begin"
     return str(told.get("level", event.kind)), masked(str(said))[:_MOST_TEXT]

@@ -1,4 +1,4 @@
-"""Charts of where the time of a run went: rows a second, phases, attempts."""
+"""Charts of a run's time: throughput, phases, attempts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ from sparkdl.telemetry.html.style import (
 from sparkdl.telemetry.step_timer import PHASES
 
 MOST_RANKS = 64
-"""Ranks in a chart of ranks."""
+"""Most ranks in a chart of ranks."""
 MOST_LAYERS = 16
-"""Ranks whose throughput is told apart."""
+"""Most ranks whose throughput is drawn separately."""
 
 _RESTART, _AGAIN = "#D55E00", "#7D7D7D"
 
 
 def throughput(runs: Sequence[RunData]) -> Chart | None:
-    """Rows a second over the time of the run, of each rank on top of the others; of several runs the sums.
-
-    Where no event tells of steps it is what the history has of it; None where there is nothing.
-    """
+    """Rows per second over time, stacked by rank, or one sum per run; from the history without step events."""
     figure, unit = go.Figure(), Unit.of(max(run.seconds for run in runs))
     names = labels([run.name for run in runs])
     for index, run in enumerate(runs):
@@ -62,7 +59,7 @@ def throughput(runs: Sequence[RunData]) -> Chart | None:
 
 
 def phase_shares(runs: Sequence[RunData]) -> Chart | None:
-    """Which share of its time each rank, or of several runs each run, has spent in each phase; None without any."""
+    """Each rank's share of time by phase; for several runs, each run's mean share. None without phases."""
     names = labels([run.name for run in runs])
     bars, note = (
         [(names[index], _mean(run.phases())) for index, run in enumerate(runs)],
@@ -95,7 +92,7 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
 
 
 def timeline(run: RunData) -> Chart | None:
-    """The phase that each rank spends most of each moment in; attempts as lines across. None without any phase."""
+    """Each rank's dominant phase over time, with attempts as vertical lines; None without phases."""
     found = dominant(run)
     if not found:
         return None
@@ -128,7 +125,7 @@ def timeline(run: RunData) -> Chart | None:
 
 
 def workers(run: RunData) -> Chart | None:
-    """Members over time; None where there were always as many."""
+    """Number of workers over time; None if it never changed."""
     starts = run.of_kind("attempt")
     if len({event.payload["size"] for event in starts}) < 2:
         return None
@@ -149,7 +146,6 @@ def workers(run: RunData) -> Chart | None:
 
 
 def _by_row(runs: Sequence[RunData]) -> Chart | None:
-    """The throughput that the history tells of."""
     figure = go.Figure()
     for index, run in enumerate(runs):
         rows = thinned([row for row in run.history if is_number(row.get("rows_per_second")) and run.unit in row])
@@ -172,7 +168,7 @@ def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
 
 def _busiest(run: RunData, ranks: Iterable[int]) -> list[int]:
-    """The ranks, or of more than can be drawn those that were busiest: that the others have waited for."""
+    """The ranks; above ``MOST_RANKS``, the busiest, for which the others waited."""
     busy = {rank: sum(seconds.values()) - seconds.get("exchange", 0.0) for rank, seconds in run.phases().items()}
     return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS])
 
@@ -182,12 +178,10 @@ def _left_out(count: int, run: RunData) -> str:
 
 
 def _legend(figure: go.Figure, name: str, **look: object) -> None:
-    """An entry in the legend for what is drawn otherwise."""
     figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in look else "markers", **look)
 
 
 def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
-    """Lines across where an attempt ended and another followed, and where the run was begun again."""
     again = [event for event in run.of_kind("begin") if event.time > run.start]
     for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("begun again", _AGAIN, again)):
         for event in events:
