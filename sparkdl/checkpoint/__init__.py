@@ -1,7 +1,7 @@
-"""Atomic, versioned, sharded state on any ``pyarrow.fs`` filesystem: local, HDFS, S3, GCS.
+"""Atomic, versioned, sharded checkpoints on any ``pyarrow.fs`` filesystem: local, HDFS, S3, GCS.
 
-    checkpoints/attempts/0002.json                                        attempt 2 has begun, and who announced it
-    checkpoints/attempt-0002-epoch-0003-step-0000000123/00000             a shard for each member, opaque bytes
+    checkpoints/attempts/0002.json                                        announcement of attempt 2
+    checkpoints/attempt-0002-epoch-0003-step-0000000123/00000             a shard per worker, opaque bytes
     checkpoints/attempt-0002-epoch-0003-step-0000000123/manifest.json     written last: this is the commit
 
     >>> import tempfile
@@ -10,25 +10,24 @@
     >>> attempt = checkpoints.next_attempt()  # the driver, before each attempt
     >>> checkpoints.fence(attempt)
     >>> clock = Clock(epoch=1, step=10, samples=640)
-    >>> name = checkpoints.name(clock, attempt)  # every member, in parallel
+    >>> name = checkpoints.name(clock, attempt)  # every worker, in parallel
     >>> written = [checkpoints.write(name, f"{rank:05d}", bytes(100)) for rank in range(2)]
     >>> digests = [future.result() for future in written]
     >>> checkpoints.commit(name, digests, clock, world_size=2)  # rank 0, once all have written
-    >>> found, reader = checkpoints.latest()  # another attempt, another day
+    >>> found, reader = checkpoints.latest()  # a later attempt
     >>> found, reader.manifest.clock.step, len(reader.read("00001"))
     ('attempt-0000-epoch-0001-step-0000000010', 10, 100)
 
-A checkpoint exists once its manifest does. Locally and on HDFS the manifest is renamed into place (and locally every
-file and new folder is synced first, so that a power cut cannot keep the manifest and lose a shard); on an object store
-a ``PUT`` shows an object whole or not at all. So a crash at any point leaves checkpoints that are complete and one
-that is not there. What damages a committed one later (a flipped bit, a lost file) is found by size and SHA-256, of
-every shard and of the manifest itself, and the checkpoint before it is taken. Nothing is ever unpickled.
+A checkpoint exists once its manifest does. Local filesystems and HDFS rename the manifest into place; object stores
+show a ``PUT`` entirely or not at all. Local files and new folders are synced first, so a power cut cannot lose a shard
+and keep the manifest. A crash at any point therefore leaves only complete checkpoints. Sizes and SHA-256 of the shards
+and the manifest detect later damage, and an older checkpoint is used. Nothing is ever unpickled.
 
-What a process of an older attempt may still do, and why that is harmless: ``sparkdl.checkpoint.fencing``.
+``sparkdl.checkpoint.fencing`` says which operations of older attempts remain possible, and why they are harmless.
 
-**Who verifies.** ``latest()`` reads and checks every shard: right for one reader. Where N members restore, ``restore``
-lets rank 0 pick by manifest, presence and size, and each member read and check the shards that it needs; if any finds
-damage, all go on to the one before.
+**Verification.** For a single reader, ``latest()`` reads and verifies every shard. For N workers, ``restore`` lets rank
+0 pick by manifest, presence and size, and each worker verifies the shards it reads. If any shard is damaged, all
+workers try the next older checkpoint.
 
     >>> manifest, shards = restore(checkpoints, 0, lambda key, value: [value], lambda manifest: ["00000"])
     >>> manifest.clock.step, len(shards["00000"])

@@ -1,11 +1,11 @@
-"""Checkpoints are written in a thread of each member, while training goes on.
+"""Asynchronous checkpoints: a thread of each worker writes while training continues.
 
-    the step loop   copies what it will change, and goes on
-    the thread      packs the copy, writes and hashes it, and posts the digest in the rendezvous store
-    rank 0's thread waits for the digests of all members, and commits
+    the step loop      copies the state and continues
+    the thread         packs, writes and hashes the copy, and posts the digest in the rendezvous store
+    rank 0's thread    polls for all workers' digests, and commits
 
-One checkpoint is under way at a time: the step loop waits for the one before it. The store is asked, never waited for
-inside it, so that the step loop's own agreements come through, and so that a thread ends when its gang does.
+Only one checkpoint is saved at a time: the step loop waits for the last one. Threads poll the store and never block in
+it. So the step loop's own messages pass, and threads end with their gang.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from sparkdl.io.serialization import pack_pieces
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify, record, span
 
-_LOOK = 0.02  # seconds between two looks for the other members' digests
-_NICE = 10  # a tenth of a core where all of it is wanted
+_LOOK = 0.02  # seconds between two polls for the other workers' digests
+_NICE = 10  # a tenth of a core if training wants all of it
 _PATIENCE = 10.0  # seconds that a failed gang waits for its thread to end
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one member saves at one time.
+    """One worker's state to save.
 
     Attributes:
-        clock: the time.
-        shards: name -> this member's state, which nobody changes any more.
-        pinned: whether it is of an epoch's end.
-        last: whether the training is over with it.
+        clock: the time of the state.
+        shards: name -> state, which nobody modifies.
+        pinned: whether an epoch ended.
+        last: whether training ended.
         extra: for the manifest.
     """
 
@@ -56,30 +56,26 @@ class Checkpoint:
 
 
 class Saver:
-    """Saves one checkpoint after another; see the module.
+    """Saves one checkpoint after another in a thread.
 
     Args:
-        checkpoints: where.
+        checkpoints: where to save.
         world: the gang.
 
     Attributes:
-        cost: seconds that the last checkpoint took, from its copy to its end; None before there is one.
+        cost: seconds that the last checkpoint took after its copy; None before the first.
     """
 
     def __init__(self, checkpoints: Checkpoints, world: World) -> None:
         self.cost: float | None = None
         self._checkpoints = checkpoints
-        self._world = replace(world)  # the gang's own forgets its store when it ends
+        self._world = replace(world)  # the original loses its store when the gang ends
         self._given_up = threading.Event()
         self._under_way: Future[None] | None = None
         self._thread: threading.Thread | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Begin to save, when the one before is saved.
-
-        Raises:
-            Exception: what the one before raised.
-        """
+        """Wait for the last checkpoint, raise its error, if any, and start to save the next one."""
         self.wait()
         done: Future[None] = Future()
         self._under_way = done
@@ -88,22 +84,18 @@ class Saver:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what the last one has raised, if it is over."""
+        """Raise the last checkpoint's error, if it has failed; does not wait."""
         if self._under_way is not None and self._under_way.done():
             self.wait()
 
     def wait(self) -> None:
-        """Return when nothing is under way.
-
-        Raises:
-            Exception: what it raised, such as Fenced.
-        """
+        """Wait until no checkpoint is in progress; raises its error, such as Fenced."""
         if self._under_way is not None:
             found, self._under_way = self._under_way, None
             found.result()
 
     def close(self) -> None:
-        """End the thread, whatever it is doing; what it has not committed does not exist."""
+        """End the thread; a checkpoint without a commit does not exist."""
         self._given_up.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
@@ -154,29 +146,25 @@ class Saver:
                 )
             except OSError as error:
                 trouble.append(str(error))
-        goes_on = checkpoint.pinned and not checkpoint.last  # another gang may take over now
+        goes_on = checkpoint.pinned and not checkpoint.last  # a gang of another size may resume here
         record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
         if trouble:
             notify(f"there is no checkpoint {name}: {trouble[0]}")
 
 
 def _yield_to_training() -> None:
-    """Lower this thread's priority, and that of the threads it starts: what training leaves idle is enough for it.
+    """Lower the priority of this thread and its children, unless the container forbids it.
 
-    Not to the lowest there is, with which a checkpoint would take minutes on a host that others keep busy. Where the
-    container's rules forbid it, saving is as important as training.
+    At the lowest priority a checkpoint would take minutes on a busy host.
     """
-    if sys.platform != "linux":  # elsewhere it would be the whole process's
+    if sys.platform != "linux":  # elsewhere the call changes the whole process
         return
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def copied(nested: Any) -> Any:
-    """A state that stays as it is: tensors, on the CPU then, and arrays are copied, and the dicts and lists of them.
-
-    What is one tensor under several names stays one.
-    """
+    """Copy a nested state: arrays, dicts, lists, and tensors (to the CPU); shared tensors stay shared."""
     return _copied(nested, {})
 
 

@@ -1,4 +1,4 @@
-"""The keeper: what the gang loop calls; see the package."""
+"""The checkpointer: saves and restores the workers' states for the training loop."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from sparkdl.telemetry.step_timer import enter
 
 logger = logging.getLogger(__name__)
 
-_HORIZON = 1.0  # seconds, about, between two looks at rank 0's clock
-_LOOK = 1.0  # seconds between two looks for the driver's word: in an object store each is a request
+_HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
+_LOOK = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
 
 class CheckpointKeeper:
-    """Keeps members' states in checkpoints, for the gang loop. Members have a copy each.
+    """Saves and restores the workers' states for the training loop; every worker has its own instance.
 
     Args:
-        checkpoints: where.
-        every: the distance between two of them; besides, the end of the training is kept.
-        elastic: keep the end of every epoch besides, which a gang of another size can go on from.
-        token: what the driver has announced in a directory that is its own; members that do not see it go without
-            checkpoints, with a warning. None where the directory has to be one for all.
+        checkpoints: where to save.
+        every: the checkpoint interval; the end of training is saved as well.
+        elastic: save every epoch's end as well, from which a gang of another size can resume.
+        token: the token that the driver announced in its temporary directory. If a worker cannot see it, the gang warns
+            and saves nothing. None if all workers must share the directory.
     """
 
     def __init__(
@@ -49,39 +49,39 @@ class CheckpointKeeper:
         self.checkpoints = checkpoints
         self.every = every
         self._elastic, self._token = elastic, token
-        self._saver: Saver | None = None  # as long as there is a directory for all
+        self._saver: Saver | None = None  # None without a shared directory
         self._ear: StopEar | None = None  # rank 0's
         self._extra: dict[str, Any] = {}
         self._epoch = self._step = 0  # of the last checkpoint
-        self._epochs = 0  # that were over after the last step
-        self._look = self._looked = 0  # the step at which to look at the time, and that of the last look
-        self._saved = self._seen = 0.0  # when the last checkpoint and the last look were
+        self._epochs = 0  # completed after the last step
+        self._look = self._looked = 0  # steps of the next and of the last query of rank 0's clock
+        self._saved = self._seen = 0.0  # times of the last checkpoint and of the last query
 
     @property
     def temporary(self) -> bool:
-        """Whether the directory is the driver's own, and goes when the fit is over."""
+        """Whether the directory is temporary, on the driver, and deleted after the fit."""
         return self._token is not None
 
     def epoch(self) -> int:
-        """The epochs that are over in the newest checkpoint; called on the driver, for an attempt's title."""
+        """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
     def load(self, world: World, part: Part) -> dict[str, Any] | None:
-        """Find the state to continue from, on every member together.
+        """Restore the newest usable state, on every worker together.
 
-        A state of a gang of another size is of an epoch's end, and may be of any member.
+        After a change of the gang's size, the state is that of an epoch's end, and may be any worker's.
 
         Args:
             world: the gang; the call uses collectives.
-            part: this member's rows, whose fingerprint the saved one must equal.
+            part: this worker's rows; their fingerprint must equal the saved one.
 
         Returns:
-            This member's state, as ``TrainerState.state`` returned it after a step that all have in common; None
-            where there is no checkpoint, or no directory for all.
+            This worker's state, as ``TrainerState.state`` returned it after a step common to all; None without a
+            checkpoint or a shared directory.
 
         Raises:
-            InvalidInput: the checkpoints are of another run or other data, or a member does not see them.
-            Fenced: a newer attempt has begun.
+            InvalidInput: the checkpoints belong to another run or other data, or a worker cannot see them.
+            Fenced: a newer attempt has started.
         """
         if self._token is not None and not self._sees_own(world, self._token):
             return None
@@ -101,17 +101,16 @@ class CheckpointKeeper:
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
-        """After a step, save if it is time, and stop if the driver asks for it.
+        """Save a checkpoint if it is due, and stop if the driver requested it.
 
         Args:
-            world: the gang, whose clock says which step; the call may use collectives.
-            state: gives this member's state. Its tensors and lists are those that training goes on with: they are
-                packed, or copied, before this returns.
-            over: whether the training is over with this step.
+            world: the gang, with its clock; the call may use collectives.
+            state: returns this worker's live state, which is packed or copied before the call returns.
+            over: whether training ends with this step.
 
         Raises:
-            Stopped: the driver has asked to stop, and the state is saved.
-            Fenced: a newer attempt has begun.
+            Stopped: the driver requested a stop, and the state is saved.
+            Fenced: a newer attempt has started.
         """
         if self._saver is None:
             return
@@ -126,13 +125,12 @@ class CheckpointKeeper:
             raise Stopped(f"the run was asked to stop, and is saved as it was after step {world.clock.step}.")
 
     def close(self) -> None:
-        """The attempt is over, in whatever way: end the threads."""
+        """End the threads, whether the attempt succeeded or failed."""
         for each in (self._saver, self._ear):
             if each is not None:
                 each.close()
 
     def _passed(self, clock: Clock, epoch_ended: bool) -> bool:
-        """Whether as many steps or epochs have passed as there are between two checkpoints."""
         if epoch_ended and self._elastic:
             return True
         if self.every.unit == "steps":
@@ -140,7 +138,7 @@ class CheckpointKeeper:
         return self.every.unit == "epochs" and epoch_ended and clock.epoch - self._epoch >= self.every.count
 
     def _ask(self, world: World) -> tuple[bool, bool]:
-        """Whether it is time for a checkpoint by rank 0's clock, and whether it has heard that the run is to stop."""
+        """Whether a checkpoint is due, and whether a stop was requested, both according to rank 0."""
         if world.clock.step < self._look:
             return False, False
         told = world.hear(f"look {world.clock.step}", self._tell(world) if world.rank == 0 else {})
@@ -152,7 +150,7 @@ class CheckpointKeeper:
         assert self._ear is not None
         now, step = time.monotonic(), world.clock.step
         left = self.every.seconds(self._saver.cost, world.attempt) - (now - self._saved)
-        # Twice as many steps at most until the next look: the first ones are no measure of the others.
+        # At most twice as many steps until the next query: the first steps may be slower.
         steps = max(1, step - self._looked)
         pace = max(now - self._seen, 1e-6) / steps
         ahead = min(2 * steps, int((_HORIZON if left <= 0 else min(left, _HORIZON)) / pace))
@@ -183,7 +181,7 @@ class CheckpointKeeper:
         return not blind
 
     def _see(self, world: World) -> None:
-        """Refuse a directory that is not the same for all: each member would find what it wrote itself."""
+        """Raise if the workers do not share the directory: each would restore only its own files."""
         first = world.agree("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.folder, first["token"])
         _all(world, "announce", lambda: directory.announce() if world.rank == 0 else None)
@@ -199,7 +197,7 @@ class CheckpointKeeper:
 
     def _restore(self, world: World, fitting: Fitting) -> dict[str, Any] | None:
         def pick(manifest: Manifest) -> list[str]:
-            # A member that there was none of goes on as rank 0.
+            # An added worker resumes from rank 0's shard.
             own = world.rank if world.rank < manifest.world_size else 0
             return [_own(own), *filter(_is_alike, manifest.shards)]
 
@@ -214,14 +212,14 @@ class CheckpointKeeper:
 
 
 class StopEar:
-    """Looks in a thread of rank 0 for the driver's word to save and stop, left in the checkpoints' directory.
+    """Polls the checkpoints' directory for the driver's stop request, in a thread of rank 0.
 
     Args:
         checkpoints: the run's.
         attempt: this attempt.
 
     Attributes:
-        asked: set once the driver has asked.
+        asked: set once the driver requests a stop.
     """
 
     def __init__(self, checkpoints: Checkpoints, attempt: int) -> None:
@@ -231,7 +229,7 @@ class StopEar:
         threading.Thread(target=self._listen, name="sparkdl-stops", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """End the thread."""
         self._ended.set()
 
     def _listen(self) -> None:
@@ -240,7 +238,7 @@ class StopEar:
                 if self._checkpoints.asked_to_stop(self._attempt):
                     self.asked.set()
                     return
-            except OSError as error:  # the next look may succeed
+            except OSError as error:  # the next poll may succeed
                 logger.warning("%s cannot be looked at: %s", self._checkpoints.folder.path, error)
 
 
@@ -257,7 +255,7 @@ def _is_alike(shard: str) -> bool:
 
 
 def _all(world: World, key: str, call: Callable[[], None]) -> None:
-    """Rank 0 does something that may fail, and no member goes on then, or waits for one that does not."""
+    """Run a call on rank 0; if it fails, every worker raises."""
     trouble: Exception | None = None
     try:
         call()

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is one that this gang can go on from."""
+"""Whether a gang can resume from a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparkdl.telemetry.emit import notify
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a gang expects of a checkpoint; used on rank 0.
+    """The gang's side of a comparison with checkpoints; used on rank 0.
 
     Attributes:
-        directory: where checkpoints are, for messages.
-        writer: whose checkpoints are of this very fit.
-        size: members of the gang.
-        parts: fingerprint of each part, as text.
+        directory: of the checkpoints, for messages.
+        writer: the writer of this fit's checkpoints.
+        size: workers of the gang.
+        parts: the fingerprint of each shard, as text.
     """
 
     directory: str
@@ -29,14 +29,14 @@ class Fitting:
     parts: Sequence[str]
 
     def extra(self) -> dict[str, Any]:
-        """What a checkpoint's manifest says of this gang."""
+        """The gang's entries in a manifest."""
         return {"writer": self.writer, "parts": list(self.parts)}
 
     def newest(self, manifest: Manifest) -> None:
-        """Look at the newest checkpoint, and say why it is not gone on from where that is so.
+        """Check the newest checkpoint, and warn if the gang cannot resume from it.
 
         Raises:
-            InvalidInput: it is of other data, and of another fit.
+            InvalidInput: another fit wrote it, on other data.
         """
         saved: Sequence[str] = manifest.extra["parts"]
         if self._total(saved) != self._total(self.parts) and manifest.extra["writer"] != self.writer:
@@ -60,7 +60,7 @@ class Fitting:
         notify(f"{what}; the epoch is begun again from its first step.")
 
     def accepts(self, manifest: Manifest) -> bool:
-        """Whether the gang can go on from the checkpoint."""
+        """Whether the gang can resume from the checkpoint."""
         alike = manifest.world_size == self.size and list(manifest.extra["parts"]) == list(self.parts)
         return manifest.pinned or alike
 

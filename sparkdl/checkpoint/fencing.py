@@ -1,31 +1,28 @@
-"""Which attempt of a run may commit.
+"""Fencing: which attempt of a run may commit.
 
-    attempts/0002.json      attempt 2 has begun: the run, and who announced it
-    attempts/0002.stop      attempt 2 is asked to save and to stop
+    attempts/0002.json      attempt 2 has started: the run, and the announcing process
+    attempts/0002.stop      attempt 2 is asked to save and stop
 
-Whoever starts an attempt announces it first: ``fence(n)``. Rank 0 of an older attempt (a zombie: a
-process that was stopped, or cut off, and wakes up) looks for newer announcements before it commits and before it
-prunes, and raises ``Fenced``. No filesystem here can make "look, then write" one step. What holds on all of them:
+The driver announces an attempt before it starts: ``fence(n)``. Rank 0 of an older attempt may be a zombie: stopped or
+cut off, then awake again. It checks for newer announcements before it commits and before it prunes, and raises
+``Fenced``. No filesystem here can check and write atomically. These rules hold on all of them:
 
-- A zombie whose check comes after the announcement commits nothing.
-- One that had checked already may finish that one commit, late. It is a state that all members of its attempt agreed
-  on, complete and of the same run, so it is valid and is kept as such; but checkpoints are ordered by (attempt, epoch,
-  step), never by step alone: once the new attempt commits, its checkpoints are the newest however far the zombie had
-  come. Until then a third attempt may restore the late one: nothing of the second was committed, so nothing is undone.
-- All members of an attempt restore the same checkpoint, because one picks and tells the others (``latest`` on rank 0,
-  ``open`` on all), so a commit that appears between two looks splits no gang.
-- A commit prunes only what is older than itself in that order: a zombie never deletes what a newer attempt wrote. With
-  ``keep`` >= 2 one late commit never prunes the newest checkpoint before it, which the new attempt may be reading.
-  Shards of older attempts that were never committed are pruned under the zombie, and its manifest is then damaged.
-- Two drivers that announce the same attempt: the second is refused, or, if both were as quick, the one whose
-  announcement was overwritten is ``Fenced`` at its first commit.
+- A zombie that checks after the announcement commits nothing.
+- A zombie that checked before may finish that one commit, late. It is complete, valid and of the same run. Checkpoints
+  are ordered by (attempt, epoch, step), so the new attempt's first commit is newer. Until then a third attempt may
+  restore the late one, which undoes nothing: the second attempt committed nothing.
+- All workers of an attempt restore the same checkpoint: rank 0 calls ``latest`` and broadcasts the name, and all call
+  ``open``. A commit between two listings therefore cannot split a gang.
+- A commit prunes only older checkpoints, so a zombie deletes nothing of a newer attempt. With ``keep`` >= 2 one late
+  commit never prunes its predecessor, which the new attempt may be reading. A new attempt may prune uncommitted shards
+  of a zombie, whose manifest is then damaged.
+- If two drivers announce the same attempt, the second one fails. If both write at once, the driver whose announcement
+  was overwritten is ``Fenced`` at its first commit.
 
-A request to stop is of one attempt, whose number is not used again: later attempts do not heed it, and nobody need
-delete it.
+A stop request names one attempt, and attempt numbers are unique. Later attempts ignore it, so it need not be deleted.
 
-This asks of the filesystem that a finished write is seen by every later read and listing. Local disks, HDFS, S3 and
-GCS keep that; NFS with attribute caching shows news to other hosts late (typically within 60 s), which lengthens the
-time in which a zombie may commit and changes nothing else.
+Local disks, HDFS, S3 and GCS show a finished write to every later read and listing, as required. NFS with attribute
+caching shows it late, typically within 60 s. That only prolongs the time in which a zombie may commit.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class Attempts:
     Attributes:
         folder: the checkpoints' directory.
         run: the run's identity.
-        writer: who announces here; unlike any other.
+        writer: the unique id of the announcing process.
     """
 
     folder: Folder
@@ -58,23 +55,23 @@ class Attempts:
     writer: str
 
     def announced(self) -> list[int]:
-        """The attempts that have begun, in order."""
+        """Numbers of the started attempts, in order."""
         return self._numbers("json")
 
     def known(self) -> list[int]:
-        """The attempts that have begun or were asked to stop, in order; the same number may be there twice."""
+        """Numbers of the started or stopped attempts, in order, possibly with duplicates."""
         return self._numbers("json|stop")
 
     def ask_to_stop(self, attempt: int) -> None:
-        """Ask an attempt to stop, as ``Checkpoints.ask_to_stop`` does."""
+        """Request an attempt to stop; see ``Checkpoints.ask_to_stop``."""
         self.folder.write(_path(attempt, "stop"), b"")
 
     def asked_to_stop(self, attempt: int) -> bool:
-        """Whether an attempt has been asked to stop."""
+        """Whether an attempt was requested to stop."""
         return self.folder.exists(_path(attempt, "stop"))
 
     def announce(self, attempt: int) -> None:
-        """Begin an attempt, as ``Checkpoints.fence`` does."""
+        """Announce an attempt; see ``Checkpoints.fence``."""
         newest = max(self.announced(), default=-1)
         if newest >= attempt:
             self.check(attempt)
@@ -84,10 +81,10 @@ class Attempts:
         self.folder.write(_path(attempt), (json.dumps({**who, "pid": os.getpid()}) + "\n").encode())
 
     def check(self, attempt: int) -> None:
-        """Whether an attempt of this writer may commit.
+        """Raise if an attempt of this writer may not commit.
 
         Raises:
-            Fenced: it may not: there is a newer one, or another writer has announced it, or nobody has.
+            Fenced: a newer attempt exists, another writer announced this one, or nobody did.
             InvalidInput: the directory belongs to another run.
         """
         newest = max(self.announced(), default=-1)
@@ -104,20 +101,12 @@ class Attempts:
             )
 
     def check_owner(self) -> None:
-        """Check the run of the newest attempt that was announced.
-
-        Raises:
-            InvalidInput: it is another run.
-        """
+        """Raise InvalidInput if the newest announced attempt belongs to another run."""
         for newest in self.announced()[-1:]:
             self._read(newest)
 
     def check_run(self, run: str) -> None:
-        """Whether what was found belongs to this run.
-
-        Raises:
-            InvalidInput: it does not.
-        """
+        """Raise InvalidInput if ``run`` is another run."""
         if run != self.run:
             raise InvalidInput(
                 f"{self.folder.path} belongs to the run {run!r}, and this is the run {self.run!r}: its configuration "

@@ -1,4 +1,4 @@
-"""When it is time for a checkpoint."""
+"""The checkpoint interval."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sparkdl.errors import InvalidInput
 
-_FIRST = 60.0  # seconds to the first checkpoint of "auto", before it is known what one costs
-_MEAN_TIME = 4 * 3600.0  # seconds between failures as long as there was none
-_LEAST = 5.0  # seconds between two checkpoints of "auto"
+_FIRST = 60.0  # seconds to the first checkpoint of "auto", before a cost is measured
+_MEAN_TIME = 4 * 3600.0  # assumed seconds between failures before the first one
+_LEAST = 5.0  # minimum seconds between two checkpoints of "auto"
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Every:
     """The distance between two checkpoints.
 
     Attributes:
-        count: how many.
-        unit: ``"steps"``, ``"epochs"``, ``"seconds"``; or ``"auto"``, which takes Young's interval
-            ``sqrt(2 C M)`` seconds from the measured cost C of a checkpoint and the observed mean time M between
-            failures (J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974).
+        count: number of units.
+        unit: ``"steps"``, ``"epochs"``, ``"seconds"`` or ``"auto"``: Young's interval ``sqrt(2 C M)`` in seconds. C is
+            the measured cost of a checkpoint, M the mean time between failures, 4 h divided by the number of attempts
+            (J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974).
     """
 
     count: int
@@ -29,12 +29,12 @@ class Every:
 
     @staticmethod
     def of(given: int | str) -> Every:
-        """``500`` (steps), ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``.
+        """Parse ``500`` (steps), ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``.
 
-        ``"never"``, which ``checkpointEvery`` may be besides, is no distance: who is given it makes no keeper.
+        The caller handles ``"never"``, the other value of ``checkpointEvery``: it creates no checkpointer.
 
         Raises:
-            InvalidInput: it is something else.
+            InvalidInput: the value is none of these.
         """
         if given == "auto":
             return Every(1, "auto")
@@ -49,11 +49,11 @@ class Every:
         return Every(int(match[1]), f"{match[2]}s")
 
     def seconds(self, cost: float | None, attempt: int) -> float:
-        """Seconds from one checkpoint to the next; infinite where it goes by steps or epochs.
+        """Seconds between two checkpoints; infinite for steps and epochs.
 
         Args:
-            cost: seconds that the last one took; None before there was one.
-            attempt: how many attempts have failed before this one.
+            cost: seconds that the last checkpoint took; None before the first.
+            attempt: number of failed attempts.
         """
         if self.unit == "seconds":
             return float(self.count)
@@ -63,5 +63,5 @@ class Every:
 
 
 def young(cost: float, mean_time: float) -> float:
-    """Young's interval in seconds, from the seconds a checkpoint costs and the mean seconds between failures."""
+    """Young's interval in seconds, at least 5, from the seconds per checkpoint and between failures."""
     return max(math.sqrt(2 * cost * mean_time), _LEAST)

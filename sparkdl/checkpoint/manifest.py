@@ -1,9 +1,9 @@
-"""What a checkpoint says about itself: the names of checkpoints, and the manifest that commits one.
+"""Names of checkpoints, and the manifest that commits one.
 
-    attempt-0002-epoch-0003-step-0000000123        checkpoints sort by time: attempts first, for a restarted
-                                                   attempt goes back in steps but never in time
+    attempt-0002-epoch-0003-step-0000000123        names sort by time, attempts first, since a restarted attempt may
+                                                   repeat steps
 
-A manifest is JSON, and carries its own SHA-256: a flipped bit in a clock is found as one in a weight is.
+A manifest is JSON and carries its own SHA-256, which detects damage.
 
     >>> name = Name(attempt=2, epoch=3, step=123)
     >>> str(name)
@@ -29,17 +29,17 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-"""Names that are a file's in its own directory, on any file system."""
+"""Names that are valid file names on any filesystem."""
 _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
 class UnknownFormat(CheckpointDamaged):
-    """A manifest of another version of sparkdl."""
+    """The manifest has the format of another version of sparkdl."""
 
 
 @dataclass(frozen=True, order=True)
 class Name:
-    """A checkpoint's place in the order of a run's checkpoints, and so its name.
+    """The name of a checkpoint, ordered by time within a run.
 
     Attributes:
         attempt: the attempt that wrote it, from 0.
@@ -56,7 +56,7 @@ class Name:
 
     @staticmethod
     def parse(text: str) -> Name | None:
-        """The name that is written so; None where it is not a checkpoint's."""
+        """Parse a name; None if ``text`` is no checkpoint's name."""
         found = _NAME.fullmatch(text)
         name = None if found is None else Name(*map(int, found.groups()))
         return name if str(name) == text else None
@@ -64,12 +64,12 @@ class Name:
 
 @dataclass(frozen=True)
 class Digest:
-    """What a shard's bytes were when they were written.
+    """Size and hash of a shard as written.
 
     Attributes:
-        shard: the shard's name, which is its file's name too.
-        size: its length in bytes.
-        sha256: the SHA-256 of its bytes, in hexadecimal.
+        shard: the shard's name, also its file's.
+        size: bytes.
+        sha256: the SHA-256 in hexadecimal.
     """
 
     shard: str
@@ -78,7 +78,7 @@ class Digest:
 
     @staticmethod
     def of(shard: str, *data: Buffer) -> Digest:
-        """The digest of a shard's bytes, which may come in pieces."""
+        """The digest of a shard's bytes, in one or several chunks."""
         hashed = hashlib.sha256()
         for piece in data:
             hashed.update(piece)
@@ -86,33 +86,29 @@ class Digest:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Digest:
-        """The digest whose fields are ``values``.
-
-        Raises:
-            ValueError: the shard's name is none, as a path that leads out of the directory is not.
-        """
+        """Restore a digest from ``to_json``; raises ValueError for a shard name such as a path out of the directory."""
         if not SHARD.fullmatch(str(values["shard"])):
             raise ValueError(f"{values['shard']!r} is not a shard's name")
         return Digest(str(values["shard"]), int(values["size"]), str(values["sha256"]))
 
     def to_json(self) -> dict[str, Any]:
-        """The digest as plain data, as it goes to rank 0."""
+        """The digest as plain data, for rank 0."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was committed.
+    """The contents of a committed checkpoint.
 
     Attributes:
         name: the checkpoint's name.
-        run: the identity of the run it belongs to.
+        run: the identity of its run.
         attempt: the attempt that wrote it.
-        clock: how far the run had come.
-        world_size: members of the gang that wrote it.
-        shards: shard -> digest, in order of their names.
-        pinned: whether it outlives ``keep`` while it is the newest that does.
-        extra: anything else, as JSON.
+        clock: epoch, step and samples of the run.
+        world_size: workers of the gang that wrote it.
+        shards: shard -> digest, sorted by name.
+        pinned: whether the checkpoint survives ``keep`` while it is the newest pinned one.
+        extra: further entries, as JSON.
     """
 
     name: str
@@ -125,11 +121,7 @@ class Manifest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The manifest as a file.
-
-        Raises:
-            InvalidInput: ``extra`` is not JSON.
-        """
+        """Serialize the manifest; raises InvalidInput if ``extra`` is not JSON."""
         body = {**asdict(self), "shards": [digest.to_json() for digest in self.shards.values()]}
         try:
             document = {"format": FORMAT, "sha256": _seal(body), "manifest": body}
@@ -141,10 +133,11 @@ class Manifest:
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
-        """The manifest in a file.
+        """Parse a manifest.
 
         Raises:
-            CheckpointDamaged: it is not what was written; also UnknownFormat.
+            CheckpointDamaged: its hash or its fields are wrong.
+            UnknownFormat: another version of sparkdl wrote it.
         """
         try:
             document = json.loads(data)
@@ -168,6 +161,6 @@ class Manifest:
 
 
 def _seal(body: Mapping[str, Any]) -> str:
-    # As it reads back: a tuple is a list by then, a key of another type a string.
+    # Hash the parsed form: JSON turns tuples into lists, and keys into strings.
     plain = json.loads(json.dumps(body))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

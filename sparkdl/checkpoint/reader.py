@@ -1,4 +1,4 @@
-"""A committed checkpoint, and whether it still is what was committed."""
+"""Reads a committed checkpoint, and verifies it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkdl.checkpoint.manifest import Digest, Manifest
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Folder
 
-_CHUNK = 1 << 23  # bytes that are hashed at a time
+_CHUNK = 1 << 23  # bytes hashed at a time
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Reader:
     """A committed checkpoint.
 
     Attributes:
-        folder: where it is.
-        manifest: what was committed.
+        folder: its folder.
+        manifest: its manifest.
     """
 
     folder: Folder
     manifest: Manifest
 
     def read(self, shard: str) -> bytes:
-        """A shard's bytes, checked.
+        """Read and verify a shard's bytes.
 
         Raises:
-            CheckpointDamaged: they are not those that were committed.
+            CheckpointDamaged: the bytes differ from the committed ones.
             InvalidInput: the checkpoint has no such shard.
         """
         digest = self._digest(shard)
@@ -41,11 +41,7 @@ class Reader:
         return data
 
     def verify(self) -> None:
-        """Read every shard and check it, in little memory.
-
-        Raises:
-            CheckpointDamaged: one is not what was committed.
-        """
+        """Raise CheckpointDamaged if a shard differs from the committed one; reads every shard, 8 MiB at a time."""
         for shard, digest in self.manifest.shards.items():
             with self._guarded(shard), self.folder.open(shard) as stream:
                 size, hashed = 0, hashlib.sha256()
@@ -62,11 +58,7 @@ class Reader:
         return self.manifest.shards[shard]
 
     def check_presence(self) -> None:
-        """Look whether every shard is there in its size: one listing, nothing is read.
-
-        Raises:
-            CheckpointDamaged: one is not.
-        """
+        """Raise CheckpointDamaged if a shard is missing or has another size; one listing, no reads."""
         sizes = self.folder.sizes("")
         for shard, digest in self.manifest.shards.items():
             if shard not in sizes:
@@ -87,7 +79,7 @@ class Reader:
             raise self._damaged(shard, "is missing") from error
         except OSError as error:
             if error.errno != errno.EIO:
-                raise  # the filesystem cannot be reached, which says nothing about the checkpoint
+                raise  # an unreachable filesystem does not prove damage
             raise self._damaged(shard, f"cannot be read: {error}") from error
 
     def _damaged(self, shard: str, what: str) -> CheckpointDamaged:
@@ -95,5 +87,5 @@ class Reader:
 
 
 def damage(folder: Folder, what: str) -> CheckpointDamaged:
-    """The error to raise about a checkpoint."""
+    """The error for an unusable checkpoint."""
     return CheckpointDamaged(f"checkpoint {folder.path} cannot be used: {what}.")

@@ -1,4 +1,4 @@
-"""How the members of a gang come to restore the same checkpoint."""
+"""Restores the same checkpoint on all workers of a gang."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def restore(
     accept: Callable[[Manifest], bool] | None = None,
     key: str = "restore",
 ) -> tuple[Manifest, dict[str, bytes]] | None:
-    """Restore the newest checkpoint of which every member can read what it needs; all members call it together.
+    """Restore the newest checkpoint whose shards every worker can read; all workers call it together.
 
     Args:
         checkpoints: the run's.
-        rank: this member's.
-        agree: gives every member's value to every member, such as ``World.agree``.
-        pick: the shards that this member needs; the manifest says what there is, and how many members wrote it.
-        accept: asked on rank 0: whether a checkpoint can be gone on from; all by default.
-        key: what the keys of ``agree`` begin with; another one for each call in a gang.
+        rank: this worker's.
+        agree: gives every worker's value to every worker, such as ``World.agree``.
+        pick: returns the shards that this worker needs, from the manifest.
+        accept: called on rank 0: whether the gang can resume from a checkpoint; default: all.
+        key: prefix of the keys of ``agree``; unique for each call in a gang.
 
     Returns:
-        The manifest, the same on all members, and the shards' bytes, checked; None, on all, where there is none.
+        The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.
     """
     before: str | None = None
     while True:

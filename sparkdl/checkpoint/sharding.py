@@ -1,4 +1,4 @@
-"""One copy of what all members have alike: every member writes a part of it, and reads all parts.
+"""Shards the replicated state: every worker writes one shard of it, and reads all shards.
 
 >>> from torch import ones
 >>> nested = {"weights": {"a": ones(4), "b": ones(2), "c": ones(2)}, "rate": 0.1}
@@ -20,15 +20,14 @@ _Path = tuple[Any, ...]
 
 
 def deal(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
-    """This member's part of what all members have alike.
+    """This worker's shard of the replicated state.
 
-    Tensors that are values of dicts are dealt out, the largest first, each to the member that has the fewest bytes by
-    then; all else is rank 0's.
+    Tensors in dicts are assigned by size, the largest first, to the worker with the fewest bytes; rank 0 gets the rest.
 
     Args:
-        nested: dicts within dicts; the same on every member, but for the tensors' values where they lie.
-        rank: this member's.
-        size: how many members there are.
+        nested: nested dicts; equal on every worker, except for tensors' values.
+        rank: this worker's.
+        size: number of workers.
     """
     loads, owner = [0] * size, {}
     tensors = [(path, value) for path, value in _leaves(nested, ()) if isinstance(value, Tensor)]
@@ -39,7 +38,7 @@ def deal(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
 
 
 def merge(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """The whole that ``deal`` took apart, from the parts of all members."""
+    """Merge the shards of all workers, the inverse of ``deal``."""
     merged: dict[Any, Any] = {}
     for part in parts:
         for key, value in part.items():
@@ -63,7 +62,7 @@ def _kept(nested: Mapping[Any, Any], path: _Path, own: set[_Path]) -> dict[Any, 
     for key, value in nested.items():
         here = (*path, key)
         if isinstance(value, Mapping):
-            kept[key] = _kept(value, here, own)  # the dicts themselves are everybody's, empty ones as well
+            kept[key] = _kept(value, here, own)  # every shard has all dicts, even empty ones
         elif here in own:
             kept[key] = value
     return kept

@@ -1,4 +1,4 @@
-"""Whether processes on several hosts see one directory: one leaves a file in it, and the others look for the file."""
+"""Checks that processes on several hosts share a directory: one writes a file, and the others try to read it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PREFIX = "visible-"
 
 @dataclass(frozen=True)
 class SharedDirectory:
-    """A directory that should be the same for all processes, and the token by which they tell.
+    """A directory that all processes should share, and the token that proves it.
 
     Attributes:
         folder: the directory.
-        token: letters, digits, ``.``, ``_`` and ``-``, unlike any other, such as a UUID.
+        token: a unique string of letters, digits, ``.``, ``_`` and ``-``, such as a UUID.
 
     Raises:
-        InvalidInput: such a token cannot be.
+        InvalidInput: the token has other characters.
     """
 
     folder: Folder
@@ -34,35 +34,28 @@ class SharedDirectory:
             )
 
     def announce(self) -> None:
-        """Leave the file that the other processes look for."""
+        """Write the file that the other processes try to read."""
         self.folder.write(self._name, self.token.encode())
 
     def withdraw(self) -> None:
-        """Delete the file, once all have looked."""
+        """Delete the file, once all have tried."""
         self.folder.delete(self._name)
 
     def withdraw_others(self) -> None:
-        """Delete the files of other tokens, which earlier processes have left."""
+        """Delete the files of other tokens, left by earlier processes."""
         for name in self.folder.sizes(""):
             if name.startswith(PREFIX) and name != self._name:
                 self.folder.delete(name)
 
     def sees(self) -> bool:
-        """Whether this process sees the file, and so the directory of the process that left it."""
+        """Whether this process sees the file, and so shares the directory."""
         try:
             return self.folder.read(self._name) == self.token.encode()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return False
 
     def check(self, content: str) -> None:
-        """Refuse a directory that is not the driver's.
-
-        Args:
-            content: says what is kept there, for the message.
-
-        Raises:
-            InvalidInput: this process does not see the file.
-        """
+        """Raise InvalidInput if this process does not see the file; ``content`` completes the message."""
         if not self.sees():
             raise InvalidInput(
                 f"the directory {self.folder.path} is not the driver's on this host, and {content} there; set runDir "
@@ -70,11 +63,11 @@ class SharedDirectory:
             )
 
     def blind_members(self, world: World, key: str) -> list[str]:
-        """The members of a gang that do not see the file, by rank and host; all members call it together.
+        """The workers that do not see the file, by rank and host; all workers call it together.
 
         Args:
             world: the gang.
-            key: of the agreement; another one for each call in a gang.
+            key: key of the exchange; unique for each call in a gang.
         """
         answers = world.agree(key, {"sees": self.sees(), "host": world.host})
         return [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]

@@ -1,4 +1,4 @@
-"""The checkpoints of one run: written by all members, committed by one, found again."""
+"""The checkpoints of one run: written by all workers, committed by rank 0, restored by later attempts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from sparkdl.telemetry.clock import Clock
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run. Copies of one object, pickled ones too, are the same writer.
+    """The checkpoints of one run. Copies and pickled copies of one object are the same writer.
 
     Attributes:
-        directory: a local path or a ``pyarrow.fs`` URI of their own, such as ``<runDir>/checkpoints``. Not shown, for a
-            URI may hold credentials.
-        run: the run's identity; what another run wrote is refused by name.
-        keep: how many committed checkpoints to keep, at least 1; the newest pinned one is kept besides.
-        writer: who announces attempts; a random id.
+        directory: a local path or ``pyarrow.fs`` URI of their own, such as ``<runDir>/checkpoints``. Hidden in
+            ``repr``, since a URI may hold credentials.
+        run: the run's identity; checkpoints of other runs raise.
+        keep: number of committed checkpoints to keep, at least 1, besides the newest pinned one.
+        writer: the id under which this object announces attempts; default: random.
 
     Raises:
-        InvalidInput: ``keep`` is less than 1, ``run`` is empty, or pyarrow knows no such filesystem.
+        InvalidInput: ``keep`` is below 1, ``run`` is empty, or pyarrow does not know the filesystem.
     """
 
     directory: str = field(repr=False)
@@ -48,77 +48,72 @@ class Checkpoints:
 
     @cached_property
     def folder(self) -> Folder:
-        """The directory, looked up once in each process."""
+        """The directory, opened once per process."""
         return Folder.of(self.directory)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a filesystem is looked up anew where the copy arrives."""
+        """Pickle the fields alone: each process opens the filesystem itself."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Set the fields."""
         self.__dict__.update(state)
 
     @property
     def attempts(self) -> Attempts:
-        """The attempts that were announced."""
+        """The announced attempts."""
         return Attempts(self.folder, self.run, self.writer)
 
     def next_attempt(self) -> int:
-        """The number of the next attempt: greater than of any that began, was asked to stop or left a checkpoint."""
+        """The next attempt's number: greater than any that started, was asked to stop or wrote a checkpoint."""
         begun = [*self.attempts.known(), *(name.attempt for name in self.names())]
         return max(begun, default=-1) + 1
 
     def fence(self, attempt: int) -> None:
-        """Announce an attempt, before anything of it starts: older ones may no longer commit.
-
-        Again for the same attempt it does nothing.
+        """Announce an attempt before it starts, so that older attempts can no longer commit; idempotent.
 
         Raises:
-            Fenced: a newer attempt, or the same by another writer, has been announced.
+            Fenced: a newer attempt exists, or another writer announced this one.
             InvalidInput: the directory belongs to another run.
         """
         self.attempts.announce(attempt)
 
     def ask_to_stop(self, attempt: int) -> None:
-        """Ask the members of an attempt to save and to stop, from the driver.
+        """Ask the workers of an attempt to save and stop, from the driver; later attempts ignore it.
 
-        A small file says so, for the directory is what driver and members all see, also where no member can reach the
-        driver or the driver a member. It is of this attempt alone; later ones go on.
+        It writes a small file, since workers and driver share the directory even if they cannot reach each other.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self.attempts.ask_to_stop(attempt)
 
     def asked_to_stop(self, attempt: int) -> bool:
-        """Whether ``ask_to_stop`` was called for this attempt, by whatever process.
+        """Whether any process called ``ask_to_stop`` for this attempt.
 
         Raises:
-            OSError: the filesystem cannot be reached.
+            OSError: the filesystem is unreachable.
         """
         return self.attempts.asked_to_stop(attempt)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def name(self, clock: Clock, attempt: int) -> str:
-        """The name of the checkpoint at this time of the run."""
+        """The name of an attempt's checkpoint at ``clock``."""
         return str(Name(attempt, clock.epoch, clock.step))
 
     def write(self, name: str, shard: str, *data: Buffer) -> Future[Digest]:
-        """Write a shard in a thread of its own; members write theirs at the same time.
+        """Write a shard in a thread of its own; workers write in parallel.
 
         Args:
-            name: the checkpoint's, as ``name`` gives it.
-            shard: letters, digits, ``.``, ``_`` and ``-``; no other member's.
-            data: the bytes, whole or in pieces, which must not change until the future is done.
+            name: the checkpoint's, from ``name``.
+            shard: letters, digits, ``.``, ``_`` and ``-``; unique over all workers.
+            data: the bytes, in one or several chunks; they must not change until the future is done.
 
         Returns:
-            The digest for ``commit``, once the shard is safe on the disk. The future raises OSError where it could not
-            be written; the checkpoint is then not committed, and those before it stay as they are.
+            The digest for ``commit``, once the shard is durable. The future raises OSError if the write fails.
 
         Raises:
-            InvalidInput: such a name or shard cannot be. The future raises it where the checkpoint is committed.
+            InvalidInput: the name or shard is invalid; from the future: the checkpoint is committed already.
         """
         _parse(name)
         if not SHARD.fullmatch(shard) or shard == MANIFEST or shard.endswith(".tmp"):
@@ -151,25 +146,24 @@ class Checkpoints:
         pinned: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make a checkpoint exist, on rank 0 once all shards are written; then prune older ones.
+        """Commit a checkpoint on rank 0 once all shards are written, then prune older ones.
 
-        Checkpoints are committed in order of time: what is older and not committed by now is abandoned, and pruned. A
-        failure to prune is a warning.
+        Older checkpoints that are not committed by now are abandoned and pruned. If pruning fails, it warns.
 
         Args:
             name: the checkpoint's.
-            digests: what ``write`` gave for each shard, from all members.
-            clock: how far the run has come; the one that the name was made from.
-            world_size: members of the gang.
-            pinned: keep it, while it is the newest pinned one, whatever ``keep`` says.
-            extra: anything else to find in the manifest, as JSON: tuples come back as lists, NaN as NaN.
+            digests: the results of ``write`` for every shard of all workers.
+            clock: the clock from which the name was made.
+            world_size: workers of the gang.
+            pinned: keep it while it is the newest pinned one, regardless of ``keep``.
+            extra: further JSON entries of the manifest; tuples become lists.
 
         Raises:
-            Fenced: a newer attempt has begun, or this one was not announced by this writer. Where it began at the very
-                moment of the commit, the checkpoint exists all the same, and nothing is pruned.
-            CheckpointDamaged: a shard is not there in its size, as where members do not see the same directory.
-            InvalidInput: the checkpoint is committed already, a shard is named twice or none is given, the name is not
-                the clock's, or ``extra`` is not JSON.
+            Fenced: a newer attempt has started, or this writer did not announce this one. If it started during the
+                commit, the checkpoint exists nevertheless, and nothing is pruned.
+            CheckpointDamaged: a shard is missing or has another size, as when workers do not share the directory.
+            InvalidInput: the checkpoint is committed already. Or ``digests`` is empty or has duplicates, the name does
+                not match the clock, or ``extra`` is not JSON.
         """
         own = _parse(name)
         shards = {digest.shard: digest for digest in sorted(digests, key=lambda digest: digest.shard)}
@@ -184,7 +178,7 @@ class Checkpoints:
             continue
 
     def _commit(self, own: Name, manifest: Manifest) -> Iterator[str]:
-        """The steps of a commit, one by one: between any two, another writer may do anything."""
+        """The steps of a commit; between any two, another writer may act."""
         packed = manifest.to_bytes()
         reader = Reader(Folder(self.folder.system, self.folder.at(manifest.name)), manifest)
         self._check_new(manifest.name)
@@ -204,10 +198,9 @@ class Checkpoints:
             )
 
     def _prune(self, own: Name) -> None:
-        """Delete what a commit has made superfluous; the commit stands whatever becomes of that.
+        """Delete what is older than ``own``, except the ``keep`` newest complete checkpoints and the newest pinned one.
 
-        That is what is older than ``own``, in order of time, and is not among the ``keep`` newest whole ones nor the
-        newest pinned one.
+        The commit stands even if this fails.
         """
         whole, pins = 0, 0
         try:
@@ -222,10 +215,10 @@ class Checkpoints:
                 pin = reader.manifest.pinned
                 kept = name == own or whole < self.keep or (pin and not pins)
                 whole, pins = whole + 1, pins + pin
-            except (InvalidInput, UnknownFormat):  # of another run, or of a newer sparkdl: not ours to delete
+            except (InvalidInput, UnknownFormat):  # another run or a newer sparkdl owns it
                 continue
             except CheckpointDamaged:
-                # Never committed, or damaged: of no use behind a whole one.
+                # Never committed, or damaged, and a newer complete one exists.
                 kept = False
             except OSError as error:
                 warnings.warn(f"{self.folder.at(str(name))} is not pruned: {error}", RuntimeWarning, stacklevel=2)
@@ -235,10 +228,10 @@ class Checkpoints:
 
     def _remove(self, name: str) -> None:
         try:
-            self.folder.delete(f"{name}/{MANIFEST}")  # first: what is half deleted is no checkpoint
+            self.folder.delete(f"{name}/{MANIFEST}")  # first, so that a partial checkpoint has no manifest
             self.folder.delete(name)
         except FileNotFoundError:
-            return  # another writer was quicker
+            return  # another writer deleted it
         except OSError as error:
             warnings.warn(
                 f"checkpoint {self.folder.at(name)} is superfluous and cannot be deleted: {error}. Delete it by hand.",
@@ -249,17 +242,17 @@ class Checkpoints:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def latest(self, *, verify: bool = True, before: str | None = None) -> tuple[str, Reader] | None:
-        """The newest checkpoint that is as it was committed, by attempt, epoch and step; None where there is none.
+        """The newest intact checkpoint, by attempt, epoch and step; None if there is none.
 
-        One that is not is skipped with a warning that says what is wrong with it.
+        A damaged checkpoint is skipped with a warning that names the damage.
 
         Args:
-            verify: read every shard and check its hash; else only that it is there in its size.
-            before: look only at older ones than this.
+            verify: read every shard and check its hash; else check only presence and size.
+            before: consider only checkpoints older than this one.
 
         Raises:
-            InvalidInput: what is in the directory belongs to another run.
-            OSError: the filesystem cannot be reached.
+            InvalidInput: the directory belongs to another run.
+            OSError: the filesystem is unreachable.
         """
         end = None if before is None else _parse(before)
         for name in reversed(self.names()):
@@ -278,18 +271,15 @@ class Checkpoints:
         return None
 
     def epoch(self) -> int:
-        """The epochs that are over in the newest committed checkpoint, whatever state it is in; 0 where there is none.
-
-        It is for showing how far a run is: nothing is read, and nothing is warned of.
-        """
+        """Completed epochs of the newest committed checkpoint, intact or not; 0 if there is none. Only lists files."""
         committed = (name for name in reversed(self.names()) if self.folder.exists(f"{name}/{MANIFEST}"))
         return next((name.epoch for name in committed), 0)
 
     def open(self, name: str) -> Reader:
-        """A committed checkpoint by its name; its shards are checked when they are read.
+        """Open a committed checkpoint; its shards are verified when read.
 
         Raises:
-            CheckpointDamaged: it was never committed, or its manifest is damaged or of another format.
+            CheckpointDamaged: it is not committed, or its manifest is damaged or has another format.
             InvalidInput: it belongs to another run.
         """
         folder = Folder(self.folder.system, self.folder.at(str(_parse(name))))
@@ -305,7 +295,7 @@ class Checkpoints:
         return Reader(folder, manifest)
 
     def names(self) -> list[Name]:
-        """What is in the directory, in order of time, committed or not."""
+        """All checkpoints in the directory, committed or not, in order of time."""
         return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
 
 

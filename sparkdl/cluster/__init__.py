@@ -1,1 +1,1 @@
-"""Gangs of workers: how they start, meet, fail, stop and start again."""
+"""Gangs of workers: launch, rendezvous, failure detection, shutdown and restart."""

@@ -1,4 +1,4 @@
-"""Who watches a gang: asks its members for signs of life, and may end it from outside."""
+"""Cancellation of a gang from any thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from sparkdl.errors import SparkdlError
 
 
 class Guard:
-    """One gang's emergency brake; pulled from any thread, before the gang begins or while it runs.
-
-    Args:
-        heartbeat: seconds between two signs of life of a member; None for none.
+    """Thread-safe cancellation token of one gang, usable before the gang starts and while it runs.
 
     Attributes:
-        heartbeat: the same.
-        error: why the gang is ended, which is what it then raises; None as long as it is not. The first one counts.
+        heartbeat: seconds between a worker's heartbeats; None for no heartbeats.
+        error: the reason, which the gang raises; None while the gang is not cancelled. Later reasons are ignored.
     """
 
     def __init__(self, heartbeat: float | None = None) -> None:
@@ -27,22 +24,22 @@ class Guard:
         self._stop: Callable[[], None] | None = None
 
     def end(self, error: SparkdlError) -> None:
-        """End the gang, which will raise ``error``."""
+        """Cancel the gang, which raises ``error``."""
         with self._lock:
             if self.error is not None:
                 return
             self.error = error
             if self._stop is not None:
-                self._stop()  # within the lock: the block does not end, and no other gang begins, meanwhile
+                self._stop()  # under the lock, so that the block cannot end meanwhile
 
     def check(self) -> None:
-        """Raise the reason if the gang has been ended, for a launcher that is still preparing it."""
+        """Raise the reason if the gang is cancelled; for a launcher that still prepares the gang."""
         if self.error is not None:
             raise self.error
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """The launcher's block in which ``stop()`` ends the gang; what the block then raises gives way to the reason.
+        """Let ``stop()`` cancel the gang within the block, which then raises the reason in place of its own exception.
 
         Args:
             stop: called at most once, from the thread of ``end``; it must not wait for the gang.

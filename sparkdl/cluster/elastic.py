@@ -1,16 +1,13 @@
-"""How many members an attempt has: all of them, or as many as there is room for.
+"""Elastic gangs: choose the number of workers of each attempt.
 
-    an attempt begins     with all members; or, if there has been too little room for all for ``elastic_wait`` seconds,
-                          with as many as there is room for, and at least ``min_size``
-    it is a small one     the room is looked at every few seconds. Once there is enough for all, the attempt is ended
-                          right after the next checkpoint at an epoch's end, and all begin
-    it got no slots       although there seemed to be room: half as many begin at once
+    an attempt starts     with all workers, or after ``elastic_wait`` seconds with as many as fit, at least ``min_size``
+    a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the attempt
+    a launch fails        although the cluster reported capacity: half as many workers start at once
 
-So the size changes between epochs only. What makes it change is ``Resized``, which is no failure: another attempt
-follows at once and counts for nothing.
+The size changes between epochs only. ``Resized`` ends the attempt; it is no failure, and does not count as a restart.
 
-The checkpoint is told by an event of kind ``checkpoint`` of rank 0, whose payload has ``pinned: True`` and no
-``trouble``. Where no events reach the driver, and in work that records none, a small gang stays small.
+Rank 0 reports a checkpoint as a ``checkpoint`` event with ``pinned: True`` and no ``trouble``. If no events reach the
+driver, or the work records none, a small gang stays small.
 """
 
 from __future__ import annotations
@@ -32,40 +29,35 @@ from sparkdl.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
 
-_POLL = 0.5  # seconds between two looks at the room of an attempt that waits for it
-_LOOK = 5.0  # seconds between two looks at the room while a small gang runs
-_SILENT = 1.0  # seconds of waiting that are not worth a word
+_POLL = 0.5  # seconds between two queries of the capacity while an attempt waits for it
+_LOOK = 5.0  # seconds between two queries of the capacity while a small gang runs
+_SILENT = 1.0  # seconds of waiting that are not reported
 
 
 class Sizes:
-    """The policy alone, without a cluster and without a clock.
+    """Size policy of elastic gangs, without a cluster and a clock.
 
     Args:
-        least: members without which no attempt begins.
-        most: members that are wanted.
-        wait: seconds for which there has to be too little room before fewer begin.
+        least: minimum number of workers of an attempt.
+        most: requested number of workers.
+        wait: seconds of missing capacity before a smaller gang starts.
     """
 
     def __init__(self, least: int, most: int, wait: float) -> None:
         self.least, self.most, self.wait = least, most, wait
-        self._short: float | None = None  # since when there has been room for fewer than all
-        self._refused: int | None = None  # members that could not be had although there seemed to be room for them
+        self._short: float | None = None  # since when capacity for all is missing
+        self._refused: int | None = None  # workers that the cluster reported capacity for, but could not supply
 
     def goal(self, room: Slots) -> int:
-        """Members that make a full gang: all, or as many as the configuration can ever give."""
+        """Workers of a full gang: all, or the most that the configuration allows."""
         return self.most if room.ever is None else min(self.most, max(room.ever, self.least))
 
     def full(self, room: Slots, now: float) -> bool:
-        """Whether there is room for a full gang, as far as ``room`` is to be believed.
-
-        Args:
-            room: what there is room for.
-            now: the time, in seconds of a clock that only goes forward.
-        """
+        """Whether a full gang fits at time ``now``, in seconds of a monotonic clock."""
         if room.now is None:
             return False
         if self._refused is not None and room.now < self._refused:
-            self._refused = None  # a lost executor, which had still been counted, no longer is
+            self._refused = None  # the cluster no longer counts a lost executor
         if room.now < self.goal(room):
             self._short = now if self._short is None else self._short
             return False
@@ -73,37 +65,37 @@ class Sizes:
         return self._refused is None
 
     def choose(self, room: Slots, now: float) -> int | None:
-        """Members of an attempt that is to begin; None to wait and to look again."""
+        """Workers of the next attempt; None to wait and query again."""
         goal, full = self.goal(room), self.full(room, now)
         if self._refused is not None:
             return max(self._refused // 2, self.least)
         if full or room.now is None or (room.ever is not None and room.ever < self.least):
-            return goal  # of what can never be had the cluster says so itself
+            return goal  # the cluster itself raises if the gang can never fit
         if self._short is None or now - self._short < self.wait:
             return None
         return max(room.now, self.least)
 
     def refuse(self, size: int) -> None:
-        """So many members could not be had: other jobs hold the slots, or the executor is not there any more."""
+        """Record that the cluster could not supply ``size`` workers: other jobs hold the slots, or an executor died."""
         self._refused = size
 
     def forget(self) -> None:
-        """Believe the room again."""
+        """Trust the reported capacity again."""
         self._refused = None
 
 
 class Elastic:
-    """Chooses the sizes of the attempts of one gang, and ends an attempt that has become too small.
+    """Chooses the sizes of a gang's attempts, and ends a small attempt once all workers fit.
 
     Args:
         cluster: where the gang runs.
-        least: members without which no attempt begins; None for all of them, which leaves the waiting to the cluster.
-        wait: seconds for which there has to be too little room before fewer begin.
-        listener: gets a ``waiting`` event while there is too little room, and a ``resized`` one, with the ``size`` and
-            the size that it is ``of``, where an attempt has another number of members than the one before.
+        least: minimum number of workers of an attempt; None for the cluster's size, and then the cluster itself waits.
+        wait: seconds of missing capacity before a smaller gang starts.
+        listener: gets ``waiting`` events for missing capacity, and ``resized`` events (``size``, ``of``) for a new
+            size.
 
     Raises:
-        InvalidInput: ``least`` is no size that a gang can have, or ``wait`` is negative.
+        InvalidInput: ``least`` is not in 1 to the cluster's size, or ``wait`` is negative.
     """
 
     def __init__(self, cluster: Cluster, least: int | None, wait: float, listener: Listener | None = None) -> None:
@@ -118,11 +110,11 @@ class Elastic:
         self._warned = False
 
     def choose(self, attempt: int) -> int:
-        """Members of the attempt that is to begin; waits for room.
+        """Workers of the next attempt; waits for capacity.
 
         Raises:
-            Stopped: the process was asked to stop meanwhile.
-            SparkdlError: no gang can run on the cluster, whatever its size.
+            Stopped: a stop was requested meanwhile.
+            SparkdlError: the cluster can run no gang, whatever its size.
         """
         if self._sizes is None:
             return self._cluster.size
@@ -145,18 +137,18 @@ class Elastic:
 
     @contextmanager
     def attempt(self, size: int, guard: Guard, listener: Listener) -> Iterator[Listener]:
-        """The block in which an attempt runs.
+        """Run an attempt of ``size`` workers in the block.
 
         Args:
-            size: its members.
-            guard: the attempt's, by which it is ended once there is room for all.
+            size: workers of the attempt.
+            guard: the attempt's; cancelled once all workers fit.
             listener: the attempt's.
 
         Yields:
             The listener to run the attempt with.
 
         Raises:
-            Resized: another attempt is to follow at once, with another number of members.
+            Resized: the next attempt follows at once, with another number of workers.
         """
         sizes = self._sizes
         if sizes is None:
@@ -174,7 +166,7 @@ class Elastic:
             sizes.refuse(size)
             raise Resized(f"{size} members could not be had: {error.message}") from error
         except SparkdlError:
-            sizes.forget()  # the gang ran for a while, in which much may have changed
+            sizes.forget()  # capacity may have changed while the gang ran
             raise
 
     def _warn(self, sizes: Sizes, room: Slots) -> None:
@@ -192,12 +184,10 @@ class Elastic:
 
 
 class _Growth:
-    """Listens to an attempt of a small gang, and ends it at an epoch's end once there is room for all."""
-
     def __init__(self, cluster: Cluster, sizes: Sizes, size: int, guard: Guard, listener: Listener) -> None:
         self._cluster, self._sizes, self._size = cluster, sizes, size
         self._guard, self._listener = guard, listener
-        self._full = False  # whether there was room for all at the last look
+        self._full = False  # whether all workers fitted at the last query
         self._news: SimpleQueue[str] = SimpleQueue()
         self._thread = threading.Thread(target=self._look, name="sparkdl-elastic", daemon=True)
 
@@ -225,11 +215,10 @@ class _Growth:
                 if self._full and news == "an epoch is over":
                     self._guard.end(Resized(f"there is room for {goal} members, and {self._size} ran."))
                     return
-        except Exception as error:  # the session may be stopping: the gang goes on as it is, or ends by itself
+        except Exception as error:  # the session may be stopping: the gang keeps its size, or ends by itself
             logger.warning("a gang stays small, as nobody knows what room there is: %s", error)
 
     def _next(self) -> str | None:
-        """What has happened; None where nothing has for a while."""
         try:
             return self._news.get(timeout=_LOOK)
         except Empty:

@@ -1,4 +1,4 @@
-"""Failures of a gang's members: each as plain data, and the first cause of several."""
+"""Failures of workers as plain data, and the first cause among several."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sparkdl.telemetry.recorder import Told
 
 @dataclass(frozen=True)
 class Failure:
-    """A member's error as plain data, first cause or consequence.
+    """A worker's error as plain data: the first cause, or a consequence.
 
     Attributes:
         kind: the error's class name.
-        message: its text.
-        trace: its traceback.
-        place: where it happened.
-        peer: whether it only says, or follows from it, that another member has gone.
-        time: when it happened, in seconds since the epoch on that member.
+        message: the error's text.
+        trace: the error's traceback.
+        place: where the error occurred.
+        peer: whether the error only reports, or follows from, the loss of another worker.
+        time: when the error occurred, in seconds since the epoch by that worker's clock.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, place: Place) -> Failure:
-        """Take down an error and let go of everything its traceback holds on to."""
+        """Record an error, and release all that its traceback references."""
         peer = any(is_peer_failure(each) for each in _chain(error))
         failure = Failure(*cause_of(error), place, peer, time.time())
         _forget(error)
@@ -47,7 +47,7 @@ class Failure:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Failure:
-        """The failure whose fields are ``values``."""
+        """Restore a failure from ``to_json``."""
         return Failure(**{**values, "place": Place(**values["place"])})
 
     def to_json(self) -> dict[str, Any]:
@@ -55,20 +55,20 @@ class Failure:
         return asdict(self)
 
     def error(self) -> SparkdlError:
-        """The error to raise on the driver."""
+        """The error that the driver raises."""
         return error_of((self.kind, self.message, self.trace), self.place)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a member came back with: a pickled value, or a failure.
+    """The result of a worker: a pickled value, or a failure.
 
     Attributes:
-        rank: the member's rank.
+        rank: the worker's rank.
         value: the pickled return value of the work.
-        failure: what went wrong.
+        failure: why the worker failed; None if it succeeded.
         seconds: wall time by stage.
-        told: what became of the worker's events; the driver compares it with what it has heard.
+        told: delivery counts of the worker's events, which the driver compares with the events it received.
     """
 
     rank: int
@@ -81,19 +81,17 @@ class Outcome:
 def settle(
     outcomes: Sequence[Outcome], listener: Callable[[Event], None] | None = None, *, attempt: int = 0
 ) -> list[Any]:
-    """The values of a gang in rank order, or its first cause.
+    """Return the workers' values in rank order, or raise the first cause.
 
     Args:
-        outcomes: of the members.
-        listener: hears of each an ``outcome`` event: the ``seconds`` of its stages, and what it says of its events
-            (``sparkdl.telemetry.recorder.Told``), none of which may have come through.
-        attempt: which attempt it was.
+        outcomes: of the workers.
+        listener: gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
+        attempt: the number of the attempt.
 
     Raises:
-        SparkdlError: at least one member failed. An error that only says that another member has gone is never
-            chosen while there is another; of the rest the earliest is.
+        SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.
     """
-    hear = None if listener is None else Listener(listener)  # which survives what the listener raises
+    hear = None if listener is None else Listener(listener)  # survives exceptions of the listener
     for outcome in outcomes if hear is not None else ():
         told = {"seconds": outcome.seconds, **vars(outcome.told)}
         hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
@@ -104,7 +102,7 @@ def settle(
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others follow from."""
+    """The failure from which the others follow."""
     return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
@@ -117,7 +115,6 @@ def _value(outcome: Outcome) -> Any:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and whatever it was raised from or while handling."""
     found: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:

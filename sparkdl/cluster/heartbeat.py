@@ -1,15 +1,13 @@
-"""Heartbeats: how the driver tells a member that works from one that is gone, frozen or stuck.
+"""Heartbeats: how the driver detects a dead, frozen or stuck worker.
 
-A thread of every member records a ``heartbeat`` event with the member's clock, host and phase. It travels with all
-other events, and any event is a sign of life. Two limits end an attempt:
+A thread of every worker records ``heartbeat`` events with the worker's clock, host and phase. Any event proves that
+its worker is alive. Two limits end an attempt:
 
-    timeout   nothing was heard of a member: its process is stopped, its host gone, or native code holds Python's lock
-    stall     it is heard, but clock and phase have not changed, and it had taken a step: a peer does not answer, or
-              the user's code waits for something
+    timeout   no event of a worker arrives: its process is stopped, its host is down, or native code holds the GIL
+    stall     clock and phase stay unchanged after a first step: a peer does not answer, or user code blocks
 
-The first step takes as long as it takes, so that only ``timeout`` counts before it. A member that has never sent a
-heartbeat is not judged: where executors cannot reach the driver nobody is. So a member waits a moment until its first
-one is delivered, before it does anything in which it could be stopped.
+Before the first step, which may take long, only ``timeout`` counts. A worker without a first heartbeat cannot be lost,
+since executors may be unable to reach the driver. Therefore a worker first waits briefly for that heartbeat's delivery.
 """
 
 from __future__ import annotations
@@ -22,18 +20,18 @@ from dataclasses import dataclass
 from sparkdl.errors import MemberLost, Place
 from sparkdl.telemetry.event import Event
 
-_PER_TIMEOUT = 6  # heartbeats in the time after which a member counts as gone: a few may be late
+_PER_TIMEOUT = 6  # heartbeats within the timeout: a few may be late
 _LEAST, _MOST = 0.2, 10.0  # seconds between heartbeats
 
 
 def interval(timeout: float) -> float:
-    """Seconds between heartbeats where a member counts as gone after ``timeout`` seconds of silence."""
+    """Seconds between heartbeats for a timeout of ``timeout`` seconds, within 0.2 to 10."""
     return min(max(timeout / _PER_TIMEOUT, _LEAST), _MOST)
 
 
 @contextmanager
 def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
-    """Call ``beat()`` at once, and in a thread every so many seconds, until the end of the block; None: never."""
+    """Call ``beat()`` at once, and from a thread every ``every`` seconds within the block; None: never."""
     if every is None:
         yield
         return
@@ -55,15 +53,7 @@ def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
 
 @dataclass
 class _Sign:
-    """What is known of one member.
-
-    Attributes:
-        heard: when it was last heard of.
-        moved: when its clock or phase last changed.
-        state: clock and phase.
-        first: the step at which it was first heard of, None before it has a clock.
-        host: where it is.
-    """
+    """The last known status of one worker; ``first`` is the step of its first heartbeat with a clock."""
 
     heard: float
     moved: float
@@ -73,12 +63,12 @@ class _Sign:
 
 
 class Pulse:
-    """What is heard of a gang's members, and which of them must be given up.
+    """Tracks the workers of a gang and detects lost or stuck ones.
 
     Args:
-        attempt: the attempt whose events count; those of others are late.
-        timeout: seconds without a sign of life.
-        stall: seconds without a change of clock or phase, once a step has been taken.
+        attempt: the attempt whose events count; events of other attempts are ignored.
+        timeout: seconds without an event.
+        stall: seconds without a change of clock or phase, after the first step.
     """
 
     def __init__(self, attempt: int, *, timeout: float, stall: float) -> None:
@@ -87,11 +77,11 @@ class Pulse:
         self._ended: set[int] = set()
 
     def note(self, event: Event, now: float) -> None:
-        """Take an event as a sign of life.
+        """Record that a worker is alive.
 
         Args:
-            event: of any member and kind.
-            now: the time here, in seconds of a clock that only goes forward.
+            event: of any worker and kind.
+            now: the local time in seconds of a monotonic clock.
         """
         if event.attempt != self._attempt or event.rank in self._ended:
             return
@@ -104,13 +94,13 @@ class Pulse:
             self._signs[event.rank].heard = now
 
     def forgive(self, seconds: float) -> None:
-        """Leave out so many seconds, in which nobody could be heard because this process did not run."""
+        """Extend all deadlines by ``seconds`` in which this process did not run."""
         for sign in self._signs.values():
             sign.heard += seconds
             sign.moved += seconds
 
     def lost(self, now: float) -> MemberLost | None:
-        """The error to give the attempt up with; None while all is well."""
+        """The error that ends the attempt; None while all workers are alive and progress."""
         for rank, sign in sorted(self._signs.items()):
             if now - sign.heard > self._timeout:
                 return self._error(rank, f"rank {rank} has not been heard of for {now - sign.heard:.0f} s.")
@@ -121,7 +111,7 @@ class Pulse:
         ]
         if not stuck:
             return None
-        step, rank = min(stuck)  # whoever is behind is what the others wait for
+        step, rank = min(stuck)  # the others wait for the slowest worker
         phase = self._signs[rank].state[1]
         return self._error(rank, f"rank {rank} lives but has been at step {step}, {phase}, for {self._stall:.0f} s.")
 

@@ -1,4 +1,4 @@
-"""A gang of one member in this process."""
+"""A gang of one worker in this process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 
 class InlineCluster:
-    """One member in this process, for debugging: breakpoints work and nothing is pickled but the work."""
+    """One worker in this process, for debugging: breakpoints work, and only the work is pickled."""
 
     size = 1
 
     def room(self) -> Slots:
-        """See ``Cluster.room``: one member, always."""
+        """Capacity for one worker, always."""
         return Slots(1, 1)
 
     def gang(
@@ -43,7 +43,7 @@ class InlineCluster:
         guard: Guard | None = None,
         size: int | None = None,
     ) -> list[Any]:
-        """See ``Cluster.gang``."""
+        """Run the work in this process, as ``Cluster.gang``."""
         gang_size(size, self.size)
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
@@ -52,7 +52,7 @@ class InlineCluster:
         meeting = Meeting(0, 1, task.run, attempt, Address("127.0.0.1"))
         outcome = run_member(task, meeting, lambda line: [line], tables[0], listener=listener)
         if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
-            raise KeyboardInterrupt  # it was meant for this process, which happens to be a member
+            raise KeyboardInterrupt  # Ctrl-C was meant for this process, which is also the worker
         return settle([outcome], listener, attempt=attempt)
 
     def map_reduce(
@@ -64,5 +64,5 @@ class InlineCluster:
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
-        """See ``Cluster.map_reduce``; parts are mapped one after the other."""
+        """Map the shards one after the other, as ``Cluster.map_reduce``."""
         return inline_jobs(data, columns, parts or self.size, reporting=Reporting(listener=listener))

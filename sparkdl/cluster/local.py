@@ -1,4 +1,4 @@
-"""A gang of processes of this machine."""
+"""A gang of processes on this machine."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.task_recorder import Reporting
 
-_GRACE = 10.0  # seconds that the members left over have to report after one has failed
+_GRACE = 10.0  # seconds for the other workers to report after one has failed
 
 
 class LocalCluster:
-    """Processes of this machine, started at the first gang and used again by the next ones.
+    """Processes of this machine; the first gang starts them and later gangs reuse them.
 
-    One gang runs at a time; others, of other threads, wait for their turn. A gang of fewer members takes the first of
-    the processes, and the others stay for the next one.
+    One gang runs at a time; gangs of other threads wait. A smaller gang uses the first processes.
 
     Args:
-        size: members of a gang.
-        device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU for each member).
-        threads: torch's threads in each member; None shares this machine's cores among those of the gang.
-        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
-        logs: the level from which on members' log records go to listeners, one of
-            ``sparkdl.telemetry.log_forwarding.LEVELS``.
+        size: workers of a gang.
+        device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU per worker).
+        threads: torch's threads in each worker; None divides this machine's cores among the gang's workers.
+        timeout: seconds until a collective, or the rendezvous, fails.
+        logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
+
+    Raises:
+        InvalidInput: ``size`` is below 1, this machine has fewer GPUs, or ``logs`` is no level.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """End the members' processes; the next gang starts new ones."""
+        """Kill the workers' processes; the next gang starts new ones."""
         for member in self._members:
             member.kill()
         self._members = []
 
     def room(self) -> Slots:
-        """See ``Cluster.room``: on a CPU for all members, on GPUs for as many as there are GPUs."""
+        """Capacity for all workers on a CPU, else for as many as there are GPUs."""
         members = torch.cuda.device_count() if self._device == "cuda" else self.size
         return Slots(members, members)
 
@@ -101,7 +102,7 @@ class LocalCluster:
         guard: Guard | None = None,
         size: int | None = None,
     ) -> list[Any]:
-        """See ``Cluster.gang``."""
+        """Run a gang in processes, as ``Cluster.gang``."""
         members = gang_size(size, self.size)
         tables, wanted = deal(data, columns, members)
         with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
@@ -133,7 +134,7 @@ class LocalCluster:
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
-        """See ``Cluster.map_reduce``; the processes take one part after the other."""
+        """Map shards in processes, each taking the next shard when idle, as ``Cluster.map_reduce``."""
         return self._jobs(data, columns, parts or self.size, listener)
 
     @contextmanager
@@ -159,7 +160,7 @@ class LocalCluster:
 
     @contextmanager
     def _first(self, count: int) -> Iterator[list[MemberProcess]]:
-        """So many members; those that have not reported when a gang fails do not survive it."""
+        """The first ``count`` workers; if a gang fails, those that have not reported are killed."""
         self._bury(member for member in self._members if not member.alive)
         for rank in sorted(set(range(count)) - {member.rank for member in self._members}):
             self._members.append(MemberProcess(rank))
@@ -180,11 +181,10 @@ class LocalCluster:
 
 
 def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:
-    """Pass the members' lines around, then wait for every outcome.
+    """Exchange the workers' lines, then wait for every outcome.
 
     Raises:
-        MemberLost: a member gave no line in time. While they meet nobody else would notice: the others wait here for
-            their answers, and of a member that was stopped at once there has been no heartbeat to miss.
+        MemberLost: a worker sent no line in time; before its first heartbeat nothing else detects that.
     """
     lines: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
@@ -197,14 +197,14 @@ def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> 
         if not ready and not ending:
             raise _absent(next(each.rank for each in members if each.rank not in lines), attempt, timeout)
         if not ready:
-            break  # the others cannot say more than the failure that is known
+            break  # the first failure is known; the others have had their grace period
         for member in waiting:
             if member.connection in ready or member.sentinel in ready:
                 _take(member, attempt, lines, outcomes)
         failed = any(outcome.failure for outcome in outcomes.values())
         if failed or len(lines) == len(members):
             for rank in lines:
-                # Where a member failed before it gave its line the others would wait for that for ever.
+                # If a worker failed before it sent its line, the others would wait for ever.
                 members[rank].send(None if failed else [lines[each] for each in range(len(members))])
             lines.clear()
             if not failed:
@@ -235,7 +235,6 @@ def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: 
 
 
 def _end(members: Sequence[MemberProcess]) -> None:
-    """End the processes that still work; the launcher sees them go."""
     for member in members:
         if member.busy:
             with contextlib.suppress(ProcessLookupError):
@@ -243,4 +242,4 @@ def _end(members: Sequence[MemberProcess]) -> None:
 
 
 def _ignore(event: Event) -> None:
-    """Nobody listens."""
+    """Drop an event without a listener."""

@@ -1,4 +1,4 @@
-"""Rounds on this machine: in this process, or in processes that take one part after the other."""
+"""Rounds on this machine: in this process, or in processes that take one shard after the other."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from sparkdl.telemetry.task_recorder import Reporting
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
 Processes = Callable[[], AbstractContextManager[list[MemberProcess]]]
-"""Gives a round its processes, all of them alive."""
+"""Yields the processes of a round, all of them alive."""
 
 
 class InlineJobs:
-    """See ``Jobs``: every part is mapped in this process.
+    """``Jobs`` that map every shard in this process.
 
     Args:
-        parts: the data.
-        whole: gives all of them as one part; None where no task asks for it.
-        reporting: where tasks tell of themselves; None for nowhere.
+        parts: the shards.
+        whole: returns all rows as one shard; None if no task needs it.
+        reporting: where tasks report their events; None for nowhere.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class InlineJobs:
         self._parts, self._whole, self._reporting = parts, whole, reporting or Reporting()
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
-        """See ``Jobs``."""
+        """Map all shards in this process."""
         shipped, packed, tree = ship(work), pack_state(state), Tree(work.reduce)
         notes = []
         reporting = replace(self._reporting, number=number)
@@ -64,7 +64,7 @@ class InlineJobs:
         return tree.result(), notes
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
-        """See ``Jobs``."""
+        """Run all tasks in this process."""
         shipped, every = ship(work), self._all() if whole else None
         found = [
             mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
@@ -82,7 +82,7 @@ class InlineJobs:
 def inline_jobs(
     data: Any, columns: Columns | Sequence[str] | None, parts: int, *, reporting: Reporting
 ) -> Iterator[InlineJobs]:
-    """See ``Cluster.map_reduce``."""
+    """Divide the data into shards for rounds in this process; arguments as for ``Cluster.map_reduce``."""
     yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
 
 
@@ -97,13 +97,13 @@ def process_jobs(
     reporting: Reporting,
     listener: Callable[[Event], None] | None,
 ) -> Iterator[ProcessJobs]:
-    """See ``Cluster.map_reduce``."""
+    """Divide the data into shards on disk for rounds in processes; arguments as for ``Cluster.map_reduce``."""
     found = dealt(data, columns, parts)
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
         store = Store(Path(folder) / "parts")
         for part in found:
             store.write(part.index, pack(part))
-        # Parts without rows were sealed with the layout of the others, so that any of them tells it.
+        # Empty shards were sealed with the layout of the others, so any shard has it.
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         rows = tuple(part.rows for part in found)
         task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
@@ -111,9 +111,9 @@ def process_jobs(
 
 
 def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
-    """All rows as one part, in the order of the parts they are dealt out in if they have no ids."""
+    """All rows as one shard; without ids, in the order of the shards."""
     tables, wanted = deal(data, columns, count)
-    assert wanted is not None  # or dealing them out had been refused
+    assert wanted is not None  # dealt() has raised if there are no data
     return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
 
 
@@ -123,13 +123,13 @@ def _layout(rows: Input) -> Layout:
 
 
 class ProcessJobs:
-    """See ``Jobs``: processes take the parts in turn, each the next one when it is done.
+    """``Jobs`` in which each idle process takes the next shard.
 
     Args:
-        processes: who maps.
-        task: what they do, but for the work.
-        whole: gives all parts as one.
-        listener: hears which tasks have lost events; None for nobody.
+        processes: yields the processes that map.
+        task: the task of each process, without the work.
+        whole: returns all rows as one shard.
+        listener: called for tasks that may have lost events; None for no reports.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ProcessJobs:
         self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
-        """See ``Jobs``."""
+        """Map all shards in processes."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
         found, lost = self._mapped(task.map, range(len(self.parts)))
@@ -157,7 +157,7 @@ class ProcessJobs:
         return tree.result(), [each.note for each in found]
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
-        """See ``Jobs``."""
+        """Run all tasks in processes."""
         task, store = replace(self._task, work=ship(work)), Store(Path(self._task.folder) / "parts")
         if whole and not store.has(len(self.parts)):
             store.write(len(self.parts), pack(self._whole()))
@@ -168,10 +168,10 @@ class ProcessJobs:
         yield from found
 
     def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[Mapped], dict[int, str]]:
-        """What came of the calls, and those that were lost too often; no call begins any more once one was."""
+        """Results of the calls, or, once a call was lost too often, why; then no further call starts."""
         left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, Mapped]()
         while left:
-            # A process that has gone is replaced when the next ones are asked for.
+            # The next request for processes replaces those that ended.
             with self._processes() as processes:
                 done, lost = _work_off(processes, call, left)
             found |= done
@@ -195,30 +195,27 @@ class _Task:
     work: bytes = b""
 
     def map(self, index: int) -> bytes:
-        """Map a part, in a process; as bytes, since a connection of multiprocessing would share tensors' memory."""
+        """Map a shard; as bytes, since a multiprocessing connection would share the tensors' memory."""
         part = self._open(index)
         state = unpack_state((Path(self.folder) / "state").read_bytes())
         return mapped(self.work, state, part, reporting=self.reporting).packed()
 
     def map_part(self, index: int) -> bytes:
-        """Map a part without a state."""
         return mapped(self.work, index, self._open(index), reporting=self.reporting).packed()
 
     def map_whole(self, index: int) -> bytes:
-        """Map all rows."""
         whole = self._open(len(self.parts))
         part = replace(whole, index=0, count=1, parts=(whole.rows,))
         return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
 
     def _open(self, index: int) -> Part:
-        torch.set_num_threads(self.threads)  # a gang's member sets its own
+        torch.set_num_threads(self.threads)  # a gang's worker sets its own
         return Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
 
 
 def _work_off(
     processes: list[MemberProcess], call: Callable[[int], bytes], indices: Sequence[int]
 ) -> tuple[dict[int, Mapped], dict[int, str]]:
-    """What came of the calls; and those whose process ended, with what is known of that."""
     left, busy = [*reversed(indices)], dict[MemberProcess, int]()
     found: dict[int, Mapped] = {}
     lost: dict[int, str] = {}
@@ -242,7 +239,7 @@ def _work_off(
 
 
 def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Part]:
-    """The data in so many parts, spooled in this process; a list of tables as it is, else clients as a whole."""
+    """Spool the data in this process as ``count`` shards; a list of tables stays as it is, and no client is split."""
     tables, wanted = deal(data, columns, count)
     if wanted is None:
         raise InvalidInput("there are no data; expected rows to map.")
@@ -260,7 +257,7 @@ def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
 
 
 def _sealed(spools: Sequence[Spool]) -> list[Part]:
-    """The spools' parts, of one layout; an empty one takes that of the others."""
+    """The spools' shards with one layout; an empty shard takes the layout of the others."""
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):

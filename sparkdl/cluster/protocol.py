@@ -1,7 +1,7 @@
 """The protocol of a cluster, which runs gangs and rounds of tasks.
 
-A cluster runs a gang once and returns the values of its members. It restarts nothing: a gang that fails raises its
-first cause, and the cluster ends the members that are left.
+A cluster runs a gang once and returns its workers' values. It restarts nothing: a gang that fails raises its first
+cause, and the cluster ends the remaining workers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.event import Event
 
 Listener = Callable[[Event], None]
-"""Called with each event that a member records."""
+"""Called with each event that a worker records."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Members that there is room for at a time, whether or not a gang takes that room already.
+    """Capacity of a cluster in workers, whether free or in use.
 
     Attributes:
-        now: on the machines that are there; None where that cannot be told.
-        ever: that the configuration allows for; None where it sets no bound.
+        now: slots of the machines that are up; None if unknown.
+        ever: slots that the configuration allows; None if unbounded.
     """
 
     now: int | None
@@ -40,14 +40,13 @@ class Cluster(Protocol):
 
     @property
     def size(self) -> int:
-        """Members of a gang, unless it is asked for with fewer."""
+        """Workers of a gang, unless ``gang`` asks for fewer."""
 
     def room(self) -> Slots:
-        """How many members there is room for; cheap enough to ask every few seconds, from any thread.
+        """Capacity of the cluster; cheap enough to query every few seconds, from any thread.
 
         Raises:
-            InvalidInput: the configuration is one in which no gang runs, whatever its size.
-            ClusterUnavailable: the same.
+            InvalidInput, ClusterUnavailable: the configuration can run no gang, whatever its size.
         """
 
     def gang(
@@ -61,27 +60,27 @@ class Cluster(Protocol):
         guard: Guard | None = None,
         size: int | None = None,
     ) -> list[Any]:
-        """Run ``work(world, part)`` on every member at once, all of them alive together.
+        """Run ``work(world, part)`` on all workers of a gang at the same time.
 
         Args:
-            work: called on every member with its world and its part of the data (None without data).
-            data: what the members read; a DataFrame on Spark, else a ``pyarrow.Table``, a dataset, a dict of
-                arrays, or a list with one table for each member.
-            columns: which columns become which tensors; None takes all as inputs.
-            listener: called on this side with each event that a member records, one call at a time.
-            attempt: which attempt of a run this is; keys and events carry it.
-            guard: asks members for heartbeats, and may end the gang.
-            size: members of this gang, at most the cluster's ``size``, which is the default.
+            work: called on every worker with its world and its shard (None without data).
+            data: a DataFrame on Spark; else a ``pyarrow.Table``, a dataset, a dict of arrays, or a list of a table per
+                worker.
+            columns: which columns become which tensors; None reads all as inputs.
+            listener: called in this process with each event that a worker records, one call at a time.
+            attempt: the attempt's number within a run; keys and events carry it.
+            guard: requests heartbeats, and may cancel the gang.
+            size: workers of this gang; default and maximum: the cluster's ``size``.
 
         Returns:
-            What the members returned, in rank order.
+            The workers' return values, in rank order.
 
         Raises:
-            InvalidInput: the data or the configuration cannot be used.
-            ClusterUnavailable: the cluster cannot supply the members.
-            MemberFailed: the work raised on a member; of several errors the first cause.
-            MemberLost: a member's process went away.
-            SparkdlError: the guard ended the gang, with its reason.
+            InvalidInput: the data or the configuration is invalid.
+            ClusterUnavailable: the cluster cannot supply the workers.
+            MemberFailed: the work raised on a worker; of several errors the first cause.
+            MemberLost: a worker's process was lost.
+            SparkdlError: the guard cancelled the gang, with its reason.
         """
 
     def map_reduce(
@@ -93,29 +92,25 @@ class Cluster(Protocol):
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
-        """Deal out the data and pack them, for rounds of tasks that need not be alive together.
+        """Divide the data into shards and pack them, for rounds of independent tasks.
 
         Args:
             data: as for ``gang``.
-            columns: as for ``gang``; with a client column all rows of a client come into one part.
-            parts: into how many parts; the cluster's ``size`` by default.
-            shuffle: False leaves the rows of a DataFrame in their partitions, and takes no heed of ``parts``.
-            listener: as for ``gang``; the rank of a task's event is the number of its part, or its index.
+            columns: as for ``gang``; with a client column, one shard gets all rows of a client.
+            parts: number of shards; default: the cluster's ``size``.
+            shuffle: if False, a DataFrame's rows stay in their partitions, and ``parts`` is ignored.
+            listener: as for ``gang``; the rank of a task's event is its shard's number, or its index.
 
         Returns:
             A block in which rounds run; see ``sparkdl.cluster.tasks``.
 
         Raises:
-            InvalidInput: the data cannot be used.
+            InvalidInput: the data is invalid.
         """
 
 
 def gang_size(wanted: int | None, most: int) -> int:
-    """The members of a gang: as many as are wanted, or by default as the cluster has.
-
-    Raises:
-        InvalidInput: so many the cluster has not.
-    """
+    """The number of workers of a gang; default: ``most``. Raises InvalidInput unless it is in 1 to ``most``."""
     if wanted is None:
         return most
     if not 1 <= wanted <= most:

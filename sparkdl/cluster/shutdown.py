@@ -1,15 +1,13 @@
-"""A request to stop: made in this process, as a rule by a signal, and heeded by whoever runs a gang.
+"""Requests to stop, usually by a signal, and how a gang obeys them.
 
     with stoppable():                # the job: SIGTERM becomes a request
-        model = estimator.fit(df)    # raises Stopped once the members have saved
+        model = estimator.fit(df)    # raises Stopped once the workers have saved
 
-A gang that is asked to stop saves and ends (``StopWatch``). What else runs in the block goes on: a
-model that is being saved is saved. Whatever it is, it has 28 s, two less than what Kubernetes gives by default before
-SIGKILL.
+On a request, a gang saves and ends (``StopWatch``). Other work in the block, such as saving a model, continues. All of
+it has 28 s, two fewer than Kubernetes' default before SIGKILL.
 
-A signal handler runs between any two instructions of the main thread, which may hold the very lock that a
-``threading.Event`` takes to be set. So a request is an element of a list, and whoever waits for one looks every quarter
-of a second.
+A signal handler may interrupt the main thread while it holds the lock that ``threading.Event.set`` takes. Therefore a
+request is an element of a list, and waiting code polls it every quarter of a second.
 """
 
 from __future__ import annotations
@@ -27,37 +25,33 @@ from sparkdl.cluster.cancellation import Guard
 from sparkdl.errors import Fenced, InvalidInput, SparkdlError, Stopped
 
 TERMINATED = 143
-"""The exit code of a process that SIGTERM has ended: 128 + 15."""
+"""The exit code of a process that SIGTERM ended: 128 + 15."""
 
-POLL = 0.25  # seconds between two looks
+POLL = 0.25  # seconds between two polls
 _LIMIT = 28.0  # seconds
 
 _reasons: list[str] = []
-_signalled: list[str] = []  # whom SIGTERM was sent to
+_signalled: list[str] = []  # receivers of SIGTERM
 
 
 def request_stop(reason: str) -> None:
-    """Ask what runs in this process to save and to stop; may be called from a signal handler and from any thread.
-
-    Args:
-        reason: why, for the error's message; the first one counts.
-    """
+    """Ask this process to save and stop; callable from signal handlers and any thread. The first ``reason`` counts."""
     _reasons.append(reason)
 
 
 def stop_requested() -> str | None:
-    """Why a stop was requested; None as long as it was not."""
+    """Why a stop was requested; None without a request."""
     return next(iter(_reasons), None)
 
 
 def forget_stop() -> None:
-    """Take the request back: what comes next may run."""
+    """Withdraw the request, so that new work may start."""
     _reasons.clear()
     _signalled.clear()
 
 
 def stopped(what: str) -> Stopped:
-    """The error that says what has become of the run that was asked to stop."""
+    """The error for a run that was asked to stop; ``what`` continues "the run was asked to stop and"."""
     return Stopped(
         f"the run was asked to stop ({stop_requested()}) and {what}. The same fit goes on from its newest checkpoint, "
         "if it has one."
@@ -65,11 +59,7 @@ def stopped(what: str) -> Stopped:
 
 
 def pause(seconds: float) -> None:
-    """Wait, unless a stop is requested.
-
-    Raises:
-        Stopped: it is, or was.
-    """
+    """Sleep for ``seconds``; raises Stopped if a stop is or was requested."""
     end = time.monotonic() + seconds
     while stop_requested() is None:
         left = end - time.monotonic()
@@ -80,10 +70,10 @@ def pause(seconds: float) -> None:
 
 
 def take_sigterm(receiver: str) -> None:
-    """Take a SIGTERM for a request to stop, and the second one of the same receiver for an order to end at once.
+    """Treat a SIGTERM as a request to stop; the second one ends the process at once.
 
     Args:
-        receiver: the process that it was sent to. Where a process group is signalled, several of one job get theirs.
+        receiver: the signalled process; each process of a signalled group counts separately.
     """
     if receiver in _signalled:
         _end(f"{receiver} got a second SIGTERM")
@@ -93,11 +83,10 @@ def take_sigterm(receiver: str) -> None:
 
 @contextmanager
 def stoppable(limit: float = _LIMIT) -> Iterator[None]:
-    """A block of the main thread in which SIGTERM requests a stop; at its end the request is forgotten.
+    """Let SIGTERM request a stop within a block of the main thread; the block's end withdraws the request.
 
     Args:
-        limit: seconds after a request, whoever made it, at which the process is ended with the exit code 143 if it is
-            still in the block; default 28.
+        limit: seconds from any request until a process still in the block exits with code 143; default 28.
     """
     if threading.current_thread() is not threading.main_thread():
         warnings.warn("SIGTERM is not trapped: only the main thread of a process can.", stacklevel=3)
@@ -128,18 +117,16 @@ def _end(why: str) -> None:
 
 
 class StopWatch:
-    """Watches for a request to stop (``sparkdl.cluster.shutdown``) while one attempt of a gang runs in the block.
+    """Watches for a request to stop while one attempt of a gang runs in the block.
 
     Args:
         guard: the gang's.
-        ask: asks the members to save and to raise ``Stopped``, once, in a thread of its own; None if they cannot, and
-            the gang is to be ended at once.
-        waiting: whether the gang waits for slots: then there is nothing to save.
-        limit: seconds that the members have, after which the gang is ended.
+        ask: called once, in a thread: asks the workers to save and raise ``Stopped``; None cancels the gang at once.
+        waiting: whether the gang waits for slots, and has nothing to save.
+        limit: seconds from the request until the gang is cancelled.
 
     Raises:
-        Stopped: a stop was requested before the block; or in it, and the gang failed, of whatever, but for a user's
-            mistake.
+        Stopped: a stop was requested before the block, or within it and the gang failed, except by a user's mistake.
     """
 
     def __init__(

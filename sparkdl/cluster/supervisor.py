@@ -1,22 +1,21 @@
-"""Gangs that are run again when they fail: submit, watch, classify the failure, resubmit.
+"""Restarts of failed gangs: submit, watch, classify the failure, resubmit.
 
     supervisor = Supervisor(SparkCluster(spark, 4), max_restarts=3)
     values = supervisor.gang(work, df, columns)
 
-Spark gives a barrier stage up when one of its tasks is lost, so a new attempt is a new job. It has its own rendezvous
-and its own number, which ``world.attempt`` tells the work: what it has saved, and goes on from, is its own affair.
+Spark aborts a barrier stage when one of its tasks is lost, so a new attempt is a new job. ``world.attempt`` passes its
+number to the work, which saves and restores its own checkpoints.
 
-What is worth another attempt: members that went away, peers that did not answer, members without signs of life, slots
-that went with a lost executor. What is not: what the user got wrong, which is
+Lost workers, unreachable peers, missing heartbeats and slots lost with an executor lead to another attempt. These
+failures do not:
 
-    an InvalidInput, or a newer attempt                          it says so itself
-    a request to stop (``sparkdl.cluster.shutdown``)                     it is what was asked for
-    an error that every member raised before its first step      it is in the code or in the data
-    the same class of error at the same step as once before      it will be there again
+    InvalidInput, Fenced                                   the input is wrong, or a newer attempt runs
+    Stopped (``sparkdl.cluster.shutdown``)                 the process was asked to stop
+    an error of every worker before its first step         the code or the data is wrong
+    an error class that failed at the same step before     it would fail again
 
-An error of one member alone gets a second attempt, for it may lie in that member's host.
-
-An attempt may have fewer members than the one before, or more again: see ``sparkdl.cluster.elastic``.
+The error of a single worker leads to a second attempt, since its host may be the cause. An attempt may have fewer or
+more workers than the last one: see ``sparkdl.cluster.elastic``.
 """
 
 from __future__ import annotations
@@ -44,32 +43,31 @@ from sparkdl.telemetry.log_forwarding import pass_on
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0  # seconds before an attempt
-_LOOK = 1.0  # seconds at most between two looks for members that are silent
+_LOOK = 1.0  # maximum seconds between two checks for lost workers
 
 
 class Supervisor:
-    """Runs a gang until it succeeds, or until it is not worth another attempt.
+    """Runs a gang, and restarts it until it succeeds or a further attempt would be futile.
 
     Args:
         cluster: where the gang runs.
         max_restarts: attempts after the first; 0 for none.
-        back_off: seconds before the second attempt, twice as many before each further one, at most 60.
-        heartbeat_timeout: seconds without a sign of life after which a member counts as lost.
-        stall_timeout: seconds without progress, once there has been some, after which the gang counts as stuck.
-        min_size: members with which an attempt begins where there is no room for all; None for none but all. The data
-            must be such that the cluster can deal it out to fewer: not one table for each member.
-        elastic_wait: seconds to wait for room for all before fewer begin.
-        on_stop: called with the number of the attempt, in a thread, when the process is asked to stop: it asks the
-            members to save and to raise ``Stopped``. None if they cannot: the gang is then ended at once.
+        back_off: seconds before the second attempt; they double before each further one, to at most 60.
+        heartbeat_timeout: seconds without an event after which a worker counts as lost.
+        stall_timeout: seconds without progress after the first step, after which the gang counts as stuck.
+        min_size: minimum workers of an attempt if capacity for all is missing; default: none, all are needed. The
+            cluster must be able to divide the data among fewer, so one table per worker is invalid.
+        elastic_wait: seconds to wait for full capacity before a smaller gang starts.
+        on_stop: called in a thread with the attempt's number when a stop is requested; asks the workers to save and
+            raise ``Stopped``. If None, a request cancels the gang at once.
 
     Attributes:
-        failures: why the attempts of the last gang failed, the first one first; those that were only ended for the
-            sake of another size are not among them.
-        sizes: the members of each attempt of the last gang.
-        stop_limit: seconds that the members have for that, after which the gang is ended; 20.
+        failures: failures of the last gang's attempts, in order, without changes of size.
+        sizes: number of workers of each attempt of the last gang.
+        stop_limit: seconds from a request to stop until the gang is cancelled; 20.
 
     Raises:
-        InvalidInput: a number is not one that can be.
+        InvalidInput: a number is out of range.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Supervisor:
         for name, value in (("heartbeat_timeout", heartbeat_timeout), ("stall_timeout", stall_timeout)):
             if value <= 0:
                 raise InvalidInput(f"{name} is {value}; expected a number of seconds above 0.")
-        Elastic(cluster, min_size, elastic_wait)  # which refuses what cannot be
+        Elastic(cluster, min_size, elastic_wait)  # raises if a value is invalid
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
         self._elasticity = min_size, elastic_wait
@@ -103,7 +101,7 @@ class Supervisor:
 
     @property
     def size(self) -> int:
-        """Members of a gang that has all of them."""
+        """Workers of a full gang."""
         return self._cluster.size
 
     def gang(
@@ -115,20 +113,19 @@ class Supervisor:
         listener: Listener | None = None,
         attempt: int = 0,
     ) -> list[Any]:
-        """See ``Cluster.gang``.
+        """Run a gang with restarts; ``work``, ``data`` and ``columns`` as for ``Cluster.gang``.
 
         Args:
-            work: see there; its world knows the attempt.
-            data: see there; it must be the same whenever it is computed.
-            columns: see there.
-            listener: see there; of the supervisor itself it gets an ``attempt`` event with the ``size`` of each, a
-                ``restart`` event with the ``cause`` and the seconds until the next, and those of
-                ``sparkdl.cluster.elastic.Elastic``.
+            work: its world has the attempt's number.
+            data: every attempt must compute the same rows.
+            columns: which columns become which tensors.
+            listener: also gets ``attempt`` events with the ``size``, ``restart`` events with ``cause`` and ``seconds``
+                until the next attempt, and those of ``sparkdl.cluster.elastic.Elastic``.
             attempt: the number of the first attempt.
 
         Raises:
-            Stopped: the process was asked to stop.
-            SparkdlError: the failure that was not worth another attempt, or one too many, with those before it.
+            Stopped: a stop was requested.
+            SparkdlError: the last failure, with the earlier ones in its message.
         """
         self.failures, self.sizes = [], []
         elastic = Elastic(self._cluster, *self._elasticity, listener)
@@ -152,7 +149,6 @@ class Supervisor:
             attempt += 1
 
     def _weigh(self, error: SparkdlError, *, everywhere: bool) -> None:
-        """Take a failure down, and raise it where no other attempt is to follow."""
         again = worth_another(error, self.failures, everywhere=everywhere) and stop_requested() is None
         self.failures.append(error)
         if not again or len(self.failures) > self._max_restarts:
@@ -176,17 +172,17 @@ def _tell(listener: Listener | None, kind: str, attempt: int, **payload: Any) ->
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
-    """Whether a gang that failed so may succeed when it is run again.
+    """Whether another attempt may succeed after a failure.
 
     Args:
         error: the first cause of this failure.
-        earlier: those of the attempts before.
-        everywhere: whether every member failed by itself before its first step.
+        earlier: the first causes of the earlier attempts.
+        everywhere: whether every worker failed by itself before its first step.
     """
     if isinstance(error, (InvalidInput, Fenced, Stopped)):
         return False
     if isinstance(error, ClusterUnavailable):
-        return bool(earlier)  # what was there once may come back
+        return bool(earlier)  # the slots existed once and may return
     if isinstance(error, MemberFailed):
         return not everywhere and all(_signature(error) != _signature(each) for each in earlier)
     return True
@@ -197,7 +193,6 @@ def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None
 
 
 def _told(failures: Sequence[SparkdlError]) -> SparkdlError:
-    """The last failure, which also tells of those before it."""
     last, before = failures[-1], failures[:-1]
     told = "\n".join(f"  {_line(each)}" for each in before)
     message = f"{last.message}\nIt was attempt number {len(failures)}; why those before it failed:\n{told}"
@@ -210,12 +205,12 @@ def _line(error: SparkdlError) -> str:
 
 
 class _Watch:
-    """Listens to one attempt, and ends it when a member gives no sign of life or the gang is stuck.
+    """Receives the events of one attempt, and cancels it if a worker is lost or the gang is stuck.
 
     Attributes:
-        guard: what the launcher is given.
-        failed_early: ranks of the members that failed by themselves before their first step.
-        waiting: whether the gang waits for slots, and no member has started.
+        guard: the launcher's.
+        failed_early: ranks of workers that failed by themselves before their first step.
+        waiting: whether the gang waits for slots, before any worker has started.
     """
 
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
@@ -257,7 +252,7 @@ class _Watch:
         while not self._ended.wait(min(self._every / 2, _LOOK)):
             now = time.monotonic()
             with self._lock:
-                if now - looked > 2 * self._every:  # this process was stopped, by a debugger for one
+                if now - looked > 2 * self._every:  # this process was stopped, for example by a debugger
                     self._pulse.forgive(now - looked)
                 lost = self._pulse.lost(now)
             looked = now

@@ -1,11 +1,11 @@
-"""What a cluster needs to map parts and reduce what comes of them, the same on every cluster.
+"""Map and reduce over the shards of data, the same on every cluster.
 
-    with cluster.map_reduce(data, columns, parts=8) as jobs:      # the data are dealt out and packed, once
+    with cluster.map_reduce(data, columns, parts=8) as jobs:      # divides and packs the data, once
         update, notes = jobs.run(work, state)                     # one round, again and again
 
-``work.map(state, part)`` returns tensors by name, which are reduced, and a note, plain data that comes back as it is.
-``work.reduce(one, other)`` takes two sets of tensors for one, elementwise. It is applied along a fixed tree over the
-parts' indices, ((0 1) (2 3)) ((4 5) 6) for seven, whatever the order in which they come: any order gives the same bits.
+``work.map(state, part)`` returns tensors by name, which are reduced, and a note of plain data, which is not.
+``work.reduce(one, other)`` combines two sets of tensors elementwise, along a fixed tree over the shards' indices:
+((0 1) (2 3)) ((4 5) 6) for seven. Results are therefore bit-identical for any order of arrival.
 """
 
 from __future__ import annotations
@@ -31,73 +31,67 @@ Tensors = dict[str, Tensor]
 
 
 class RoundWork(Protocol):
-    """What a round does; it travels to the executors."""
+    """The work of a round; pickled for the executors."""
 
     def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """What a part gives: tensors to be reduced, and a note. It must depend on nothing but its arguments."""
+        """Map a shard to tensors, which are reduced, and a note; must depend on its arguments only."""
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """Two for one, tensor by tensor and elementwise: it may be given a few of the names, and slices of them."""
+        """Combine two sets of tensors elementwise; may get a subset of the names, and slices of the tensors."""
 
 
 class Jobs(Protocol):
-    """Data that are dealt out and packed, and rounds over them.
+    """Packed shards, and rounds over them.
 
     Attributes:
-        parts: rows of every part, by index.
+        parts: rows of every shard, by index.
     """
 
     parts: tuple[int, ...]
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
-        """One round.
+        """Run one round.
 
         Args:
-            work: what it does.
-            state: plain data, as ``sparkdl.io.serialization`` packs it; it goes once to every executor.
-            number: of the round, for messages.
+            work: maps and reduces.
+            state: plain data, as ``sparkdl.io.serialization`` packs it; every executor gets it once.
+            number: the round's number, for messages.
 
         Returns:
-            The reduced tensors, and the notes in the parts' order.
+            The reduced tensors, and the notes in the shards' order.
 
         Raises:
-            InvalidInput: the work refused its input; the message names the part.
+            InvalidInput: the work rejected its input; the message names the shard.
             MemberFailed: the work raised.
-            MemberLost: a part was lost more often than the cluster tries.
+            MemberLost: a shard was lost more often than the cluster retries.
         """
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
-        """A task for each index, whose results are not reduced.
-
-        One that fails does not keep the others from running.
+        """Run a task for each index, without reducing the results; a failed task does not stop the others.
 
         Args:
-            work: ``work.map(index, part)`` is called in each task; ``work.reduce`` is not.
-            indices: any numbers; with ``whole=False`` of parts.
-            whole: every task has all rows, in the order of their ids, as part 0 of 1; else those of its part.
+            work: each task calls ``work.map(index, part)``; ``work.reduce`` is unused.
+            indices: any numbers; with ``whole=False`` shard indices.
+            whole: if True, every task gets all rows, in the order of their ids, as shard 0 of 1; else its own shard.
 
         Returns:
-            What came of each, in the order of the indices; ``Mapped.index`` is the index, and its ``trouble`` what went
-            wrong. All tasks have ended before the first comes.
+            The results in the order of the indices; ``Mapped.index`` is the index, ``Mapped.trouble`` the error. All
+            tasks have ended before the first result is yielded.
 
         Raises:
-            MemberLost: tasks were lost more often than the cluster tries.
+            MemberLost: tasks were lost more often than the cluster retries.
         """
 
 
 @dataclass
 class Tree:
-    """Reduces what comes in the parts' order, and holds one for each level of the tree at most.
-
-    Attributes:
-        reduce: two for one.
-    """
+    """Reduces results in the shards' order by ``reduce``, and holds at most one per level of the tree."""
 
     reduce: Callable[[Tensors, Tensors], Tensors]
     _stack: list[tuple[int, Tensors]] = field(default_factory=list)
 
     def push(self, tensors: Tensors) -> None:
-        """Take the next part's."""
+        """Add the next shard's tensors."""
         height = 0
         while self._stack and self._stack[-1][0] == height:
             tensors = self.reduce(self._stack.pop()[1], tensors)
@@ -105,11 +99,7 @@ class Tree:
         self._stack.append((height, tensors))
 
     def result(self) -> Tensors:
-        """What all parts come to.
-
-        Raises:
-            InvalidInput: there was none.
-        """
+        """The reduced tensors of all shards; raises InvalidInput without any."""
         if not self._stack:
             raise InvalidInput("there are no parts to reduce.")
         _, total = self._stack.pop()
@@ -120,15 +110,15 @@ class Tree:
 
 @dataclass(frozen=True)
 class Mapped:
-    """What came of one part: tensors and a note, or what went wrong.
+    """The result of one task: tensors and a note, or an error.
 
     Attributes:
-        index: the part's.
-        tensors: what is reduced.
-        note: what is not.
-        trouble: kind, message and traceback of an error; None where there is none.
-        host: where it happened.
-        told: what became of the task's events.
+        index: the shard's index, or the task's.
+        tensors: to be reduced.
+        note: plain data, not reduced.
+        trouble: kind, message and traceback of an error; None on success.
+        host: the host of the task.
+        told: delivery counts of the task's events.
     """
 
     index: int
@@ -139,7 +129,7 @@ class Mapped:
     told: Told = field(default_factory=Told)
 
     def packed(self) -> bytes:
-        """As bytes: tensors as ``sparkdl.io.serialization`` packs them, since pickle takes a millisecond for each."""
+        """Serialize the result; pickling the tensors would take a millisecond each."""
         packed: bytes = cloudpickle.dumps(
             (self.index, pack_state(self.tensors), self.note, self.trouble, self.host, self.told)
         )
@@ -147,22 +137,22 @@ class Mapped:
 
     @classmethod
     def of_error(cls, index: int, error: Exception) -> Mapped:
-        """What went wrong with a part."""
+        """The result of a failed task."""
         return cls(index, trouble=cause_of(error), host=socket.gethostname())
 
     def error(self, what: str, *, step: int | None = None) -> SparkdlError:
-        """What went wrong, as an error.
+        """The exception to raise for a failed task.
 
         Args:
-            what: was mapped, for its message.
-            step: number of the round, if there is one.
+            what: the task's name, for the message.
+            step: number of the round; None outside rounds.
         """
         assert self.trouble is not None
         return error_of(self.trouble, Place("map", self.index, self.host, step=step), before=f"{what}: ")
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Mapped:
-        """What was ``packed`` in a process of this cluster."""
+        """Restore a result that a process of this cluster ``packed``."""
         index, tensors, *rest = cloudpickle.loads(packed)
         return cls(index, unpack_state(tensors), *rest)
 
@@ -176,18 +166,18 @@ def mapped(
     reporting: Reporting | None = None,
     attempt: int = 0,
 ) -> Mapped:
-    """Map a part. An error is returned: the cluster would try it again, and it would be raised again.
+    """Map a shard; exceptions of the work are returned, since the cluster would retry them in vain.
 
     Args:
         work: the pickled ``RoundWork``.
-        state: what it is given beside the part.
+        state: the first argument of ``work.map``.
         part: the rows.
-        index: what the result is known by; None for the part's own index.
-        reporting: where it tells of itself; None for nowhere.
-        attempt: how often it was tried before.
+        index: the result's index; None for the shard's.
+        reporting: where the task reports its events; None for nowhere.
+        attempt: number of earlier tries.
 
     Raises:
-        OSError: a disk or a network failed, and may not the next time.
+        OSError: a disk or a network failed; a retry may succeed.
     """
     index = part.index if index is None else index
     told = Told()
@@ -203,7 +193,7 @@ def mapped(
 
 
 def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> None:
-    """Tell a listener which tasks may have lost events; of the others it has heard everything."""
+    """Report the tasks that may have lost events to a listener."""
     hear = None if listener is None else Listener(listener)
     for each in found:
         if hear is not None and (each.told.dropped or each.told.kept or each.told.broken):
@@ -211,11 +201,7 @@ def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> N
 
 
 def settle(found: Sequence[Mapped], number: int) -> None:
-    """Raise what went wrong in a round, at the first of the parts where something did.
-
-    Raises:
-        SparkdlError: something did.
-    """
+    """Raise the error of the first failed shard of a round, if any."""
     failed = [each for each in found if each.trouble is not None]
     if not failed:
         return

@@ -1,9 +1,8 @@
-"""What runs on one member of a gang, the same on every cluster.
+"""The main program of one worker of a gang, the same on every cluster.
 
-    meet (in a thread) + spool the part -> join -> agree on the parts -> work(world, part) -> outcome
+    meet (in a thread) + spool the shard -> join -> agree on the shards -> work(world, part) -> outcome
 
-A member never lets an error escape: it returns it. So the launcher gets every member's own account, can tell the
-first cause from its consequences, and no error is buried under a cluster's own report of it.
+A worker returns its errors instead of raising them. So the launcher gets all workers' errors and finds the first cause.
 """
 
 from __future__ import annotations
@@ -39,32 +38,32 @@ from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder
 
 _FIRST_SIGN = 3.0
-"""Seconds at most until the driver has had the first sign of life: who was never heard is never missed."""
+"""Maximum seconds to wait for the delivery of the first heartbeat: a worker without one is never missed."""
 
 Work = Callable[[World, Part | None], Any]
-"""What a gang runs on every member; its values come back as a list in rank order.
+"""The function that a gang runs on every worker; the launcher returns its values in rank order.
 
-Where it has a method ``title()``, the Spark UI shows what that returns beside the attempt.
+The Spark UI shows the result of its method ``title()``, if it has one, beside the attempt.
 """
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every member of a gang is told.
+    """The task of every worker of a gang.
 
     Attributes:
         work: the pickled ``work(world, part)``.
-        size: members of the gang.
-        run: an id that no other gang has.
-        attempt: which attempt of the run this is.
-        columns: what to keep of the data; None where there is none.
-        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
+        size: workers of the gang.
+        run: an id that is unique to the gang.
+        attempt: the attempt's number within the run.
+        columns: which columns to keep; None without data.
+        timeout: seconds until a collective, or the rendezvous, fails.
         device: ``"cpu"`` or ``"cuda"``.
-        threads: torch's threads; None leaves them as they are.
+        threads: torch's threads; None leaves them unchanged.
         endpoint: where events go; None for nowhere.
         fallback: the folder for events that cannot be sent; None to drop them.
-        heartbeat: seconds between two signs of life; None for none.
-        level: of log records that go to the driver as events; None for none.
+        heartbeat: seconds between two heartbeats; None for none.
+        level: lowest level of log records to send as events; None for none.
     """
 
     work: bytes
@@ -90,21 +89,24 @@ def run_member(
     directory: str | None = None,
     listener: Callable[[Event], None] | None = None,
 ) -> Outcome:
-    """Take part in a gang.
+    """Run one worker of a gang.
 
     Args:
-        task: what every member is told.
-        meeting: this member's place in the gang.
-        exchange: gives every member's line to every member.
-        batches: this member's partition; drained to its end whatever happens.
+        task: shared by all workers.
+        meeting: this worker's rank and rendezvous.
+        exchange: gives every worker's line to every worker.
+        batches: this worker's partition; always read to its end, also on errors.
         directory: the folder for the spool.
-        listener: called with events directly, where the driver is this process.
+        listener: receives events directly if the driver is this process.
+
+    Returns:
+        The worker's value, or its failure; errors of the work are not raised.
     """
     member = _Member(task, meeting, exchange, directory)
     recorder = Recorder(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
-    level = None if listener is not None else task.level  # in the driver's own process nothing needs to be sent
+    level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads), _quick_collection():
         try:
             outcome = _outcome(task, member, recorder, batches)
@@ -142,24 +144,20 @@ class _Member:
 
     @property
     def place(self) -> Place:
-        """Where this member is now."""
         working = self.world is not None and self.stage == "work"
         step = self.world.clock.step if self.world is not None and working else None
         return Place(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
     def beat(self) -> None:
-        """Give a sign of life."""
         world = self.world
         working = world is not None and self.stage == "work"
         phase = world.phase if world is not None and working else self.stage
         record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
     def let_go(self) -> None:
-        """Drop the process group, after everything else that refers to it.
+        """Drop the last reference to the process group, whose destructor joins threads.
 
-        The last reference closes its sockets and waits for its threads. Were it that of somebody's
-        DistributedDataParallel, whose destructor holds on to Python's lock, and a thread about to free a Python object,
-        both would wait for ever. This reference lets go of the lock.
+        This reference releases the GIL meanwhile. A user's DistributedDataParallel would hold it, and could deadlock.
         """
         if self.world is not None:
             self.world.process_group = None
@@ -170,11 +168,11 @@ class _Member:
         with self._stage("feed"):
             try:
                 spool = self._spool(batches)
-            except Exception as error:  # the others wait for this member: it has to tell them first
+            except Exception as error:  # the others wait for this worker, so it reports to them first
                 spoiled = error
         if spoiled is not None:
             self._warn(meeting)
-            self.stage = "feed"  # where it happened; only the news of it had to wait
+            self.stage = "feed"  # the stage of the error, not of its report
             raise spoiled
         with self._stage("join"):
             invitation: Invitation = meeting.result()
@@ -198,11 +196,11 @@ class _Member:
             spool.check()
             return spool
         finally:
-            for _ in remaining:  # a task that leaves input behind loses its Python worker
+            for _ in remaining:  # Spark ends the Python worker of a task that leaves input unread
                 continue
 
     def _warn(self, meeting: Future[Invitation]) -> None:
-        """Tell the others that there will be no part of this member; those who have gone need not be told."""
+        """Report to the others that this worker has no shard; peers that left already are ignored."""
         with suppress(PeerLost), self._stage("join"), join(self.meeting, meeting.result()) as world:
             self.world = world
             world.agree("parts", {"failed": True})
@@ -228,7 +226,7 @@ class _Member:
         try:
             with span(name):
                 yield
-            self.stage = before  # only where all went well: a failure is reported with the stage it happened in
+            self.stage = before  # only on success: a failure keeps the stage it occurred in
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
@@ -252,7 +250,7 @@ def _seal(spool: Spool, world: World, answers: list[dict[str, Any]]) -> Part:
 
 @contextmanager
 def _quick_collection() -> Iterator[None]:
-    """Spares the garbage collector what was there before: torch alone is half a million objects to search."""
+    """Exempt existing objects from garbage collection: torch alone has half a million to search."""
     gc.freeze()
     try:
         yield
@@ -261,7 +259,7 @@ def _quick_collection() -> Iterator[None]:
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: a Python worker outlives the gang, and glibc would keep 100 MB of it."""
+    """Return freed memory to the system: a Python worker outlives the gang, and glibc would keep 100 MB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""A process of this machine that can be a gang's member, again and again."""
+"""A process of this machine that serves as a gang's worker repeatedly."""
 
 from __future__ import annotations
 
@@ -24,20 +24,16 @@ from sparkdl.io.pickling import unship
 
 @dataclass(frozen=True)
 class Call:
-    """Something for a process to do by itself, without a gang.
-
-    Attributes:
-        function: the pickled function, without arguments. What it returns is sent back; it must not raise.
-    """
+    """A pickled function for a process to call outside a gang; it has no arguments and must not raise."""
 
     function: bytes
 
 
 class MemberProcess:
-    """A process forked from this process's zygote that waits for tasks; it ends with this process, however that ends.
+    """A process, forked from this process's zygote, that waits for tasks; it ends whenever this process ends.
 
     Args:
-        rank: the rank it has in every gang.
+        rank: its rank in every gang.
     """
 
     def __init__(self, rank: int) -> None:
@@ -51,8 +47,8 @@ class MemberProcess:
             theirs.close()
             os.close(lifeline)
         self.connection: Connection[Any, Any] = Connection(ours.detach())
-        # Becomes readable when the process ends. The connection alone would not tell while a child that the process
-        # has forked, such as a loader's worker, holds its end open.
+        # Readable once the process ends. The connection does not show that while a child of the process, such as a
+        # loader's worker, holds its end open.
         self.sentinel = self._process.sentinel
 
     @property
@@ -66,37 +62,36 @@ class MemberProcess:
         return self._process.pid
 
     def start(self, task: Task, file: str | None) -> None:
-        """Begin a task on the part in ``file``."""
+        """Start a task on the shard in ``file``."""
         self.busy = True
         self.send((task, self.rank, file))
 
     def call(self, function: bytes) -> None:
-        """Begin to call a pickled function."""
+        """Start a call of a pickled function."""
         self.busy = True
         self.send(Call(function))
 
     def send(self, message: object) -> None:
-        """Send a message; whether the process still lives is for those to find out who wait for its answer."""
+        """Send a message; ``receive`` detects a dead process."""
         with contextlib.suppress(ConnectionError):
             self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
 
     def receive(self) -> Any:
-        """What the process has sent.
+        """The next message of the process.
 
         Raises:
-            EOFError: it has ended, and sent nothing more or not all of it.
-            ConnectionError: the same.
+            EOFError, ConnectionError: the process ended without a complete message.
         """
         if not self.connection.poll():
             raise EOFError
         try:
             packed = self.connection.recv_bytes()
-        except OSError as error:  # multiprocessing's word for a message that breaks off in the middle
+        except OSError as error:  # multiprocessing raises it for a truncated message
             raise EOFError from error
         return cloudpickle.loads(packed)
 
     def obituary(self) -> str:
-        """What is known of the end of a process that has ended."""
+        """How the process ended, for a message."""
         code = self._process.wait(timeout=10)
         if code is None:
             how = "ended; the process that had forked it has ended as well, so that its exit code is unknown"
@@ -105,7 +100,7 @@ class MemberProcess:
         return f"the process of rank {self.rank} (pid {self.pid}) {how}."
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if self._lifeline < 0:
             return
         self._process.kill()
@@ -116,8 +111,8 @@ class MemberProcess:
 
 
 def serve(connection: int, lifeline: int) -> None:
-    """The life of a member's process: take a task, take part, send the outcome."""
-    # A Ctrl-C goes to the whole foreground group; the parent decides what becomes of its members.
+    """The main loop of a worker process: receive a task, run it, send the outcome."""
+    # Ctrl-C reaches the whole foreground group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     parent: Connection[Any, Any] = Connection(connection)

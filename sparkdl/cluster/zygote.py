@@ -3,12 +3,11 @@
     this process -> zygote   "fork": the worker's environment, import path and file descriptors; "wait": a pid
     zygote -> this process   the worker's pid; the worker's exit code
 
-The zygote never computes: the child of a process that has used OpenMP threads hangs in its first matrix product. It
-never imports pyarrow or pandas, which start threads of their own. Unlike the fork server of multiprocessing it does not
-run the caller's main module again, so that scripts need no guard.
+The zygote never computes, since after OpenMP threads a forked child hangs in its first matrix product. It never imports
+pyarrow or pandas, which start threads. Unlike multiprocessing's fork server it does not run the caller's main module
+again, so scripts need no guard.
 
-If the zygote dies, its workers live, the next fork starts another zygote, and the exit codes of the first one's workers
-are unknown.
+If the zygote dies, its workers live on with unknown exit codes, and the next fork starts another zygote.
 """
 
 from __future__ import annotations
@@ -29,20 +28,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-_MOST = 16  # file descriptors of a request
+_MOST = 16  # maximum file descriptors of a request
 _LENGTH = struct.Struct("<I")
 _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Worker:
-    """A worker's process.
+    """A forked worker process.
 
     Args:
-        zygote: which has forked it, and so has its exit code.
+        zygote: the parent process, which collects the exit code.
         pid: the process id.
 
     Attributes:
-        pid: the process id.
         sentinel: a pidfd, readable once the process has ended.
     """
 
@@ -59,13 +57,13 @@ class Worker:
         return not self._ended and not _readable(self.sentinel, 0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the process.
+        """Wait until the process ends.
 
         Args:
             timeout: seconds; None waits without limit.
 
         Returns:
-            The exit code, negative if a signal killed the process; None if the zygote has died and nobody knows.
+            The exit code, negative if a signal killed the process; None if the zygote has died.
 
         Raises:
             TimeoutError: the process still runs.
@@ -74,23 +72,23 @@ class Worker:
             if not _readable(self.sentinel, timeout):
                 raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s.")
             code = self._zygote.exit_code(self.pid)
-            if not self._ended:  # another thread may have waited as well, and only one is given the code
+            if not self._ended:  # of several waiting threads only one gets the code
                 self._code, self._ended = code, True
         return self._code
 
     def kill(self) -> None:
-        """End the process at once, and wait for its end."""
+        """Kill the process and wait until it has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.sentinel, signal.SIGKILL)
         self.wait()
 
     def close(self) -> None:
-        """Close the sentinel; the process has ended."""
+        """Close the sentinel of an ended process."""
         os.close(self.sentinel)
 
 
 class Zygote:
-    """This process's end of a zygote."""
+    """The connection to a zygote, which it starts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,8 +111,8 @@ class Zygote:
         """Fork a worker, which calls a function and ends.
 
         Args:
-            target: the function, ``"module:name"``; the worker's file descriptors are its arguments.
-            descriptors: file descriptors that the worker is given.
+            target: the function, ``"module:name"``; the descriptors in the worker are its arguments.
+            descriptors: file descriptors to pass to the worker.
 
         Raises:
             ConnectionError: the zygote has died.
@@ -128,7 +126,7 @@ class Zygote:
         return Worker(self, pid)
 
     def exit_code(self, pid: int) -> int | None:
-        """The exit code of a worker that has ended; None if the zygote has died."""
+        """The exit code of an ended worker; None if the zygote has died."""
         try:
             code: int | None = self._ask({"wait": pid})
             return code
@@ -144,12 +142,12 @@ class Zygote:
         return answer["value"]
 
 
-_running: dict[int, Zygote] = {}  # by the process that has started it: after a fork the child needs its own
+_running: dict[int, Zygote] = {}  # by pid of the process that started it: a forked child needs its own
 _starting = threading.Lock()
 
 
 def zygote() -> Zygote:
-    """The zygote of this process, started at the first call and again after its death."""
+    """The zygote of this process, started on demand."""
     with _starting:
         found = _running.get(os.getpid())
         if found is None or not found.alive:
@@ -162,12 +160,12 @@ def fork(target: str, *descriptors: int) -> Worker:
     """Fork a worker from this process's zygote; see ``Zygote.fork``."""
     try:
         return zygote().fork(target, descriptors)
-    except ConnectionError:  # it died between the look and the request
+    except ConnectionError:  # it died between the check and the request
         return zygote().fork(target, descriptors)
 
 
 def serve(control: int) -> None:
-    """The life of a zygote: load PyTorch, then fork a worker for each request, until the other end closes."""
+    """The main loop of a zygote: load PyTorch, then fork a worker for each request until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent decides
     import torch._dynamo  # noqa: F401 - the first optimizer of a process loads it
 
@@ -194,12 +192,11 @@ def serve(control: int) -> None:
 def _exit_code(pid: int) -> int | None:
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # somebody has asked before
+    except ChildProcessError:  # the code was collected before
         return None
 
 
 def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
-    """Be a worker: take over from the caller what a fresh interpreter would, and call the target."""
     folder, *rest = descriptors
     standard = request["standard"]
     for number, descriptor in zip(standard, rest, strict=False):
@@ -228,7 +225,6 @@ def _send(connection: socket.socket, message: dict[str, Any], descriptors: Seque
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A message and its file descriptors; None if the other end has closed."""
     try:
         header, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST)
         packed = b""

@@ -1,7 +1,5 @@
-"""Gangs on a Spark cluster: one barrier job over a DataFrame's partitions.
+"""Gangs and rounds on a Spark cluster.
 
-columns.py     what the JVM selects and casts before a row leaves it
-resources.py   what the cluster can supply, and what a job is waiting for; every call into the JVM is here
-barrier.py     a member inside its barrier task
-cluster.py     SparkCluster
+``SparkCluster`` (cluster.py) runs a gang as one barrier job, with a worker in each task (barrier.py). Rounds are
+ordinary tasks (tasks.py). All calls into the JVM are in resources.py, jvm.py and job_watch.py.
 """

@@ -1,4 +1,4 @@
-"""A member inside its barrier task."""
+"""A worker inside its barrier task."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sparkdl.spark.python_worker import spare_imports
 
 SCHEMA = "rank int, piece int, payload binary"
 
-_PIECE = 1 << 20  # bytes of an outcome in a row: Arrow batches and driver sockets stay small
+_PIECE = 1 << 20  # bytes of an outcome per row: small Arrow batches for the driver's sockets
 
 
 @dataclass(frozen=True)
 class BarrierTask:
-    """What runs in each task of the barrier stage.
+    """The work of each task of the barrier stage.
 
     Attributes:
-        task: what every member is told.
-        network: the address or the name of the interface that members use; None to find it.
-        names: the columns' names, in the order in which they arrive.
+        task: shared by all workers.
+        network: the address or interface name that workers use; None to detect it.
+        names: the columns' names, in order of arrival.
     """
 
     task: Task
@@ -44,7 +44,7 @@ class BarrierTask:
     names: tuple[str, ...] = ()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take part in the gang with this task's partition; yields the outcome in pieces."""
+        """Run a worker on this task's partition; yields its outcome in chunks."""
         spare_imports()
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
@@ -69,23 +69,22 @@ class BarrierTask:
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
             outcome = run_member(task, meeting, exchange, named, directory=_local_directory())
         if rendezvous.given_up and outcome.failure is not None:
-            # The job would not end before those do that did not come; for an error Spark ends the whole stage.
+            # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
         yield from pieces(outcome)
 
 
 class Rendezvous:
-    """An exchange that is given up after a time: Spark's own limit, ``spark.barrier.sync.timeout``, is a year.
+    """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
 
-    While members meet nobody else would notice that one does not come: the others wait, and of one that was stopped at
-    once, or whose task was sent to a host that is gone, there has been no heartbeat to miss.
+    Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
 
     Args:
-        exchange: gives every member's line to every member.
+        exchange: gives every worker's line to every worker.
         timeout: seconds.
 
     Attributes:
-        given_up: whether not all members came.
+        given_up: whether a worker was absent.
     """
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
@@ -94,11 +93,7 @@ class Rendezvous:
         self._timeout = timeout
 
     def __call__(self, line: str) -> Sequence[str]:
-        """All members' lines.
-
-        Raises:
-            PeerLost: not all members came in time.
-        """
+        """All workers' lines; raises PeerLost if a worker is absent after ``timeout`` seconds."""
         answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
         if not wait([answer], self._timeout).done:
             self.given_up = True
@@ -107,7 +102,7 @@ class Rendezvous:
 
 
 def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:
-    """An outcome as rows that are small enough to travel."""
+    """Split a pickled outcome into rows of at most 1 MiB."""
     packed = cloudpickle.dumps(outcome)
     for piece, first in enumerate(range(0, len(packed), _PIECE)):
         yield pa.RecordBatch.from_pydict(
@@ -120,7 +115,7 @@ def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:
 
 
 def assemble(rows: Iterable[Any]) -> list[Outcome]:
-    """The outcomes that ``pieces`` took apart, from rows in any order."""
+    """Restore the outcomes from the rows of ``pieces``, in any order."""
     packed: dict[int, list[tuple[int, bytes]]] = {}
     for rank, piece, payload in rows:
         packed.setdefault(rank, []).append((piece, bytes(payload)))
@@ -128,7 +123,7 @@ def assemble(rows: Iterable[Any]) -> list[Outcome]:
 
 
 def _refusing(exchange: Exchange, error: InvalidInput) -> Exchange:
-    """An exchange that raises, but not before it has told the others, who would wait for ever."""
+    """An exchange that reports an error to the other workers, which would wait for ever, and then raises it."""
 
     def tell(line: str) -> Sequence[str]:
         exchange(json.dumps(json.loads(line) | {"trouble": error.message}))
@@ -138,17 +133,13 @@ def _refusing(exchange: Exchange, error: InvalidInput) -> Exchange:
 
 
 def _local_directory() -> str | None:
-    """A folder on the executor's local disks; Spark removes it with the executor."""
     folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
     return folders[os.getpid() % len(folders)] if folders else None
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets Spark's signal end the process also while native code waits for a peer.
-
-    A Python handler would only run when native code returns, and leave a zombie that holds its GPU.
-    """
+    """Let Spark's SIGHUP end the process even in native code, where a Python handler would have to wait."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -37,26 +37,27 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)
 
-_GRACE = 20.0  # seconds that the members left over have to report after one has failed
+_GRACE = 20.0  # seconds for the other workers to report after one has failed
 
 
 class SparkCluster:
-    """A gang is one barrier job: each of its tasks reads one partition and is one member.
+    """A Spark cluster; a gang is one barrier job, in which each task reads one partition and runs one worker.
+
+    If workers must not use the interface of the executor's address, ``spark.sparkdl.network`` sets its name or address.
 
     Args:
         spark: the session.
-        size: members of a gang.
+        size: workers of a gang.
         device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
-        timeout: seconds after which a collective is given up, or a member that has not come to the rendezvous.
-        slot_wait: seconds to wait for executors, and again for other jobs to free their slots.
-        allow_plaintext: run although Spark's own traffic is encrypted and the gang's is not.
-        events: a folder that members see, for events that they cannot send to the driver; None to drop those.
-        logs: the level from which on members' log records go to listeners, one of
-            ``sparkdl.telemetry.log_forwarding.LEVELS``.
-        title: what the Spark UI calls the jobs, with the attempt or the round behind it.
+        timeout: seconds until a collective, or the rendezvous, fails.
+        slot_wait: seconds to wait for executors, and again for slots that other jobs hold.
+        allow_plaintext: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
+        events: a folder that workers share, for events that cannot be sent to the driver; None to drop them.
+        logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
+        title: description of the jobs in the Spark UI, before the attempt or round.
 
-    ``spark.sparkdl.network`` names the interface, or gives the address, that members use where the one that owns
-    the executor's address is not it.
+    Raises:
+        InvalidInput: ``size`` is below 1, or ``logs`` is no level.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SparkCluster:
         self._title = title
 
     def room(self) -> Slots:
-        """See ``Cluster.room``: the slots of the executors, also those in which tasks of this or another job run."""
+        """Capacity in task slots, whether free or in use."""
         check_setting(self._spark, allow_plaintext=self._allow_plaintext)
         return find_slots(self._spark)
 
@@ -100,10 +101,10 @@ class SparkCluster:
         guard: Guard | None = None,
         size: int | None = None,
     ) -> list[Any]:
-        """See ``Cluster.gang``; ``data`` is a DataFrame, dealt out anew in as many partitions as there are members.
+        """Run a gang as a barrier job, as ``Cluster.gang``; repartitions the DataFrame ``data`` by worker.
 
         Raises:
-            pyspark.errors.PySparkException: computing the data failed, before any member began.
+            pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
         members = gang_size(size, self.size)
         check(self._spark, members, allow_plaintext=self._allow_plaintext)
@@ -132,7 +133,7 @@ class SparkCluster:
             )
             network = setting(self._spark, "spark.sparkdl.network") or None
             member = BarrierTask(task, network, tuple(frame.columns))
-            # mapInArrow looks columns up by name, and a dot in a name means a field to it.
+            # mapInArrow resolves columns by name, and takes a dot for a field.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
             watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
             with described(self._spark, f"{self._title}, attempt {attempt}: {members} members{_doing(work)}"):
@@ -147,7 +148,7 @@ class SparkCluster:
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[Jobs]:
-        """See ``Cluster.map_reduce``; ``data`` is a DataFrame. Its tasks run under dynamic allocation as well."""
+        """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
         check_encryption(self._spark, allow_plaintext=self._allow_plaintext)
         return self._jobs(data, columns, (parts or self.size) if shuffle else None, listener)
 
@@ -172,7 +173,7 @@ class SparkCluster:
 
     @contextmanager
     def _channel(self, ear: Listener) -> Iterator[Endpoint | None]:
-        """Where members send events; training does without it where the driver cannot listen."""
+        """Yield the endpoint for events; None, with a warning, if the driver cannot listen."""
         driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
         bind = setting(self._spark, "spark.driver.bindAddress") or driver
         try:
@@ -194,8 +195,8 @@ class SparkCluster:
         if not hasattr(data, "mapInArrow"):
             raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, wanted = prepare(data, columns)
-        # The shuffle breaks chains of stages that a barrier stage may not end. By id, a row's part depends on nothing
-        # else, and Spark need not sort the rows to make a retried task deal them out as before.
+        # The shuffle breaks chains of stages that a barrier stage may not end. A row's shard depends only on its id, so
+        # a retried task repartitions rows as before without a sort.
         assert wanted.row_id is not None
         return frame.repartition(size, named(wanted.row_id.name)), wanted
 
@@ -208,7 +209,7 @@ class SparkCluster:
                 except BaseException:
                     watch.cancel()
                     raise
-            if not rows:  # Spark has seen that there is nothing to do, and run no task
+            if not rows:  # Spark's optimizer found no rows and ran no task
                 raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
             return settle(assemble(rows), ear, attempt=ear.attempt)
         except JVM_ERRORS as error:
@@ -221,7 +222,6 @@ class SparkCluster:
 
 
 def _doing(work: Work) -> str:
-    """What a work says of itself for the Spark UI; whatever goes wrong with that is not worth a gang."""
     title = getattr(work, "title", None)
     try:
         return f", {title()}" if callable(title) else ""
@@ -231,7 +231,7 @@ def _doing(work: Work) -> str:
 
 
 class _Ear:
-    """Listens for failures while the job runs: a member that cannot be stopped must not keep the cause secret."""
+    """Records failures while the job runs, and cancels the job if a worker cannot be stopped."""
 
     def __init__(self, listener: Listener | None, size: int, attempt: int) -> None:
         self.failures: list[Failure] = []
@@ -254,18 +254,16 @@ class _Ear:
             self._listener(event)
 
     def waiting(self, what: str, seconds: float) -> None:
-        """Pass on that the gang waits for something; what passes within a second is not worth a word."""
         if self._listener is not None and seconds > 1.0 and not self.started:
             self._listener(Event("waiting", -1, 0, time.time(), None, {"what": what, "seconds": seconds}))
 
     def close(self) -> None:
-        """Stop the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()
 
 
 def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
-    """What made Spark give up the job, in the order of what is known best."""
+    """The error behind Spark's, the most certain cause first."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise slotWait, or give "
@@ -286,7 +284,6 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
 
 
 def _lost(error: Exception, ear: _Ear) -> Place | None:
-    """Where the member was that did not come back, as far as Spark's message tells."""
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
     if task is None:
         return None

@@ -1,7 +1,7 @@
-"""What the JVM selects and casts before a row leaves it.
+"""Selects and casts columns in the JVM, before Python gets a row.
 
-Casting there is cheap and halves what is shipped. An ML vector is turned into an array there too: through Arrow a
-VectorUDT travels as a struct of four fields for each row, an order of magnitude slower.
+Casts in the JVM are cheap and halve the transferred bytes. ML vectors become arrays there: Arrow transfers a VectorUDT
+as a struct of four fields per row, an order of magnitude slower.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
 
 
 def prepare(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[DataFrame, Columns]:
-    """Select and cast what a gang reads, with a row id.
+    """Select and cast the columns that a gang reads, with a row id.
 
     Args:
         frame: the data.
-        columns: what is read of it; None for every column, as an input.
+        columns: the columns to read; None for all, as inputs.
 
     Returns:
-        The selected columns in the types in which they travel, and the columns as members know them.
+        The selected columns in their transfer types, and their specification for the workers.
 
     Raises:
-        InvalidInput: a column is missing, or of a type that cannot become a tensor.
+        InvalidInput: a column is missing, or its type cannot become a tensor.
     """
     wanted = Columns.of(columns, frame.columns)
     if not wanted.inputs:
@@ -84,10 +84,10 @@ def prepare(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[
 
 
 def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
-    """A column in the type in which it travels.
+    """Cast a column to its transfer type.
 
     Raises:
-        InvalidInput: there is no such column, or its type cannot become a tensor.
+        InvalidInput: the column is missing, or its type cannot become a tensor.
     """
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
@@ -112,10 +112,9 @@ def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
 
 
 def _numbers_of(vector: SparkColumn) -> SparkColumn:
-    """The numbers of an ML vector, sparse ones with their zeros, as they are: double.
+    """The values of an ML vector as an array of doubles; sparse vectors with their zeros.
 
-    ``vector_to_array`` makes an object of every vector. The values of a dense one are an array already, and a cast to
-    float of that is quicker in Python, a batch at a time.
+    ``vector_to_array`` creates an object per vector. For dense vectors their values array, cast in Python, is faster.
     """
     fields = F.unwrap_udt(vector)
     dense = fields.getField("type") == 1
@@ -123,12 +122,12 @@ def _numbers_of(vector: SparkColumn) -> SparkColumn:
 
 
 def named(name: str) -> SparkColumn:
-    """The column of exactly this name, whatever is in it: dots, spaces, backticks."""
+    """The column of exactly this name, with any dots, spaces or backticks."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
 def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | None:
-    """The type in which a column travels; None if it cannot become a tensor."""
+    """The transfer type of a column; None if it cannot become a tensor."""
     if isinstance(kind, ArrayType):
         element = _travels_as(kind.elementType, column, floating)
         return None if element is None else ArrayType(element, kind.containsNull)
@@ -138,7 +137,7 @@ def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | Non
         described = column.dtype is not None and column.shape is not None
         return kind if described or column.decode is not None else None
     if _whole(column):
-        # A class label or a row id: whether it is a whole number can only be told before it is made one.
+        # A class label or row id: a check for whole numbers needs the value before the cast.
         if isinstance(kind, DecimalType):
             return LongType() if kind.scale == 0 else DoubleType()
         if isinstance(kind, (FloatType, DoubleType)):
@@ -158,7 +157,6 @@ def _short(kind: DataType) -> str:
 
 
 def _advice(kind: DataType) -> str:
-    """What to do with a type that cannot become a tensor."""
     if isinstance(kind, ArrayType):
         if isinstance(kind.elementType, StringType):
             return "Turn arrays of strings into vectors with pyspark.ml.feature.CountVectorizer or HashingTF."

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, for people."""
+"""Shortens Spark's error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-# Errors of Spark: those that pyspark translates, and those that it leaves as they are.
+# Spark's errors, whether pyspark translates them or not.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
@@ -17,7 +17,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def first_lines(error: Exception) -> str:
-    """The part of Spark's message that says why, without stacks: of Python's the last line alone, which is the error's.
+    """The cause in Spark's message without stacks; of a Python traceback only its last line.
 
     Args:
         error: as pyspark raises it.
@@ -33,19 +33,19 @@ def _without_frames(message: str) -> Iterator[str]:
         if line.endswith(_TRACEBACK):
             inside = True
             yield line.removesuffix(_TRACEBACK)
-        elif not (inside and line.startswith(" ")):  # as the frames of a traceback are
+        elif not (inside and line.startswith(" ")):  # a traceback's frames are indented
             inside = False
             yield line
 
 
 def without_java_stack(error: object) -> str:
-    """The text of an error, with a Python traceback in it, but without Java's stack."""
+    """The text of an error with its Python traceback, but without Java's stack."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     return "\n".join(line for line in text.partition("\n\nJVM stacktrace:")[0].splitlines() if not _JAVA.match(line))
 
 
 def causes(error: PySparkException | Py4JJavaError) -> Iterator[tuple[str, str]]:
-    """The SQLSTATE, or "", and the first line of the message of an error, and of its causes in Java."""
+    """The SQLSTATE (or "") and the message's first line, for an error and each of its causes in Java."""
     if isinstance(error, PySparkException):
         yield error.getSqlState() or "", str(error).partition("\n")[0]
         return

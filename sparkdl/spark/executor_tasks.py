@@ -1,7 +1,7 @@
-"""What runs on executors in rounds: packing a partition, mapping a part, reducing pieces, deleting files.
+"""Tasks of rounds on executors: pack a partition, map a shard, reduce chunks, delete files.
 
-A task takes all of its input whatever happens: one that leaves some behind loses its Python worker, and the next round
-would wait for another to import torch.
+Every task reads all of its input, also on errors. Otherwise Spark ends its Python worker, and the next round waits for
+a new one to import torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparkdl.telemetry.task_recorder import Reporting
 PACKED = "part int, block int, rows bigint, about string, payload binary"
 
 Sent = bytes | Any
-"""Bytes, inside of a task, or a broadcast of them."""
+"""Bytes within a task, or a broadcast of them."""
 
 CHANGED = (
     "its rows have come back different from those that were packed, after an executor was lost: they are not computed "
@@ -47,12 +47,12 @@ CHANGED = (
 
 @dataclass(frozen=True)
 class PackTask:
-    """Packs a partition into blocks, for Spark to keep, and writes them to a disk of the executor.
+    """Packs a partition into blocks for Spark to persist, and writes them to a disk of the executor.
 
     Attributes:
         columns: which columns become which tensors.
-        names: the columns' names, in the order in which they arrive; the part's number comes after them.
-        key: of the packed data; the files lie under it.
+        names: the columns' names, in order of arrival; the last column is the shard's number.
+        key: the key of the packed data, under which the files lie.
     """
 
     columns: Columns
@@ -60,12 +60,12 @@ class PackTask:
     key: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The partition's blocks; the first one says how many rows there are, of what, or what is wrong with them."""
+        """Yield the partition's blocks; the first has the number of rows and their layout, or the error."""
         remaining = (batch for batch in batches if batch.num_rows)
         first = next(remaining, None)
         if first is None:
             return
-        index = int(first.columns[-1][0].as_py())  # the task's own number may be another one, as in a union
+        index = int(first.columns[-1][0].as_py())  # the task's own number may differ, as in a union
         store = store_of(self.key, index)
         try:
             spool = Spool(self.columns, directory=local_directory(index), part=index)
@@ -87,7 +87,6 @@ class PackTask:
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
 
     def _sealed(self, spool: Spool, index: int) -> Part:
-        """The partition as the only part, under its own number."""
         return replace(spool.part(0, (spool.rows,), {}), index=index)
 
     def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
@@ -96,19 +95,19 @@ class PackTask:
 
 @dataclass(frozen=True)
 class MapTask:
-    """Maps parts.
+    """Maps shards.
 
     Attributes:
         work: the pickled ``RoundWork``, or a broadcast of it.
         state: the packed state, or a broadcast of it.
-        key: of the packed data; their files on the executors lie under it.
-        columns: what the tensors are for.
-        parts: rows of every part.
-        fingerprints: of every part's rows, as they were when they were packed.
-        layout: of columns, for parts without rows.
-        most: bytes of all parts' tensors that the driver reduces; more are cut into pieces, which are reduced apart.
-        cut: whether pieces are welcome; where they are not, a result that needs cutting is left out and named large.
-        reporting: where it tells of itself.
+        key: the key of the packed data, under which executors hold the files.
+        columns: the specification of the columns.
+        parts: rows of every shard.
+        fingerprints: of every shard's rows, as packed.
+        layout: of columns, for empty shards.
+        most: maximum bytes of all shards' tensors for a reduction on the driver; larger ones are split into chunks.
+        cut: whether to split large tensors; if False, a large result is left out and marked ``large``.
+        reporting: where tasks report their events.
     """
 
     work: Sent
@@ -123,7 +122,7 @@ class MapTask:
     reporting: Reporting = field(default_factory=Reporting)
 
     def run(self, index: int, rows: Iterable[Any]) -> Iterator[Row]:
-        """Map a part, where it is on this executor; say so where it is not."""
+        """Map a shard, or report it missing on this executor."""
         spare_imports()
         for _ in rows:
             continue
@@ -134,7 +133,7 @@ class MapTask:
             yield from self._map(store, index)
 
     def build(self, rows: Iterable[Any]) -> Iterator[Row]:
-        """Write the part whose blocks come, unless it is here, and map it."""
+        """Write the shard from its blocks, unless this executor has it, and map it."""
         spare_imports()
         remaining = iter(rows)
         first = next(remaining, None)
@@ -151,7 +150,7 @@ class MapTask:
         yield from self._map(store, first.part)
 
     def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[Row]:
-        """``build`` for the parts that are wanted, nothing for the others."""
+        """``build`` for the shards in ``wanted``; nothing for the others."""
         if index in wanted:
             yield from self.build(rows)
         for _ in rows:
@@ -188,7 +187,7 @@ class MapTask:
 
 @dataclass(frozen=True)
 class ReduceTask:
-    """Reduces pieces that come in the order of their numbers, and of the parts within.
+    """Reduces chunks, sorted by chunk number and then by shard.
 
     Attributes:
         work: the pickled ``RoundWork``, or a broadcast of it.
@@ -197,9 +196,9 @@ class ReduceTask:
     work: Sent
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each piece; in place of its part it has the number of parts that there were of it.
+        """Yield one row per chunk, with the number of reduced shards in place of the shard's index.
 
-        They come when all input is in, so that a task writes nothing while its JVM still does: it has a few pieces.
+        The task reads all input first, so that it does not write while its JVM still does.
         """
         return iter([*self._reduced(batches)])
 
@@ -221,19 +220,16 @@ class ReduceTask:
 
 
 def received(sent: Sent) -> bytes:
-    """The bytes."""
+    """The bytes of a broadcast, or of a task."""
     found: bytes = sent if isinstance(sent, bytes) else sent.value
     return found
 
 
 def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Packed blocks, which have so many rows.
+    """Yield packed blocks, and raise EOFError if they have other than ``rows`` rows.
 
-    A task whose input fails, as where an executor went that had it, has failed; but pyspark's worker takes that for the
-    end of the input, and would map what came until then, or leave that on the disk as if it were all.
-
-    Raises:
-        EOFError: they end before.
+    If a task's input fails, as with a lost executor, pyspark's worker takes that for its end. Without the check the
+    task would map or store an incomplete shard.
     """
     seen = 0
     for row in blocks:
@@ -246,15 +242,13 @@ def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
 def as_packed(
     store: Store, index: int, known: tuple[Columns, tuple[int, ...], Mapping[str, Layout]], fingerprint: str
 ) -> bool:
-    """Whether a part is in the store with the rows that it was packed with.
-
-    A task that packed it, and whose input failed, may have left the rows that came until then: these are deleted.
+    """Whether the store has a shard with the rows as packed; an incomplete shard is deleted.
 
     Args:
         store: of this executor.
-        index: of the part, which has rows.
-        known: what opens it beside.
-        fingerprint: of its rows.
+        index: of a shard with rows.
+        known: columns, rows and layout of the shards.
+        fingerprint: of the packed rows.
     """
     if not store.has(index):
         return False
@@ -265,7 +259,7 @@ def as_packed(
 
 
 def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
-    """Part, rows and description of a packed partition that has rows."""
+    """Shard index, number of rows and description of every packed partition with rows."""
     for row in rows:
         if row.block == 0:
             yield row.part, row.rows, row.about
@@ -280,12 +274,12 @@ def drop(key: str, rows: Iterable[Any]) -> None:
 
 
 def store_of(key: str, index: int) -> Store:
-    """The store of packed data in which a part lies on this executor."""
+    """The store on this executor for a shard of packed data."""
     return Store(Path(local_directory(index)) / f"sparkdl-parts-{key}")
 
 
 def local_directory(index: int) -> str:
-    """A folder on the executor's local disks, the same for a part in every process; Spark removes it in the end."""
+    """A folder on the executor's local disks, constant per shard; Spark removes it with the executor."""
     folders = _local_directories()
     return folders[index % len(folders)]
 

@@ -1,4 +1,4 @@
-"""A fingerprint of rows that does not depend on their order and partitions."""
+"""Fingerprints of rows, independent of order and partitions."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _UNHASHABLE = ("map", "variant")
 
 
 def fingerprint(frame: DataFrame, columns: Columns | Sequence[str] | None = None) -> str:
-    """Return the number of rows and the sum of their 64-bit hashes (xxHash); the rows are computed once.
+    """Return the number of rows and the sum of their 64-bit hashes (xxHash); computes the rows once.
 
-    A plan would be cheaper to compare. But the hash of one holds addresses of the JVM and differs from one driver to
-    the next, and its text does not tell what a function in it does.
+    A comparison of plans would be cheaper. But a plan's hash includes JVM addresses, which change with every driver,
+    and its text omits the code of functions.
 
     Args:
         frame: the data.
-        columns: the columns that a gang reads; None for every column of a type that Spark hashes.
+        columns: the columns that a gang reads; None for all columns of a type that Spark hashes.
 
     Raises:
-        InvalidInput: a column is missing, or of a type that cannot become a tensor.
+        InvalidInput: a column is missing, or its type cannot become a tensor.
     """
     read = frame if columns is None else prepare(frame, columns)[0].drop(ROW_ID)
     names = sorted(field.name for field in read.schema.fields if _hashable(field.dataType))
-    # xxHash passes over nulls and knows no names, by which a fit reads columns.
+    # xxHash skips nulls and ignores names, but a fit reads columns by name.
     parts = [part for name in names for part in (F.lit(name), named(name).isNull(), named(name))]
     hashes = read.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
     ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()

@@ -1,8 +1,8 @@
-"""Tasks that are not reduced: one for each index, over all rows or over its part.
+"""Tasks without a reduction: one per index, over all rows or over one shard.
 
-Every task that wants all rows is a partition of its own, which reads the packed blocks of all parts one behind the
-other, wherever Spark keeps them, and writes them to a disk of its executor. The next one there finds them. So nothing
-is shuffled, and the driver sees no row. It is one ordinary job: what is lost is run again, and nothing else.
+A task over all rows is one partition that reads the packed blocks of all shards. It writes them to a disk of its
+executor, where later tasks find them. Nothing is shuffled, and the driver receives no row. All tasks form one ordinary
+job, in which Spark reruns only lost tasks.
 """
 
 from __future__ import annotations
@@ -36,23 +36,16 @@ from sparkdl.telemetry.task_recorder import Reporting
 Found = tuple[int, bytes]
 """Index and the packed ``Mapped``."""
 
-_SMALL = 1 << 14  # bytes of a result that comes to the driver as soon as its task ends, and no executor can lose
+_SMALL = 1 << 14  # bytes of a result that the driver collects when its task ends, so that no executor can lose it
 
 
 @dataclass(frozen=True)
 class EachTask:
-    """Maps all rows, or those of a part.
+    """Maps all rows, or one shard; other attributes as of ``MapTask``.
 
     Attributes:
-        work: the pickled ``RoundWork``, or a broadcast of it.
-        key: of the packed data; their files on the executors lie under it.
-        columns: what the tensors are for.
-        parts: rows of every part.
-        fingerprints: of every part's rows, as they were when they were packed.
-        layout: of columns, for parts without rows.
-        indices: what each partition is to be: of tasks with all rows in their order, of parts themselves.
-        attempts: as often as Spark tries a task before it gives all of them up.
-        reporting: where it tells of itself.
+        indices: the tasks' indices, one per partition; or the indices of the shards to map.
+        attempts: number of times Spark tries a task before it fails the job.
     """
 
     work: Sent
@@ -66,9 +59,9 @@ class EachTask:
     reporting: Reporting = field(default_factory=Reporting)
 
     def whole(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
-        """Map all rows, whose blocks come."""
+        """Map all rows, from their blocks."""
         spare_imports()
-        number = len(self.parts)  # all of them lie beside the parts, as one more
+        number = len(self.parts)  # the store holds all rows as one more shard
         store, remaining = store_of(self.key, number), iter(rows)
         trouble = self._written(store, number, remaining)
         for _ in remaining:
@@ -86,10 +79,10 @@ class EachTask:
         yield self._mapped(partition, every)
 
     def _written(self, store: Store, number: int, rows: Iterator[Any]) -> InvalidInput | None:
-        """Write all rows, unless they are here; what is wrong with those that come."""
+        """Write all rows, unless the store has them; returns an error of the rows."""
         blocks = complete(self._as_packed(rows), sum(self.parts))
         try:
-            with store.alone(number):  # tasks of one executor would write them once each, all at a time
+            with store.alone(number):  # otherwise each task of an executor would write its own copy
                 if not store.has(number):
                     with store.writing(number) as append:
                         for row in blocks:
@@ -101,13 +94,9 @@ class EachTask:
         return None
 
     def _as_packed(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Blocks of parts, each of which says what it was packed of.
+        """Yield the blocks; raises InvalidInput if a shard was packed again with other rows or in another order.
 
-        The rows of all parts together do not tell whether those of one have come back in another order, with which the
-        numbers that Spark gives them would be others.
-
-        Raises:
-            InvalidInput: a part was packed again, of other rows or in another order.
+        A fingerprint of all rows together would miss a reordered shard, in which Spark's row ids differ.
         """
         for row in rows:
             if row.block == 0 and json.loads(row.about).get("fingerprint") != self.fingerprints[row.part]:
@@ -115,7 +104,7 @@ class EachTask:
             yield row
 
     def part(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
-        """Map the part whose blocks come, if it is wanted."""
+        """Map the shard from its blocks, if it is in ``indices``."""
         spare_imports()
         if partition not in self.indices:
             for _ in rows:
@@ -139,7 +128,7 @@ class EachTask:
         yield self._mapped(self.indices.index(partition), own)
 
     def _mapped(self, position: int, part: Callable[[], Part]) -> Found:
-        """What comes of a part; a task that raised would end the other ones as well."""
+        """Map rows; returns errors, since a task that raises would fail the whole job."""
         context, index = TaskContext.get(), self.indices[position]
         attempt = 0 if context is None else context.attemptNumber()
         try:
@@ -156,7 +145,7 @@ class EachTask:
 
 
 def _alone(part: Part) -> Part:
-    """All rows as the only part, in the order of their ids."""
+    """All rows as the only shard, in the order of their ids."""
     identity = part.columns.row_id
     ids = None if identity is None else numbers(part.tensors, identity.name)
     spool = Spool(part.columns, directory=local_directory(part.index))
@@ -165,11 +154,11 @@ def _alone(part: Part) -> Part:
 
 
 def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: bool) -> Iterator[Found]:
-    """Run the tasks, all of them as one job, and then fetch what came of one after the other, where it is large.
+    """Run all tasks as one job, then fetch large results one after the other.
 
     Raises:
-        MemberLost: Spark gave up.
-        Stopped: the process was asked to stop, and the tasks were cancelled.
+        MemberLost: the Spark job failed.
+        Stopped: a stop was requested, and the tasks were cancelled.
     """
     if not task.indices:
         return
@@ -178,7 +167,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
         rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.whole)
     else:
         rows = packed.mapPartitionsWithIndex(task.part)
-    rows.persist(StorageLevel.DISK_ONLY)  # the driver takes one at a time, and nothing is run again for that
+    rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     try:
         with _cancelled_by_stop(context, task.key):
             told = {index: (where, found) for where, index, found in rows.mapPartitionsWithIndex(_where).collect()}
@@ -195,7 +184,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
 
 
 def attempts(context: SparkContext) -> int:
-    """As often as Spark tries a task."""
+    """Number of times Spark tries a task."""
     master = context.master or ""
     if master.startswith("local") and not master.startswith("local-cluster"):
         found = re.fullmatch(r"local\[[^,]+, *(\d+)\]", master)
@@ -204,20 +193,19 @@ def attempts(context: SparkContext) -> int:
 
 
 def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int, Found | None]]:
-    """Where a result is, and the result if it is small."""
+    """Partition and index of a result, and the result itself if it is small."""
     return ((partition, each[0], each if len(each[1]) <= _SMALL else None) for each in found)
 
 
 @contextmanager
 def _cancelled_by_stop(context: SparkContext, tag: str) -> Iterator[None]:
-    """A block whose jobs are cancelled when the process is asked to stop."""
     over = threading.Event()
 
     def watch() -> None:
         while stop_requested() is None:
             if over.wait(POLL):
                 return
-        while not over.wait(POLL):  # again, for a job that had not yet begun
+        while not over.wait(POLL):  # repeat, for a job that had not started
             with suppress(*JVM_ERRORS):
                 context.cancelJobsWithTag(tag)
 

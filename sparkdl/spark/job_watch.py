@@ -1,7 +1,4 @@
-"""A watch over a barrier job that waits for free slots.
-
-Spark lets a barrier job that waits for another job's slots wait for ever.
-"""
+"""Cancels a barrier job that waits too long for slots; Spark itself sets no limit."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from sparkdl.spark.resources import Report
 
 
 class JobWatch:
-    """Watches a tagged job from a thread, and cancels it when it has waited too long for free slots.
+    """Watches a tagged job from a thread, and cancels it if it waits too long for free slots.
 
     Args:
         spark: the session that runs the job.
         tag: the job's tag; jobs that the calling thread starts inside the block carry it.
         size: tasks of the barrier stage.
-        timeout: seconds that the barrier stage may wait for slots that other jobs hold.
-        report: called about twice a second while it waits.
+        timeout: maximum seconds to wait for slots that other jobs hold.
+        report: called about four times a second during the wait.
     """
 
     def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
@@ -44,7 +41,7 @@ class JobWatch:
         self._thread.join()
 
     def cancel(self) -> None:
-        """Cancel the job and return when it is no longer active."""
+        """Cancel the job, and return once it is no longer active."""
         self._context.cancelJobsWithTag(self._tag)
         while self._job() is not None and not self._done.wait(POLL):
             continue
@@ -64,17 +61,14 @@ class JobWatch:
             self._report(f"{self._size} free task slots", waited)
 
     def _waits_for_slots(self) -> bool:
-        """Whether a stage of the job has tasks to run, and none of the job's tasks runs.
-
-        The scheduler is asked and not the status store, whose counts may be as old as an executor's heartbeat.
-        """
+        """Whether the job has pending and no running tasks, by the scheduler; the status store lags behind."""
         job = self._job()
         sets = [] if job is None else [found for found in map(self._task_set, job.stageIds()) if found is not None]
         ready = any(found.tasksSuccessful() < found.numTasks() for found in sets)
         return ready and not any(found.runningTasks() for found in sets)
 
     def _task_set(self, stage: int) -> Any:
-        """The stage's tasks; None where it waits for a stage before it, or is done."""
+        """The stage's tasks; None if it is done, or waits for an earlier stage."""
         spark = self._context._jsc.sc()
         info = spark.statusTracker().getStageInfo(stage)
         if info.isEmpty():

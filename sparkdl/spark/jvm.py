@@ -1,4 +1,4 @@
-"""Calls into the JVM: paths, descriptions of jobs, signals, persisted blocks; and how such calls fail."""
+"""Calls into the JVM: paths, job descriptions, signals, persisted blocks; and their errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sparkdl.cluster.shutdown import take_sigterm
 JVM_ERRORS = (PySparkException, Py4JError)
 """Errors of a Spark job, and of any other call into the JVM."""
 GONE = (*JVM_ERRORS, AttributeError)
-"""Errors of calls on a SparkContext that was stopped."""
+"""Errors of calls on a stopped SparkContext."""
 
 
 def qualified(spark: SparkSession, path: str) -> str:
-    """The path as a URI with its filesystem, as Spark itself would resolve it."""
+    """The path as a URI with its filesystem, as Spark resolves it."""
     context = spark.sparkContext
     hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
     system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
@@ -30,9 +30,9 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 @contextmanager
 def described(spark: SparkSession, what: str) -> Iterator[None]:
-    """A block whose jobs the Spark UI calls so; those of this thread, and of threads that inherit its properties."""
+    """Describe the block's jobs in the Spark UI, for this thread and threads that inherit its properties."""
     context, name, before = spark.sparkContext, "spark.job.description", None
-    with suppress(Py4JError, AttributeError):  # of a context that was stopped, here and below
+    with suppress(Py4JError, AttributeError):  # of a stopped context, here and below
         before = context.getLocalProperty(name)
         context.setLocalProperty(name, what)
     try:
@@ -44,11 +44,10 @@ def described(spark: SparkSession, what: str) -> Iterator[None]:
 
 @contextmanager
 def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
-    """Within the block, SIGTERM to the JVM asks this process to stop, as ``sparkdl.cluster.shutdown.stoppable`` does.
+    """Within the block, turn SIGTERM to the JVM into a stop request, like ``sparkdl.cluster.shutdown.stoppable``.
 
-    Under spark-submit the JVM is the parent, and the process that a cluster manager or ``docker stop`` signals. By
-    itself it would stop the SparkContext, and with it the gang, at once. Where it cannot be told otherwise, a warning
-    says so.
+    Under spark-submit, cluster managers and ``docker stop`` signal the JVM, which is the parent process. By default it
+    would stop the SparkContext, and the gang, at once. If the JVM accepts no handler, a warning is issued.
     """
     try:
         signals = spark.sparkContext._jvm.sun.misc  # type: ignore[union-attr]
@@ -63,28 +62,24 @@ def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(Py4JError):  # of a JVM that has ended
+        with suppress(Py4JError):  # the JVM may have ended
             signals.Signal.handle(term, before)
 
 
 class _Forward:
-    """What the JVM calls, as py4j has it."""
+    """A Java ``SignalHandler`` for py4j."""
 
     def handle(self, _: Any) -> None:
-        """SIGTERM has arrived."""
         take_sigterm("Spark's JVM")
 
     class Java:
-        """Says which interface this is."""
-
         implements = ["sun.misc.SignalHandler"]  # noqa: RUF012 - py4j reads it as it is
 
 
 def release(held: DataFrame) -> None:
-    """Free the blocks of a DataFrame that ``localCheckpoint`` gave.
+    """Free the blocks of a DataFrame from ``localCheckpoint``, if the JVM still runs.
 
-    Spark does so by itself some time after the JVM has forgotten it, and has no public call for it; without a JVM to
-    ask that is how it stays.
+    Spark frees them only some time after the JVM's garbage collection, and has no public call for it.
     """
     with suppress(*GONE):
         held._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -1,4 +1,4 @@
-"""Spark's Python workers, which go from task to task."""
+"""Spark's Python workers, which run one task after the other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pyspark import TaskContext
 
 @cache
 def spare_imports() -> None:
-    """Leave what is imported by now out of garbage collection, once in the life of a Python worker.
+    """Exempt imported modules from garbage collection, once per Python worker; ignored outside Spark tasks.
 
-    A worker that has ended a task runs a full collection before it takes the next one. That looks at every object there
-    is, and after ``import torch`` there are so many that it takes a tenth of a second, as long as a short task. Modules
-    live as long as the process anyway, so they are moved to where the collector does not look (``gc.freeze``). Outside
-    a Spark task nothing happens: another process's garbage is its own affair.
+    Between two tasks a Python worker runs a full collection. After ``import torch`` that takes a tenth of a second, as
+    long
+    as a short task. Modules live as long as the process, so ``gc.freeze`` exempts them.
     """
     if TaskContext.get() is not None:
-        gc.collect()  # what is garbage already must not be kept for ever
+        gc.collect()  # freeze would keep existing garbage for ever
         gc.freeze()

@@ -1,6 +1,6 @@
-"""The task slots that the cluster can supply, and the settings with which no gang runs.
+"""The cluster's capacity in task slots, and settings under which no gang can run.
 
-Spark refuses a barrier job that it can never run only after ten silent minutes, so a gang checks both beforehand.
+Spark fails an impossible barrier job only after ten silent minutes, so a gang checks both first.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ENCRYPTION = (
 )
 
 Report = Callable[[str, float], None]
-"""Called with what is being waited for and for how many seconds it has been."""
+"""Called with the awaited resource and the seconds waited so far."""
 
 
 def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
-    """Refuse a gang that the configuration can never run.
+    """Raise if the configuration can never run the gang.
 
     Raises:
-        InvalidInput: traffic is to be encrypted and plain text is not allowed.
-        ClusterUnavailable: too few slots, or dynamic allocation.
+        InvalidInput: Spark's traffic is encrypted, and plain text is not allowed.
+        ClusterUnavailable: there are too few slots, or dynamic allocation is on.
     """
     check_setting(spark, allow_plaintext=allow_plaintext)
     slots = find_slots(spark)
@@ -44,7 +44,7 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
 
 
 def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
-    """Refuse a configuration in which no gang runs, whatever its size; see ``check``."""
+    """Raise as ``check`` if the configuration can run no gang, whatever its size."""
     check_encryption(spark, allow_plaintext=allow_plaintext)
     if setting(spark, "spark.dynamicAllocation.enabled") == "true":
         raise ClusterUnavailable(
@@ -54,10 +54,9 @@ def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
 
 
 def check_encryption(spark: SparkSession, *, allow_plaintext: bool) -> None:
-    """Refuse a configuration that asks for encryption, which gradients and rows on local disks do not have.
+    """Raise InvalidInput if Spark must encrypt and plain text is not allowed.
 
-    Raises:
-        InvalidInput: it does, and plain text is not allowed.
+    Gradients, and rows on local disks, are plain text.
     """
     encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
     if encrypted and not allow_plaintext:
@@ -68,12 +67,12 @@ def check_encryption(spark: SparkSession, *, allow_plaintext: bool) -> None:
 
 
 def setting(spark: SparkSession, name: str) -> str:
-    """A setting of the session or of the application; empty where it is not set."""
+    """A setting of the session or application; empty if unset."""
     return str(spark.conf.get(name, ""))
 
 
 def find_slots(spark: SparkSession) -> Slots:
-    """How many tasks can run at a time, on the executors that have registered and that the configuration asks for."""
+    """Number of tasks that can run at the same time: on the registered executors, and on all that are configured."""
     java = spark.sparkContext._jsc.sc()
     now = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
     return Slots(now, _most(spark, now))
@@ -86,7 +85,7 @@ def _most(spark: SparkSession, now: int) -> int | None:
     if simulated:
         return int(simulated[1]) * (int(simulated[2]) // cpus)
     if master.startswith("local"):
-        return now  # local mode has all its slots from the start
+        return now  # local mode has all slots from the start
     if setting(spark, "spark.cores.max"):
         return int(setting(spark, "spark.cores.max")) // cpus
     instances, cores = setting(spark, "spark.executor.instances"), setting(spark, "spark.executor.cores")
@@ -102,11 +101,7 @@ def _why(spark: SparkSession) -> str:
 
 
 def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Report) -> None:
-    """Wait until enough executors have registered.
-
-    Raises:
-        ClusterUnavailable: they have not within ``timeout`` seconds.
-    """
+    """Wait until enough executors have registered; raises ClusterUnavailable after ``timeout`` seconds."""
     start = time.monotonic()
     while True:
         slots, waited = find_slots(spark), time.monotonic() - start

@@ -1,14 +1,12 @@
-"""Rounds on Spark: ordinary tasks, so that dynamic allocation, speculation and preemption do no harm.
+"""Rounds on Spark as ordinary tasks, which tolerate dynamic allocation, speculation and preemption.
 
-The rows are packed once, into a persisted RDD of blocks of tensors, in row-id order; the task that packs a part also
-writes it to a disk of its executor. Of each part one small row is cached there besides. A round is a job over
-these rows alone, so its tasks run where they are cached, and map the part from its files. An executor that took another
-one's task and has no such files says so, and a second job maps what is missing from the blocks, and leaves the files.
-The plan of a round is always the same few steps, however many rounds there were.
+Spark packs the rows once, in row-id order, into a persisted RDD of blocks of tensors. The task that packs a shard also
+writes it to a disk of its executor. One small row per shard is cached besides, and a round is a job over these rows:
+its tasks run where the files are. If an executor lacks a shard's files, its task reports it, and a second job builds
+them from the blocks. Every round has the same plan, however many there were.
 
-Small results come to the driver, which reduces them. Large ones are cut into pieces, which are sorted by Spark and
-reduced by tasks that hold a few pieces at a time, and come to the driver some at a time: neither they nor the driver
-ever hold many copies of a model.
+The driver reduces small results. Large ones are split into chunks, which Spark sorts and tasks reduce, a few at a time.
+Neither the tasks nor the driver hold many copies of a model.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 Held = TypeVar("Held", RDD[Any], DataFrame)
 
-_INLINE = 1 << 16  # bytes of a state that travels inside of the task
-_DIRECT = 64 << 20  # bytes of results that the driver reduces
-# Bytes that come to the driver at a time, about, of what executors have reduced; by chance several times as many. The
-# driver's JVM, of 1 GiB by default, wants each lot in one piece of memory, beside the weights that it has sent.
+_INLINE = 1 << 16  # maximum bytes of a state inside the task
+_DIRECT = 64 << 20  # maximum bytes of results that the driver reduces
+# Approximate bytes of reduced results that the driver fetches at a time; by chance several times as many. The
+# driver's JVM, 1 GiB by default, needs contiguous memory for them, beside the weights that it has sent.
 _REDUCED = 4 << 20
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
@@ -69,18 +67,20 @@ def spark_jobs(
     title: str,
     listener: Callable[[Event], None] | None = None,
 ) -> Iterator[SparkJobs]:
-    """See ``MapReducing.map_reduce``.
+    """Shards of a DataFrame for rounds of Spark tasks.
 
     Args:
         spark: the session.
         data: the rows.
-        columns: what becomes what.
-        parts: into how many parts they are dealt out; None leaves them in their partitions, and keeps two copies of
-            what is packed.
-        size: tasks that reduce, at least.
-        reporting: where tasks tell of themselves.
-        title: what the Spark UI calls the jobs.
-        listener: hears which tasks have lost events; None for nobody.
+        columns: which columns become which tensors.
+        parts: number of shards; None keeps the partitions, and two copies of the packed rows.
+        size: minimum number of tasks that reduce.
+        reporting: where tasks report their events.
+        title: description of the jobs in the Spark UI.
+        listener: called for tasks that may have lost events; None for no reports.
+
+    Raises:
+        InvalidInput: the data is invalid.
     """
     if not hasattr(data, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
@@ -90,8 +90,8 @@ def spark_jobs(
         assert key is not None
         frame = frame.repartition(parts, named(key.name))
     else:
-        # Rows that the driver holds, as those of a pandas table, are computed there by Spark's optimizer, and have the
-        # number of partition 0, all of them. A sample of all rows is none, but that the optimizer does not know.
+        # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of them
+        # partition 0. A sample of all rows prevents that.
         frame = frame.sample(fraction=1.0, seed=0)
     copies = 2 if parts is None else 1
     jobs = SparkJobs(spark, frame, wanted, size, copies=copies, reporting=reporting, title=title, listener=listener)
@@ -104,19 +104,12 @@ def spark_jobs(
 
 
 class SparkJobs:
-    """See ``Jobs``.
+    """``Jobs`` on Spark; other arguments as of ``spark_jobs``.
 
     Args:
-        spark: the session.
-        frame: the rows, in partitions that become the parts.
-        columns: what becomes what.
-        size: tasks that reduce, at least.
-        copies: of what is packed, 1 or 2, on different executors. With one copy, what an executor has packed goes with
-            it and is computed again; where shuffled rows have gone with it, Spark then runs the whole stage again, with
-            tasks that run on other executors and may take long.
-        reporting: where tasks tell of themselves; None for nowhere.
-        title: what the Spark UI calls the jobs, with the round behind it.
-        listener: hears which tasks have lost events; None for nobody.
+        frame: the rows; each partition becomes a shard.
+        copies: of the packed rows, 1 or 2, on different executors. With one copy, the loss of an executor makes Spark
+            pack its shards again. If shuffled rows are lost too, Spark reruns the whole stage, which may take long.
     """
 
     def __init__(
@@ -137,22 +130,18 @@ class SparkJobs:
         self._reporting, self._title, self._listener = reporting or Reporting(), title, listener
         self._key = uuid.uuid4().hex
         self._layout: dict[str, Layout] = {}
-        self._works: dict[type, tuple[bytes, Any]] = {}  # of the last large one of a kind: its digest, its broadcast
-        self._large: dict[type, bool] = {}  # whether results of a kind of work have to be cut, as far as is known
-        # mapInArrow looks columns up by name, and a dot in a name means a field to it.
+        self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
+        self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
+        # mapInArrow resolves columns by name, and takes a dot for a field.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
         pack = PackTask(columns, tuple(frame.columns), self._key)
         self._blocks = plain.withColumn("part", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
         self._kept: list[RDD[Any]] = []
 
     def look(self) -> None:
-        """Pack the data.
-
-        Raises:
-            InvalidInput: they cannot be used.
-        """
-        # On disk: they are read again only when an executor has no files of a part, or has gone. An RDD, since Spark
-        # writes one of bytes as it comes, but of a DataFrame's batches it would hold a hundred in memory.
+        """Pack the data; raises InvalidInput if it is invalid."""
+        # On disk, since blocks are read only if an executor is lost or lacks a shard's files. As an RDD, since Spark
+        # writes its bytes as they come; of a DataFrame it would hold a hundred batches in memory.
         self._packed = self._keep(self._blocks.rdd, self._level)
         self._triggers = self._keep(self._packed.mapPartitions(heads), StorageLevel.MEMORY_AND_DISK)
         found = sorted(self._triggers.collect())
@@ -179,12 +168,12 @@ class SparkJobs:
         self._fingerprints = tuple(marks.get(part, "") for part in count)
 
     def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
-        """See ``Jobs``."""
+        """Run one round as one or several Spark jobs."""
         shipped, packed = self._shipped(work), pack_state(state)
         large = self._large.setdefault(type(work), len(packed) * len(self.parts) > _DIRECT)
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
         sent: Any = packed if broadcast is None else broadcast
-        del packed  # a large one is in a file now
+        del packed  # a large state is in a file now
         try:
             for _ in range(_TRIES):
                 task = MapTask(
@@ -213,7 +202,7 @@ class SparkJobs:
                     broadcast.destroy()
 
     def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
-        """See ``Jobs``."""
+        """Run all tasks as one Spark job."""
         task = EachTask(
             self._shipped(work),
             self._key,
@@ -232,7 +221,7 @@ class SparkJobs:
                 yield found
 
     def _shipped(self, work: RoundWork) -> Sent:
-        """The work as tasks get it. A large one, such as an objective with a trained model, is sent once."""
+        """The pickled work; a large one, such as an objective with a trained model, is broadcast once."""
         shipped = ship(work)
         if len(shipped) <= _INLINE:
             return shipped
@@ -245,7 +234,7 @@ class SparkJobs:
         return broadcast
 
     def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        """A round whose results the driver reduces; None if they are too large for that, or a part was lost."""
+        """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
         results = Results(len(self.parts))
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
@@ -256,14 +245,14 @@ class SparkJobs:
         return None if results.large or results.absent else (results.reduced(work), results.notes)
 
     def _apart(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        """A round whose results executors reduce; None if some of them were lost before they were."""
+        """Reduce a round on executors; None if results were lost before the reduction."""
         results = Results(len(self.parts))
         with ExitStack() as stack:
-            # Held on disk, so that nothing is mapped twice if a part is absent, and nothing reduced if one has failed.
+            # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
             rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
             results.take(rows.mapPartitions(tensor_chunks.results).collect())
             absent = results.absent
-            # What was lost and is mapped again may turn up after all, and must not count beside what was built of it.
+            # Lost chunks that are mapped again may reappear; they must not count twice.
             pieces = rows.mapPartitions(partial(tensor_chunks.pieces, absent))
             if absent:
                 built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
@@ -281,12 +270,12 @@ class SparkJobs:
     def _reduced(
         self, rows: RDD[Any], task: MapTask, results: Results, stack: ExitStack
     ) -> tuple[Tensors, list[Any]] | None:
-        """What executors make of the pieces; None if an executor went away, and pieces with it."""
+        """Reduce the chunks on executors; None if an executor was lost with chunks."""
         pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
         tasks = max(self._size, -(-results.bytes // _REDUCED))
         ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "part")
         reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
-        # All tasks reduce at the same time; after that the driver takes one task's result after the other.
+        # All tasks reduce in parallel; then the driver fetches one task's result after the other.
         counts = [row.part for row in reduced.select("part").collect()]
         if counts != [len(self.parts)] * results.pieces:
             return None
@@ -296,10 +285,9 @@ class SparkJobs:
             return None
 
     def _one_by_one(self, rows: RDD[Any], pieces: int) -> Iterator[Any]:
-        """The pieces, a partition at a time. ``toLocalIterator`` of a DataFrame keeps all in the driver's JVM.
+        """Fetch the chunks by partition; raises _Lost if a chunk was reduced without some shards.
 
-        Raises:
-            _Lost: a piece is not of all parts: it was reduced again, when some were no longer there.
+        ``toLocalIterator`` of a DataFrame would hold all chunks in the driver's JVM.
         """
         count = 0
         for part in range(rows.getNumPartitions()):
@@ -312,14 +300,13 @@ class SparkJobs:
             raise _Lost
 
     def _keep(self, rdd: RDD[Any], level: StorageLevel) -> RDD[Any]:
-        """Persist it until the jobs are closed."""
         self._kept.append(rdd.persist(level))
         return self._kept[-1]
 
     def close(self) -> None:
-        """Delete the files on the executors, and what Spark keeps.
+        """Delete the files on executors, and unpersist the blocks.
 
-        A task for each slot reaches every executor that is idle. Files of a busy one go with it, as Spark's own do.
+        One task per slot reaches every idle executor. Files of a busy one are deleted with it, as Spark's own are.
         """
         context = self._spark.sparkContext
         with suppress(*GONE):
@@ -334,7 +321,6 @@ class SparkJobs:
 
 
 def _held(data: Held, stack: ExitStack) -> Held:
-    """The data, on executors' disks until the end of the block."""
     data.persist(StorageLevel.DISK_ONLY)
     stack.callback(data.unpersist)
     return data

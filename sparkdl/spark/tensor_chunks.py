@@ -1,4 +1,4 @@
-"""The results of a round's tasks: rows of tensors' chunks on executors, and tensors again on the driver."""
+"""Results of a round's tasks: rows of tensor chunks on executors, tensors on the driver."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, Tree
 PIECES = "part int, piece int, name string, payload binary"
 
 RESULT = -1
-"""The piece of what is not reduced apart: the note, small tensors, what went wrong."""
+"""The chunk number of a result that is not split: the note, small tensors, or an error."""
 
 Row = tuple[int, int, str, bytes]
-"""Part, piece, name and payload, as in ``PIECES``. A result's name is empty, or says why there is none."""
+"""Shard, chunk number, name and payload, as in ``PIECES``; a result's name is empty, or a status like ``missing``."""
 
-_PIECE = 4 << 20  # bytes of a piece: Spark sorts them, and a task that reduces holds a few
+_PIECE = 4 << 20  # bytes of a chunk: Spark sorts chunks, and a reducing task holds a few
 _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 
 
 @dataclass(frozen=True)
 class Title:
-    """What a piece is: some values of a tensor.
+    """Header of a chunk, which holds consecutive values of a tensor.
 
     Attributes:
         name: of the tensor.
-        shape: of the whole tensor.
-        dtype: its dtype's name in torch.
-        first: the piece's first value, in the tensor made flat.
+        shape: of the entire tensor.
+        dtype: the name of its torch dtype.
+        first: index of the chunk's first value in the flattened tensor.
     """
 
     name: str
@@ -43,23 +43,23 @@ class Title:
 
     @classmethod
     def of_json(cls, text: str) -> Title:
-        """The title in a row."""
+        """Parse a row's header."""
         name, shape, dtype, first = json.loads(text)
         return cls(name, tuple(shape), dtype, first)
 
     def to_json(self) -> str:
-        """As a row has it."""
+        """Serialize the header for a row."""
         return json.dumps([self.name, list(self.shape), self.dtype, self.first])
 
     def values(self, payload: Any) -> Tensor:
-        """The piece's values, a copy of the payload."""
+        """The chunk's values, a copy of the payload."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         data = bytearray(payload)
         return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
 def cut_tensors(found: Mapped) -> Iterator[Row]:
-    """The tensors in pieces, of which the same number is the same place in every part's."""
+    """Split tensors into chunks; a chunk number means the same slice in every shard's result."""
     piece = 0
     for name, tensor in found.tensors.items():
         flat = tensor.contiguous().reshape(-1)
@@ -71,50 +71,45 @@ def cut_tensors(found: Mapped) -> Iterator[Row]:
 
 
 def reduced_piece(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
-    """The row of a piece that all parts have gone into.
+    """The row of a chunk that is reduced over all shards.
 
     Args:
-        tree: of the parts' values.
-        parts: how many there were.
-        piece: its number.
-        title: of each part's piece.
+        tree: of the shards' values.
+        parts: number of reduced shards.
+        piece: the chunk's number.
+        title: header of the shards' chunks.
     """
     [tensor] = tree.result().values()
     return record_batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
 
 
 def record_batch(schema: str, *values: Any) -> pa.RecordBatch:
-    """One row as a batch.
-
-    Args:
-        schema: names and types of its columns, as Spark has them.
-        values: of the columns.
-    """
+    """One row of ``values`` as a batch; ``schema`` has the names and Spark types of the columns."""
     fields = [field.split() for field in schema.split(", ")]
     arrays = [pa.array([value], _TYPES[kind]) for value, (_, kind) in zip(values, fields, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 
 def results(rows: Iterable[Row]) -> Iterator[Row]:
-    """What is not a piece."""
+    """The rows that are not chunks."""
     return (row for row in rows if row[1] < 0)
 
 
 def pieces(absent: Container[int], rows: Iterable[Row]) -> Iterator[Row]:
-    """What is, but of parts that were absent."""
+    """The chunks, except those of ``absent`` shards."""
     return (row for row in rows if row[1] >= 0 and row[0] not in absent)
 
 
 class Results:
-    """The results of the parts, each of which comes once.
+    """The results of a round's shards, one per shard.
 
     Args:
-        parts: how many there are.
+        parts: number of shards.
 
     Attributes:
-        large: whether there was one that should have been cut into pieces.
-        pieces: how many pieces each part's tensors were cut into; 0 where the results hold them.
-        bytes: of the tensors that were cut.
+        large: whether a result should have been split into chunks.
+        pieces: number of chunks of each shard's tensors; 0 if they were not split.
+        bytes: of the tensors that were split.
     """
 
     def __init__(self, parts: int) -> None:
@@ -124,7 +119,7 @@ class Results:
         self._found: dict[int, Mapped] = {}
 
     def take(self, rows: Iterable[Row]) -> None:
-        """Take what a job has brought."""
+        """Add the rows of a job."""
         for part, _, name, payload in rows:
             if name == "missing":
                 continue
@@ -138,21 +133,21 @@ class Results:
 
     @property
     def absent(self) -> list[int]:
-        """Parts of which nothing has come."""
+        """Shards without a result."""
         return [part for part in range(self._parts) if part not in self._found]
 
     @property
     def found(self) -> list[Mapped]:
-        """What has come, in the parts' order."""
+        """The results in the shards' order."""
         return [self._found[part] for part in sorted(self._found)]
 
     @property
     def notes(self) -> list[Any]:
-        """The parts' notes, in their order."""
+        """The shards' notes, in order."""
         return [each.note for each in self.found]
 
     def reduced(self, work: RoundWork) -> Tensors:
-        """What all parts come to, reduced here."""
+        """Reduce the results of all shards on the driver."""
         tree = Tree(work.reduce)
         for each in self.found:
             tree.push(each.tensors)
@@ -160,7 +155,7 @@ class Results:
 
 
 def assembled(rows: Iterable[Row]) -> Tensors:
-    """Tensors from their pieces, which come in any order: one piece is held besides them."""
+    """Tensors from their chunks, in any order; holds one chunk besides the tensors."""
     flat: dict[str, tuple[int, tuple[int, ...], torch.Tensor]] = {}
     for _, piece, name, payload in rows:
         title = Title.of_json(name)

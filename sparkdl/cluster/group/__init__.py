@@ -1,1 +1,1 @@
-"""The process group of a gang: rendezvous, ranks, collectives."""
+"""The process group of a gang: network addresses, rendezvous, ranks and collectives."""

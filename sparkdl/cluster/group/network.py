@@ -1,4 +1,4 @@
-"""Addresses that other hosts can dial."""
+"""Addresses of this host that other hosts can dial."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from sparkdl.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Address:
-    """A numeric IPv4 or IPv6 address of this host.
-
-    Attributes:
-        host: the address, an IPv6 one without brackets.
-    """
+    """A numeric IPv4 or IPv6 address of this host; IPv6 without brackets."""
 
     host: str
 
@@ -36,33 +32,33 @@ def split_host(address: str) -> str:
 
 
 def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = None) -> Address:
-    """The address of this host that the other members should dial.
+    """The address of this host that the other workers dial.
 
     Args:
-        name: the name or address by which the cluster knows this host.
-        peers: names or addresses of the other members' hosts.
-        override: an address or the name of an interface of this host that is to be used instead.
+        name: the cluster's name or address of this host.
+        peers: names or addresses of the other workers' hosts.
+        override: an address or interface name of this host to use instead.
 
     Raises:
-        InvalidInput: the override is neither an address nor an interface of this host.
+        InvalidInput: ``override`` is neither an address nor an interface of this host.
     """
     if override is not None:
         return _overridden(override)
     address = _resolve(name)
     others = [peer for peer in peers if peer != name]
     if others and (address is None or ipaddress.ip_address(address).is_loopback):
-        # Hosts files often map a host's own name to loopback; what routes to a peer is what a peer can dial.
+        # Hosts files often map a host's own name to loopback; a peer can dial the address that routes to it.
         address = next((route for route in map(_route_to, others) if route is not None), address)
     return Address(address or "127.0.0.1")
 
 
 def interface_of(host: str) -> str | None:
-    """The name of the interface that owns an address; None where the system does not tell."""
+    """The name of the interface that owns an address; None if the system does not list it."""
     return next((interface for interface, addresses in _owned().items() if host in addresses), None)
 
 
 def listen(address: Address) -> socket.socket:
-    """A listening socket on an address, on a port that the system chooses."""
+    """Listen on an address, on a port that the system chooses."""
     listening = socket.socket(address.family, socket.SOCK_STREAM)
     listening.bind((address.host, 0))
     listening.listen(1024)
@@ -87,7 +83,6 @@ def _resolve(name: str) -> str | None:
 
 
 def _route_to(peer: str) -> str | None:
-    """The local address from which a peer is reached; nothing is sent."""
     target = _resolve(peer)
     if target is None:
         return None
@@ -100,10 +95,9 @@ def _route_to(peer: str) -> str | None:
 
 
 def _owned() -> dict[str, list[str]]:
-    """The addresses of each interface, IPv4 first."""
     return {
         interface: [
-            address.address.partition("%")[0]  # an IPv6 address of one link names the interface again
+            address.address.partition("%")[0]  # a link-local IPv6 address ends with its interface
             for family in (socket.AF_INET, socket.AF_INET6)
             for address in addresses
             if address.family == family

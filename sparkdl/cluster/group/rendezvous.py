@@ -1,9 +1,9 @@
 """The rendezvous of a gang, the same on every cluster.
 
-Rank 0 opens a store on an address that the others can dial and on a port that the system chooses. Every member
-publishes a line about itself through the ``exchange`` that its launcher passes in, and all connect. Every key in the
-store begins with the run's id and attempt, so that no member reads a key of an earlier attempt. Neither the store nor
-gloo authenticates or encrypts: run them only on networks that may see the cluster's traffic in plain text.
+Rank 0 opens a store on an address that the others can dial, on a port that the system chooses. Every worker publishes
+one line about itself through its launcher's ``exchange``; then all connect. Keys in the store begin with the run's id
+and the attempt, which separates attempts. Neither the store nor gloo authenticates or encrypts: run them only on
+networks that may see the cluster's traffic in plain text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Before there is any group: its functions have the world's group as a default argument. Imported inside a gang, as the
-# first optimizer of a process does by way of torch._dynamo, it would keep that group, and its peers waiting, for ever.
+# Import this before any group exists: its functions bind the world's group as a default argument. An import inside a
+# gang, such as the first optimizer's by way of torch._dynamo, would keep that group alive and its peers waiting.
 import torch.distributed.nn.functional
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
@@ -31,21 +31,21 @@ from sparkdl.cluster.group.world import World, reaching_peers
 from sparkdl.errors import PeerLost
 
 Exchange = Callable[[str], Sequence[str]]
-"""Gives every member's line to every member, in rank order; blocks until all have called it."""
+"""Gives every worker's line to every worker, in rank order; blocks until all have called it."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a member needs to know to join its gang.
+    """The arguments of a worker's rendezvous.
 
     Attributes:
-        rank: this member's rank.
-        size: members of the gang.
-        run: an id that no other gang has.
-        attempt: which attempt of the run this is.
-        address: an address of this host that the other members can dial.
-        timeout: seconds after which a collective, or a member that is waited for, is given up.
-        device: ``"cpu"``, or ``"cuda"`` for the GPU of this member's local rank.
+        rank: this worker's rank.
+        size: workers of the gang.
+        run: an id that is unique to the gang.
+        attempt: the attempt's number within the run.
+        address: an address of this host that the other workers can dial.
+        timeout: seconds until a collective, or the wait for a worker, fails.
+        device: ``"cpu"``, or ``"cuda"`` for the GPU of this worker's local rank.
     """
 
     rank: int
@@ -58,23 +58,23 @@ class Meeting:
 
     @property
     def prefix(self) -> str:
-        """What every key of this gang begins with."""
+        """The prefix of every key of this gang."""
         return f"{self.run}/{self.attempt}"
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """Every member's line, and rank 0's listening store."""
+    """The result of a rendezvous: every worker's line, and rank 0's listening store (elsewhere None)."""
 
     lines: list[dict[str, Any]]
     store: Any
 
 
 def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
-    """Open the store on rank 0 and exchange every member's line; calls ``exchange`` exactly once, whatever happens.
+    """Open the store on rank 0 and exchange all workers' lines; calls ``exchange`` exactly once, also on errors.
 
     Raises:
-        PeerLost: another member says in its line that it cannot take part.
+        PeerLost: another worker's line reports that it cannot take part.
     """
     line: dict[str, Any] = {"host": socket.gethostname(), "address": meeting.address.host}
     store, trouble = None, None
@@ -83,7 +83,7 @@ def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
             listening = listen(meeting.address)
             line["port"] = listening.getsockname()[1]
             store = _store(meeting, meeting.address.host, line["port"], listening)
-        except Exception as error:  # the others wait for this member's line
+        except Exception as error:  # the others wait for this worker's line
             trouble, line["trouble"] = error, str(error)
     lines = [json.loads(other) for other in exchange(json.dumps(line))]
     if trouble is not None:
@@ -96,10 +96,9 @@ def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
 
 @contextmanager
 def join(meeting: Meeting, invitation: Invitation) -> Iterator[World]:
-    """The world, with ``torch.distributed`` ready, until the block ends.
+    """Yield the world with ``torch.distributed`` initialized until the block ends.
 
-    Environment variables that are set for the gang are set back, and the process group is destroyed, whatever
-    happens inside: a Python worker is used again by the next task.
+    The end restores the environment variables and destroys the process group, since Spark reuses Python workers.
     """
     lines = invitation.lines
     local_rank = sum(line["host"] == lines[meeting.rank]["host"] for line in lines[: meeting.rank])
@@ -121,7 +120,7 @@ def join(meeting: Meeting, invitation: Invitation) -> Iterator[World]:
 
 def _initialise(meeting: Meeting, world: World) -> None:
     if dist.is_initialized():
-        # Left behind by somebody else's task in a reused Python worker; nobody can use it any more.
+        # An earlier task left its group behind in a reused Python worker.
         dist.destroy_process_group()
     with reaching_peers():
         dist.init_process_group(
@@ -137,8 +136,8 @@ def _initialise(meeting: Meeting, world: World) -> None:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-    # A model's cycles would keep its memory in a reused process; and a group's sockets close with its last reference,
-    # and a peer in a collective waits until they do.
+    # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last reference;
+    # until then a peer in a collective waits.
     gc.collect()
 
 
@@ -154,7 +153,6 @@ def _store(meeting: Meeting, host: str, port: int, listening: socket.socket | No
 
 @contextmanager
 def _environment(meeting: Meeting, local_rank: int) -> Iterator[None]:
-    """The variables that torch and user code look for, set for the gang and set back afterwards."""
     interface = interface_of(meeting.address.host)
     wanted = {
         "RANK": str(meeting.rank),
@@ -162,7 +160,7 @@ def _environment(meeting: Meeting, local_rank: int) -> Iterator[None]:
         "LOCAL_RANK": str(local_rank),
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
     }
-    # What an outer launcher left would send user code that calls init_process_group() to the wrong place.
+    # An outer launcher's variables would misdirect user code that calls init_process_group().
     stale = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
     before = {name: os.environ.get(name) for name in (*wanted, *stale)}
     for name in stale:

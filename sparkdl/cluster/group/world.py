@@ -1,4 +1,4 @@
-"""The gang as a member sees it, and how members talk."""
+"""A worker's view of its gang, its collectives, and messages by way of the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from sparkdl.errors import PeerLost
 from sparkdl.telemetry.clock import Clock
 
-DATA = "data"  # the axis along which replicas lie
+DATA = "data"  # the axis of the replicas
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Group:
     """Collectives along one axis of the gang; in a group of one they do nothing.
 
     Attributes:
-        rank: this member's rank in the group.
-        size: members of the group.
+        rank: this worker's rank in the group.
+        size: workers of the group.
         handle: the ``torch.distributed`` process group; None in a group of one.
     """
 
@@ -34,11 +34,18 @@ class Group:
     handle: Any = None
 
     def sum_(self, tensor: Tensor, *, wait: bool = True) -> Any:
-        """Sum a tensor over the members, in place.
+        """Sum a tensor over the workers, in place.
 
         Args:
             tensor: of a dtype that the backend can add.
-            wait: False returns at once, with the work to wait for; the tensor has to be contiguous then.
+            wait: if False, return the pending work at once; the tensor must be contiguous.
+
+        Returns:
+            The pending work if ``wait`` is False; else None, as in a group of one.
+
+        Raises:
+            ValueError: ``wait`` is False and the tensor is not contiguous.
+            PeerLost: another worker is unreachable; every collective raises it.
         """
         if self.size == 1:
             return None
@@ -52,20 +59,20 @@ class Group:
         return None
 
     def mean_(self, tensor: Tensor) -> None:
-        """Average a floating-point tensor over the members, in place."""
+        """Average a floating-point tensor over the workers, in place."""
         if self.size > 1:
             self.sum_(tensor)
             tensor /= self.size
 
     def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
-        """Overwrite a tensor of any dtype with that of ``source``, in place."""
+        """Overwrite a tensor of any dtype with the tensor of rank ``source``, in place."""
         if self.size > 1:
             with _dense(tensor) as dense, reaching_peers():
-                # As bytes, since gloo knows few dtypes.
+                # Bytes, since gloo supports few dtypes.
                 dist.broadcast(dense.view(-1).view(torch.uint8), group=self.handle, group_src=source)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every member's value, in rank order, on every member; values are pickled."""
+        """All workers' values in rank order, on every worker; values are pickled."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -76,7 +83,7 @@ class Group:
 
 @contextmanager
 def _dense(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor, or a dense copy that is copied back: gloo takes the memory behind any tensor for dense."""
+    """Yield a contiguous tensor and copy it back: gloo ignores strides."""
     dense = tensor.contiguous()
     yield dense
     if dense is not tensor:
@@ -85,20 +92,20 @@ def _dense(tensor: Tensor) -> Iterator[Tensor]:
 
 @dataclass
 class World:
-    """A member's view of its gang; a world of one is legal.
+    """A worker's view of its gang; a world of one is valid.
 
     Attributes:
-        rank: this member's rank, from 0.
-        size: members of the gang.
-        local_rank: this member's rank among those of its host.
-        device: the device this member computes on.
-        attempt: which attempt this gang is, from 0.
-        host: the name of this member's host.
-        store: the rendezvous store, for agreements that must not go over the training group.
-        axes: axis name -> size; one data axis unless a layout says otherwise.
-        clock: how far the gang has come; a failure is reported with its step.
-        process_group: the ``torch.distributed`` group of all members; None in a world of one.
-        phase: what the work is doing, in a word; heartbeats tell it to the driver.
+        rank: this worker's rank, from 0.
+        size: workers of the gang.
+        local_rank: this worker's rank among those of its host.
+        device: this worker's device.
+        attempt: the number of the attempt, from 0.
+        host: the name of this worker's host.
+        store: the rendezvous store, for messages outside the training group.
+        axes: axis name -> size; one data axis unless a layout sets others.
+        clock: epoch and step of the gang; a failure carries the step.
+        process_group: the ``torch.distributed`` group of all workers; None in a world of one.
+        phase: current activity as one word; heartbeats report it to the driver.
     """
 
     rank: int = 0
@@ -114,22 +121,18 @@ class World:
     phase: str = "work"
 
     def group(self, axis: str = DATA) -> Group:
-        """The group of members along an axis.
-
-        Raises:
-            ValueError: the world has no such axis.
-        """
+        """The group of workers along an axis; raises ValueError if the world has no such axis."""
         if axis not in (self.axes or {DATA: self.size}):
             raise ValueError(f"there is no axis {axis!r}; this world has {', '.join(self.axes or [DATA])}.")
         return Group(self.rank, self.size, dist.group.WORLD if self.size > 1 else None)
 
     def agree(self, key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Every member's value, in rank order, by way of the store: plain JSON, no collective.
+        """Gather every worker's value in rank order through the store: plain JSON, no collective.
 
-        Rank 0 returns when all have read: the store is its own and goes with it, which may be at once.
+        Rank 0 owns the store and may leave right after; therefore it returns only when all have read.
 
         Raises:
-            PeerLost: a member did not answer within the gang's timeout.
+            PeerLost: a worker did not answer within the gang's timeout.
         """
         own = json.dumps(value)
         if self.size == 1:
@@ -144,12 +147,12 @@ class World:
             return answers
 
     def hear(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Rank 0's value, on every member, by way of the store: plain JSON, no collective.
+        """Broadcast rank 0's value through the store: plain JSON, no collective.
 
-        It is for what is followed by a collective, since rank 0 does not wait for the others.
+        A collective must follow, since rank 0 does not wait for the others.
 
         Raises:
-            PeerLost: rank 0 did not say anything within the gang's timeout.
+            PeerLost: rank 0 published nothing within the gang's timeout.
         """
         own: dict[str, Any] = json.loads(json.dumps(value))
         if self.size == 1:
@@ -162,12 +165,12 @@ class World:
             return heard
 
     def post(self, key: str, value: Mapping[str, Any]) -> None:
-        """Leave this member's value in the store, for ``posted``; nobody waits."""
+        """Publish this worker's value in the store for ``posted``, without waiting."""
         with reaching_peers():
             self.store.set(f"{key}/{self.rank}", json.dumps(value))
 
     def posted(self, key: str) -> list[dict[str, Any]] | None:
-        """Every member's value, in rank order, if all have posted theirs; None as long as they have not."""
+        """All workers' values in rank order; None until all have posted theirs."""
         keys = [f"{key}/{rank}" for rank in range(self.size)]
         with reaching_peers():
             return [json.loads(self.store.get(each)) for each in keys] if self.store.check(keys) else None
@@ -175,7 +178,7 @@ class World:
 
 @contextmanager
 def reaching_peers() -> Iterator[None]:
-    """Turns a failure to reach another member into ``PeerLost``, which is never taken for the first cause."""
+    """Convert a failure to reach another worker into ``PeerLost``, which is never taken for the first cause."""
     try:
         yield
     except dist.DistError as error:
@@ -192,7 +195,7 @@ def in_a_group() -> bool:
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error, also one of user code, only says that another member has gone."""
+    """Whether an error, also one of user code, only reports the loss of another worker."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe", "Timed out")
     return isinstance(error, (PeerLost, dist.DistError)) or (
         isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
