@@ -1,6 +1,6 @@
-"""Weighted means of weights over parts, as sums that are divided in the end.
+"""Weighted means of weights over shards, computed from sums.
 
-sum_k p_k w_k / sum_k p_k        with ``p_k`` the share of part k: ``weighed`` on the parts, ``average`` on the driver
+sum_k p_k w_k / sum_k p_k        with ``p_k`` the share of shard k: ``weighed`` on shards, ``average`` on the driver
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from sparkdl.rounds.parameters import Weights
 
 
 def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
-    """Weights times a part's share, and the share: what ``average`` divides when all are added."""
+    """Weights times the shard's share, and the share, as terms of the sums that ``average`` divides."""
     found = {f"weights/{name}": tensor.to(_summed(tensor)) * share for name, tensor in weights.items()}
     return {**found, **scalars(share=share)}
 
 
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
-    """The weighted mean of weights, in the dtypes of ``like``; whole numbers are rounded. The sums become it.
+    """The weighted mean of weights in the dtypes of ``like``, integers rounded; the sums are overwritten.
 
-    What is not in the update stays as it is in ``like``.
+    Tensors without an entry in ``update`` are those of ``like``.
 
     Raises:
-        InvalidInput: nobody has a share in it.
+        InvalidInput: the shares sum to 0.
     """
     share = float(update["share"])
     if not share:
         raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-    # In place: a model may be so large that the driver should not hold one more of it.
+    # In place, since the driver may lack the memory for another copy of a large model.
     means = {name: update[f"weights/{name}"].div_(share) for name in like if f"weights/{name}" in update}
     found = {
         name: (mean if like[name].is_floating_point() else mean.round()).to(like[name].dtype)
@@ -46,5 +46,5 @@ def _summed(tensor: Tensor) -> torch.dtype:
 
 
 def scalars(**values: Tensor | float) -> Update:
-    """Numbers as an update has them, float64 scalars."""
+    """Numbers as float64 scalar tensors."""
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

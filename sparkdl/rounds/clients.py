@@ -1,4 +1,4 @@
-"""Whose rows are whose: the clients of a part."""
+"""The federated clients of a shard and their rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sparkdl.training.loss import Criterion
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of a part whose rows weigh anything, in the order of their ids.
+    """The clients of a shard whose rows have a positive weight, in the order of their ids.
 
     Attributes:
-        part: the part's rows, as a lone part.
+        part: the rows, as a shard of its own.
         ids: the clients' ids, int64 ``[clients]``.
-        rows: positions of the part's rows, one client's behind the other's, ``[rows]``.
-        bounds: of each client, its first position among ``rows`` and the one behind its last, ``[clients, 2]``.
+        rows: positions of the shard's rows, grouped by client, ``[rows]``.
+        bounds: first and past-the-end index into ``rows`` of each client, ``[clients, 2]``.
     """
 
     part: Part
@@ -32,12 +32,7 @@ class Clients:
 
     @staticmethod
     def of(part: Part, name: str, criterion: Criterion) -> Clients:
-        """The clients of a part.
-
-        Args:
-            part: as the cluster gives it.
-            name: of the client column.
-            criterion: says what rows weigh.
+        """The clients of a shard, with ``name`` the client column; ``criterion`` gives the rows' weights.
 
         Raises:
             InvalidInput: there is no such client column, or it does not hold integers.
@@ -58,7 +53,7 @@ class Clients:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> tuple[int, Part]:
-        """A client's id, and its rows as a lone part."""
+        """A client's id, and its rows as a shard of their own."""
         first, last = self.bounds[index].tolist()
         return int(self.ids[index]), self.part.subset(self.rows[first:last], (last - first,))
 

@@ -1,13 +1,12 @@
-"""The objective over a part, without taking a step: its sum, its mass and its gradient; and the metrics of a round.
+"""The objective over a shard without training: loss, mass, gradient and metrics.
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-with ``l_i``, ``a_i`` and ``m_i`` of ``sparkdl.training.loss``. Rows are taken a few thousand at a time, in row-id
-order, and the model is in evaluation mode: without dropout, and with the statistics that it would predict with, the
-objective is one function of the weights.
+``l_i``, ``a_i`` and ``m_i`` are defined in ``sparkdl.training.loss``. In evaluation mode, without dropout and with
+fixed statistics, ``L`` is a function of the weights alone. Batches are in row-id order.
 
-``Validation`` evaluates a round's weights over all parts in a round of its own: over the validation rows if there are
-any; else metrics, if there are any, are over the training rows.
+``Validation`` evaluates weights over all shards in a round of its own: loss and metrics on the validation rows. If
+there are none, it evaluates metrics on the training rows.
 """
 
 from __future__ import annotations
@@ -35,31 +34,29 @@ from sparkdl.training.metrics import Meter, open_metrics, seen, together
 from sparkdl.training.objective import Objective, forward, trained
 
 ROWS = 8192
-"""Rows that the model sees at a time, at most."""
+"""Most rows of a batch."""
 
 _CPU = torch.device("cpu")
-_BYTES = 32 << 20  # and of what: wide rows come fewer at a time, since the model computes more of each
+_BYTES = 32 << 20  # most bytes of a batch: wide rows need more memory in the model
 
 
 def alone(part: Part, criterion: Criterion) -> Part:
-    """The part as if it were the only one, with what its rows weigh: its steps are its own."""
+    """The shard as the only one of a run, with its rows' weights in the loss."""
     return replace(part, index=0, count=1, parts=(part.rows,)).weighed(criterion.masses)
 
 
 def shuffled(part: Part, size: int, seed: int, epoch: int) -> Iterator[Batch]:
-    """A lone part's rows in the order of a seed and an epoch, ``size`` at a time, without batches of no weight."""
+    """Batches of ``size`` rows of a single shard, shuffled by seed and epoch; batches of weight 0 are skipped."""
     for batch in Batcher(part, Plan((part.rows,), size, seed)).batches(epoch):
         if batch.weight:
             yield batch
 
 
 def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
-    """A lone part's rows in row-id order, without batches of no weight.
+    """Batches of a single shard in row-id order; batches of weight 0 are skipped.
 
-    They come ``size`` at a time, by default ``ROWS``, and fewer where they are wide.
-
-    Rows that lie in that order already are not copied, and are read in this thread: a linear model is done with rows
-    sooner than a copy of them is made.
+    A batch has ``size`` rows, by default ``ROWS``, or fewer if rows are wide. Contiguous rows are not copied, and no
+    thread reads ahead: a linear model takes less time than the copy.
     """
     order = None if part.order is None or _lies_so(part.order) else part.order
     begin = int(part.order[0]) if part.order is not None and order is None else 0
@@ -75,17 +72,17 @@ def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
 
 
 def mass_of(part: Part) -> float:
-    """``M_k`` of a lone part."""
+    """``M_k`` of a single shard."""
     if part.masses is None:
         return float(part.rows)
-    # In row-id order, as the bits of a sum depend on it; and of these rows alone, where a part is some of those stored.
+    # In row-id order, on which the rounding of a sum depends. A subset's order leaves out other stored rows.
     return float((part.masses if part.order is None else part.masses.index_select(0, part.order)).sum())
 
 
 def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
-    """The sum of the part's losses and their mass; gradients of the sum are added to the parameters'.
+    """Sum and mass of the shard's losses; adds the sum's gradient to the parameters' ``grad``.
 
-    The module is left in evaluation mode.
+    It leaves the module in evaluation mode.
 
     Returns:
         ``F_k`` and ``M_k``, float64 scalars.
@@ -108,12 +105,12 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class Validation:
-    """Evaluates weights; a ``RoundWork`` whose notes are what metrics have seen.
+    """Evaluates weights over all shards: a ``RoundWork`` whose notes are metric states.
 
     Attributes:
-        objective: the loss, and the metrics.
-        transforms: what batches go through before they reach the model.
-        held: whether over the validation rows; else over the others.
+        objective: the loss and the metrics.
+        transforms: transforms of batches; default: none.
+        held: whether to evaluate the validation rows; else the training rows.
     """
 
     objective: Objective
@@ -121,7 +118,7 @@ class Validation:
     held: bool = True
 
     def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """See ``RoundWork``; the state has ``"weights"``."""
+        """Evaluate ``state["weights"]`` on a shard."""
         criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
         meter = Meter(_CPU, metrics)
         if part.columns.validation is not None:
@@ -132,19 +129,14 @@ class Validation:
         return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """See ``RoundWork``: sums."""
+        """Sum two results."""
         return add(one, other)
 
     def measure(self, jobs: Jobs, weights: Weights, number: int) -> dict[str, Any]:
-        """What a row of the history says of the weights.
-
-        Args:
-            jobs: the parts.
-            weights: of the model.
-            number: of the round that they come from.
+        """Evaluate a round's weights; return entries for its row of the history.
 
         Returns:
-            ``valid_loss`` and ``valid_<metric>``; over training rows the metrics alone, by their own names.
+            ``valid_loss`` and ``valid_<metric>``; for training rows only the metrics, by their own names.
         """
         found, notes = jobs.run(self, {"weights": weights}, number=number)
         values = together(open_metrics(self.objective.metrics, _CPU), notes)
@@ -156,5 +148,5 @@ class Validation:
 
 
 def _lies_so(order: Tensor) -> bool:
-    """Whether the rows of an order are stored one behind the other."""
+    """Whether the rows of an order are stored contiguously."""
     return len(order) > 0 and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0])

@@ -1,4 +1,4 @@
-"""Checks of hyperparameters that algorithms and solvers have in common."""
+"""Checks of hyperparameters for algorithms and solvers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from sparkdl.errors import InvalidInput
 
 
 def whole(owner: object, **least: int) -> None:
-    """Refuse fields that are no whole numbers: a count of 1.5 or NaN fails late, or is never reached.
-
-    Args:
-        owner: what has the fields.
-        **least: the smallest value of each field, by its name.
+    """Check that fields of ``owner`` are integers of at least the given values.
 
     Raises:
-        InvalidInput: a field is no whole number, or smaller.
+        InvalidInput: a field is not an integer, or is too small.
     """
     for name, smallest in least.items():
         given = getattr(owner, name)

@@ -1,4 +1,4 @@
-"""The look at the parts before the first round: what rows they have, and what the model makes of them."""
+"""Inspects all shards before the first round: rows, labels, and shapes in the model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from sparkdl.rounds.evaluate import alone
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, forward, trained
 
-_PROBE = 2  # rows that are put through the model
+_PROBE = 2  # rows of the trial batch
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is to train on.
+    """Summary of the data.
 
     Attributes:
-        fingerprints: of every part's rows, as text.
-        training: training rows of every part.
-        validation: validation rows of every part.
-        inputs: shape and dtype of a row of each of the model's inputs; None where they have several shapes.
-        output: shape of a row of the model's output; None where that is no tensor.
+        fingerprints: fingerprint of each shard's rows.
+        training: number of training rows of each shard.
+        validation: number of validation rows of each shard.
+        inputs: shape and dtype of one row of each model input; None if an input's shape varies.
+        output: shape of one row of the model's output; None if it is not a tensor.
     """
 
     fingerprints: tuple[str, ...]
@@ -46,12 +46,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Look:
-    """Looks at a part; a ``RoundWork`` whose notes say it all.
+    """Inspects a shard: a ``RoundWork`` that returns its results as notes.
 
     Attributes:
-        objective: what is minimised.
-        classes: what labels are checked for; None where they are no class indices.
-        transforms: what batches go through before they reach the model.
+        objective: the training objective.
+        classes: valid class labels; None if targets are not class indices.
+        transforms: transforms of batches; default: none.
     """
 
     objective: Objective
@@ -59,18 +59,17 @@ class Look:
     transforms: Transforms | None = None
 
     def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """See ``RoundWork``."""
+        """Inspect a shard."""
         held = 0 if part.columns.validation is None else len(part.split()[1])
         bounds = None if self.classes is None else label_bounds(part, self.classes)
         note = {"fingerprint": str(fingerprint(part)), "rows": (part.rows - held, held), "bounds": bounds}
         return {}, note | {"columns": part.columns} | self._probe(part)
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """See ``RoundWork``."""
+        """Sum two results, which are empty."""
         return add(one, other)
 
     def _probe(self, part: Part) -> dict[str, Any]:
-        """What the model makes of the first few rows."""
         found: dict[str, Any] = {"inputs": None, "output": None}
         if not part.rows:
             return found
@@ -91,7 +90,7 @@ class Look:
 
 
 def _probed(part: Part) -> Tensor:
-    """Stored positions of the first few rows: of those that weigh anything, where there are so many."""
+    """Stored positions of the first few rows, rows of positive weight first."""
     positions = torch.arange(min(_PROBE, part.rows))
     if part.masses is not None:
         weighs = (part.masses if part.order is None else part.masses.index_select(0, part.order)) > 0
@@ -100,12 +99,12 @@ def _probed(part: Part) -> Tensor:
 
 
 def look(jobs: Jobs, work: Look) -> Seen:
-    """Look at all parts.
+    """Inspect all shards.
 
     Raises:
-        InvalidInput: there are no rows to train on, no validation rows although there is a column for them, or labels
-            that cannot be.
-        MemberFailed: the model or the loss does not take the rows.
+        InvalidInput: there are no training rows, there is a validation column but no validation row, or a label is
+            invalid.
+        MemberFailed: the model or the loss fails on the rows.
     """
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))

@@ -1,13 +1,14 @@
-"""A line search by the strong Wolfe conditions, one evaluation at a time.
+"""Line search for the strong Wolfe conditions, one evaluation at a time.
 
-For ``phi(t) = f(x + t d)`` with ``phi'(0) < 0`` it looks for a step ``t`` with
+For ``phi(t) = f(x + t d)`` with ``phi'(0) < 0`` it finds a step ``t`` with
 
-    phi(t) <= phi(0) + c1 t phi'(0)        enough is won (Armijo)
-    |phi'(t)| <= c2 |phi'(0)|              and it is flat enough there
+    phi(t) <= phi(0) + c1 t phi'(0)        sufficient decrease (Armijo)
+    |phi'(t)| <= c2 |phi'(0)|              curvature
 
-first by longer and longer steps until some interval must hold one, then by shrinking that interval with cubic
-interpolation: J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 3.5 and 3.6. The search is
-plain data that is asked for a step and told what was found there, since an evaluation is a round over the cluster:
+It first extends the step until an interval must contain such a ``t``, then shrinks the interval by cubic interpolation:
+J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 3.5 and 3.6. Since each evaluation is a
+round over the cluster, the search is plain data: the caller evaluates ``phi`` at ``search.t`` and passes the result to
+``tell``.
 
     >>> search = begin(Point(0.0, 1.0, -2.0), 0.3)  # (t - 1)^2, from t = 0 with a first step of 0.3
     >>> while search.status == "searching":
@@ -24,13 +25,13 @@ from typing import Any
 
 C1 = 1e-4
 C2 = 0.9
-_LONGER = 10.0  # times the last step, at most
-_MARGIN = 0.1  # of an interval, that a step keeps from its ends
+_LONGER = 10.0  # largest ratio of two successive steps
+_MARGIN = 0.1  # smallest distance of a step from the interval's ends, relative to its width
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is known of a step.
+    """Value and slope at a step.
 
     Attributes:
         t: the step.
@@ -45,16 +46,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Search:
-    """A line search that is under way.
+    """State of a line search.
 
     Attributes:
-        start: the point at 0.
-        t: the step at which the function is wanted; once the status is ``"found"``, the step that was found.
-        low: the step with the smallest value so far that won enough.
-        high: the other end of the interval; None as long as steps become longer.
-        tries: evaluations so far.
-        status: ``"searching"``, ``"found"``, or ``"failed"``.
-        slack: by how much rounding may make a value wrong.
+        start: the point at ``t = 0``.
+        t: the step to evaluate next; with status ``"found"``, the result.
+        low: the point of smallest value with sufficient decrease.
+        high: the other end of the interval; None while steps are extended.
+        tries: number of evaluations so far.
+        status: ``"searching"``, ``"found"`` or ``"failed"``.
+        slack: bound on the rounding error of a value.
     """
 
     start: Point
@@ -66,28 +67,28 @@ class Search:
     slack: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The search as plain data."""
+        """The fields as plain data."""
         return asdict(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Search:
-        """The search whose fields are ``values``."""
+        """The search with these fields."""
         points = {name: values[name] and Point(**values[name]) for name in ("start", "low", "high")}
         return Search(**{**values, **points})
 
 
 def begin(start: Point, t: float, *, slack: float = 0.0) -> Search:
-    """A search from the point at 0, whose slope is below 0, with a first step to try."""
+    """Start a search at the point of ``t = 0``, whose slope is negative, with a first step ``t``."""
     return Search(start, t, low=start, slack=slack)
 
 
 def tell(search: Search, found: Point, *, most: int = 25) -> Search:
-    """The search after the function was evaluated at ``search.t``.
+    """The search after an evaluation at ``search.t``.
 
     Args:
-        search: before.
-        found: what was found there. A value that is not finite says that the step was too long.
-        most: evaluations after which it fails.
+        search: the search before.
+        found: the point at ``search.t``; a value that is not finite means that the step is too long.
+        most: number of evaluations after which the search fails.
     """
     search = replace(search, tries=search.tries + 1)
     if _enough(search, found) and abs(found.slope) <= -C2 * search.start.slope:
@@ -105,7 +106,6 @@ def _enough(search: Search, found: Point) -> bool:
 
 
 def _longer(search: Search, found: Point) -> Search:
-    """No interval is known yet to hold a good step."""
     if not _enough(search, found) or (search.tries > 1 and found.value >= search.low.value):
         return _between(replace(search, high=found))
     if found.slope >= 0:
@@ -124,7 +124,6 @@ def _narrower(search: Search, found: Point) -> Search:
 
 
 def _between(search: Search) -> Search:
-    """With the next step inside of the interval."""
     low, high = search.low, search.high
     assert high is not None
     first, last = min(low.t, high.t), max(low.t, high.t)
@@ -136,7 +135,7 @@ def _between(search: Search) -> Search:
 
 
 def _cubic(one: Point, two: Point) -> float:
-    """Where the cubic through two points with their slopes has its minimum; NaN where it has none."""
+    """Minimiser of the cubic through two points with their slopes; NaN if there is none."""
     if one.t == two.t or not all(map(math.isfinite, (one.value, two.value, one.slope, two.slope))):
         return math.nan
     first = one.slope + two.slope - 3 * (one.value - two.value) / (one.t - two.t)

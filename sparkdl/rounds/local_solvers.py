@@ -1,12 +1,12 @@
-"""How one part solves its own problem in a round of ADMM.
+"""Solvers for a shard's local problem in a round of ADMM.
 
     x = argmin_x  f(x) = F(x)/M + rho/2 ||x - v||^2
 
-with ``F`` the sum of the part's losses, ``M`` the mass of all parts' rows and ``v = z - u``. ``Quadratic`` and
-``Smooth`` multiply vectors by the Hessian, through a second backward pass, in conjugate gradients: M. Hestenes and
-E. Stiefel, Methods of conjugate gradients for solving linear systems, 1952. ``Smooth`` is so an inexact Newton method,
-Newton-CG, where L-BFGS could stand as well: a product costs but one backward pass through what the model has computed
-already, and as ``f`` is strongly convex wherever ``F`` is convex, conjugate gradients need nothing else.
+``F`` is the sum of the shard's losses, ``M`` the mass of all shards' rows and ``v = z - u``. ``Quadratic`` and
+``Smooth`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate gradients for solving linear
+systems, 1952), with Hessian-vector products from a second backward pass. ``Smooth`` is thus an inexact Newton method,
+Newton-CG, rather than L-BFGS: a product costs only a backward pass through the stored graph, and wherever ``F`` is
+convex, ``f`` is strongly convex.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sparkdl.training.objective import Objective, forward, trained
 
 @dataclass(frozen=True)
 class Expansion:
-    """A part's problem around a point, to the second order.
+    """Second-order expansion of a local problem around a point.
 
     Attributes:
-        x: the point, flat.
+        x: the point, ``[n]``.
         value: ``f(x)``.
-        gradient: its gradient, flat.
-        product: a flat vector -> the Hessian times it.
+        gradient: gradient of ``f`` at ``x``, ``[n]``.
+        product: maps ``d``, ``[n]``, to the Hessian times ``d``.
     """
 
     x: Tensor
@@ -46,23 +46,23 @@ class Expansion:
 
     @property
     def steepness(self) -> float:
-        """The norm of the gradient."""
+        """Norm of the gradient."""
         return float(self.gradient.norm())
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a part is to solve.
+    """A shard's local problem.
 
     Attributes:
         objective: the loss.
-        module: has the start, and at the end the solution.
-        part: the rows, of a part that is ``alone``.
+        module: holds the start, and finally the solution.
+        part: the rows, as a single shard (``alone``).
         mass: ``M``.
-        rho: ``rho``, of one part.
-        v: ``v``, flat.
-        round: which round.
-        key: numbers that random numbers depend on, and on nothing else.
+        rho: ``rho`` of one shard.
+        v: ``v``, ``[n]``.
+        round: number of the round.
+        key: the only numbers that random numbers depend on, besides ``round``.
     """
 
     objective: Objective
@@ -80,7 +80,7 @@ class Problem:
 
     @property
     def x(self) -> Tensor:
-        """The parameters as they are, flat; a copy."""
+        """A copy of the current parameters, ``[n]``."""
         return torch.cat([each.detach().flatten() for each in self.parameters.values()])
 
     def set(self, x: Tensor) -> None:
@@ -90,7 +90,7 @@ class Problem:
                 each.copy_(piece)
 
     def expand(self, x: Tensor) -> Expansion:
-        """The problem around ``x``; what the model has computed for the rows is kept for as long as that."""
+        """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
         self.set(x)
         self.module.eval()
         criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
@@ -118,7 +118,7 @@ class Problem:
         return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
 
     def begin(self, x: Tensor) -> Expansion:
-        """The problem around the point where a solver begins.
+        """Expand the problem around a solver's start.
 
         Raises:
             InvalidInput: the loss or its gradient is not finite there.
@@ -129,10 +129,10 @@ class Problem:
         return here
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
-        """The Hessian of ``F`` times a direction: the gradient, along the direction, of the gradient."""
+        """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
         parameters, pieces, found = [*self.parameters.values()], self._pieces(d), torch.zeros_like(d)
         for graph in graphs:
-            # A gradient that does not depend on the parameters has no curvature.
+            # If a gradient does not depend on the parameters, its curvature is 0.
             pairs = [pair for pair in zip(graph, pieces, strict=True) if pair[0].requires_grad]
             if pairs:
                 gradients, along = zip(*pairs, strict=True)
@@ -150,13 +150,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Exact for a loss that is quadratic in the parameters: a linear model with squared errors.
+    """Exact solver if the loss is quadratic in the parameters, as squared errors of a linear model are.
 
-    Conjugate gradients on ``H x = b`` until the residual is down to rounding.
+    It solves ``H x = b`` by conjugate gradients until the residual is at rounding level.
 
     Attributes:
-        tolerance: largest residual relative to the one at ``v``; the objective is refused as not quadratic where ten
-            times as many steps as there are parameters, and a hundred more, reach neither its root nor rounding.
+        tolerance: largest residual, relative to the residual at ``v``. After ``10 n + 100`` steps for ``n`` parameters
+            it must be below ``sqrt(tolerance)`` or at rounding level; else ``solve`` raises.
     """
 
     tolerance: float = 1e-12
@@ -167,11 +167,15 @@ class Quadratic:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Solver``."""
+        """False: the objective's optimizer is ignored."""
         return False
 
     def solve(self, problem: Problem) -> None:
-        """Set the module to the solution."""
+        """Set the module to the solution.
+
+        Raises:
+            InvalidInput: the loss is not quadratic in the parameters.
+        """
         here = problem.begin(problem.v)
         first, steps = here.steepness, 10 * len(problem.v) + 100
         step = conjugate_gradients(here.product, -here.gradient, goal=self.tolerance * first, steps=steps)
@@ -186,17 +190,17 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Smooth:
-    """For smooth convex losses: Newton's method, inexact, from where the part was last.
+    """Inexact Newton-CG for smooth convex losses, warm-started at the shard's last solution.
 
-    Its steps are found by conjugate gradients and halved until enough is won: J. Nocedal and S. Wright, Numerical
-    optimization, 2nd edition 2006, algorithm 7.1. As ADMM converges the problem of a round is nearly solved by the
-    solution of the last, so that it suffices to come a certain way from there: the errors are then summable (S. Boyd
-    et al. 2011, section 3.4.4). What the model computes for all of a part's rows is kept in memory meanwhile.
+    Conjugate gradients give a step, which is halved until ``f`` decreases enough: J. Nocedal and S. Wright, Numerical
+    optimization, 2nd edition 2006, algorithm 7.1. As ADMM converges, the last round's solution approaches this round's,
+    so a fixed relative reduction suffices: the errors are then summable (S. Boyd et al. 2011, section 3.4.4). The
+    graphs of all rows of the shard stay in memory.
 
     Attributes:
-        reduction: it is over when the gradient is this small relative to the one where it began; 0 for exact solutions.
-        tolerance: it is over when the gradient's norm is no larger than this.
-        iterations: steps, at most.
+        reduction: stop if the gradient's norm, relative to the start's, is at most this; 0 solves exactly.
+        tolerance: stop if the gradient's norm is at most this.
+        iterations: largest number of Newton steps.
     """
 
     reduction: float = 0.1
@@ -213,7 +217,7 @@ class Smooth:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Solver``."""
+        """False: the objective's optimizer is ignored."""
         return False
 
     def solve(self, problem: Problem) -> None:
@@ -234,10 +238,10 @@ class Smooth:
 
 @dataclass(frozen=True)
 class Steps:
-    """For networks: a few passes of the objective's own optimizer, from where the part was last. It is inexact.
+    """Inexact solver for networks: epochs of the objective's optimizer, warm-started at the shard's last solution.
 
     Attributes:
-        epochs: passes over the part's rows.
+        epochs: passes over the shard's rows.
         batch_size: rows of a step.
     """
 
@@ -249,28 +253,28 @@ class Steps:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Solver``."""
+        """True: it steps the objective's optimizer."""
         return True
 
     def solve(self, problem: Problem) -> None:
-        """Set the module to what it comes to."""
-        # The part's mean loss is what is minimised, and the quadratic is on its scale.
+        """Set the module to the result of the epochs."""
+        # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
         pull = toward(problem.v, problem.rho * problem.mass / mass_of(problem.part))
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
         local.train(problem.objective, problem.module, problem.part)
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal: float, steps: int) -> Tensor:
-    """``x`` of ``A x = b``, from 0.
+    """Solve ``A x = b`` from ``x = 0``.
 
     Args:
-        product: a vector -> ``A`` times it; ``A`` is symmetric.
-        b: the right-hand side, ``[n]``.
-        goal: it is over when the residual's norm is no larger than this.
-        steps: products, at most.
+        product: maps ``d``, ``[n]``, to ``A d``; ``A`` is symmetric.
+        b: right-hand side, ``[n]``.
+        goal: stop if the residual's norm is at most this.
+        steps: largest number of products.
 
     Returns:
-        ``x``, or how far it came where ``A`` turned out not to be positive definite: ``b`` itself in the first step.
+        ``x``. If ``A`` is not positive definite, the last iterate, or ``b`` if that shows in the first step.
     """
     x, residual, d = torch.zeros_like(b), b.clone(), b.clone()
     squared = float(residual @ residual)
@@ -290,11 +294,10 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal:
 
 
 def _rounding(here: Expansion, there: Expansion) -> float:
-    """How steep a quadratic may seem at its minimum ``there``.
+    """Bound on the gradient's norm at ``there`` that is due to rounding.
 
-    Where ``v`` is the solution already, the gradient is rounding at both ends, and cannot become small relative to
-    itself. With ``L`` what the Hessian stretches by, a rounded ``x`` is ``L eps ||x||`` steep, and rows whose losses
-    come to ``f`` have gradients of about ``sqrt(L f)``, whose sum is rounded too.
+    If ``v`` is already the solution, both gradients are rounding errors. With ``L`` the Hessian's stretch, rounding
+    ``x`` gives a gradient of ``L eps ||x||``. Rows of loss ``f`` have gradients of about ``sqrt(L f)``, rounded too.
     """
     stretch = float(here.product(here.gradient).norm()) / max(here.steepness, 1e-300)
     size = stretch * float(there.x.norm()) + math.sqrt(stretch * abs(there.value))
@@ -302,7 +305,7 @@ def _rounding(here: Expansion, there: Expansion) -> float:
 
 
 def _along(problem: Problem, here: Expansion, step: Tensor) -> Expansion | None:
-    """The problem around where the step leads, halved until enough is won; None where rounding is all there is."""
+    """Expand after a step, halved until it decreases ``f`` enough; None if only rounding is left."""
     slope = float(here.gradient @ step)
     slack = 10 * torch.finfo(step.dtype).eps * abs(here.value)
     for halvings in range(30):

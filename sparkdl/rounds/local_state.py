@@ -1,9 +1,9 @@
-"""What parts keep for themselves from round to round, as files that all tasks see.
+"""Local state of shards between rounds, as files that all tasks can read.
 
     <directory>/round-000012/part-00003-<random>
 
-A task writes a name of its own each time it runs, and the name counts once the round that it was written in is saved.
-So neither a task that runs twice nor a driver that runs a round again changes what another one reads.
+Each run of a task writes a file of its own name. The name counts once its round is saved, so repeated tasks and
+repeated rounds never change the files of others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sparkdl.io.serialization import pack_pieces, unpack_state
 
 @dataclass(frozen=True)
 class Memories:
-    """The memories of a run's parts. Copies of one object, pickled ones too, are the same.
+    """The local states of a run; copies of it, pickled ones included, are equivalent.
 
     Attributes:
-        directory: a local path or a ``pyarrow.fs`` URI of their own; not shown, for a URI may hold credentials.
-        token: by which tasks know that the directory they see is the driver's.
+        directory: a local path or a ``pyarrow.fs`` URI, for this run alone; not in the repr: it may hold credentials.
+        token: identifies the directory, so that tasks can check that they see the driver's.
     """
 
     directory: str = field(repr=False)
@@ -42,24 +42,23 @@ class Memories:
         return SharedDirectory(self._folder, self.token)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a filesystem is looked up anew where the copy arrives."""
+        """The fields alone: each process opens the filesystem itself."""
         return {"directory": self.directory, "token": self.token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the fields."""
         self.__dict__.update(state)
 
     def open(self) -> None:
-        """Leave the token for the tasks, and take away those of drivers before; on the driver."""
+        """Write the token for the tasks and delete tokens of earlier drivers; for the driver."""
         self._shared.withdraw_others()
         self._shared.announce()
 
     def close(self) -> None:
-        """Take the token away."""
+        """Delete the token."""
         self._shared.withdraw()
 
     def read(self, name: str) -> Any:
-        """The memory that was written under a name.
+        """Read the local state of this name.
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
@@ -68,10 +67,7 @@ class Memories:
         return unpack_state(self._folder.read(name))
 
     def write(self, number: int, part: int, memory: Any) -> str:
-        """Write a part's memory of a round.
-
-        Returns:
-            The name to read it by.
+        """Write a shard's local state of a round; return its name for ``read``.
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
@@ -82,7 +78,7 @@ class Memories:
         return name
 
     def forget(self, number: int) -> None:
-        """Delete what was written in a round, whether it counted or not."""
+        """Delete all files of a round."""
         self._folder.delete(_round(number))
 
 

@@ -1,4 +1,4 @@
-"""Training on one part alone, which the averaging algorithms and inexact ADMM have in common."""
+"""Local training on one shard, for averaging algorithms and inexact ADMM."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sparkdl.telemetry.step_timer import end_step, enter
 from sparkdl.training.objective import Objective, forward, trained
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
-"""Adds to the gradients, after the backward pass and before they are clipped."""
+"""Adds a term to the gradients, after the backward pass and before clipping."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """How a part is trained on.
+    """Settings of local training.
 
     Attributes:
-        epochs: passes over its rows.
-        batch_size: rows of a step, of this part alone.
-        round: which round; optimizers are new in each, and a scheduler is stepped as often as there were rounds.
-        key: numbers that the order of the rows and the model's random numbers depend on, and on nothing else.
-        pull: see ``Pull``; None for nothing.
+        epochs: passes over the shard's rows.
+        batch_size: rows of a step of this shard.
+        round: number of the round; each has a new optimizer, and steps the scheduler once per earlier round.
+        key: the only numbers that row order and random numbers depend on, besides ``round``.
+        pull: a ``Pull``; default: none.
     """
 
     epochs: int
@@ -40,10 +40,10 @@ class Local:
     pull: Pull | None = None
 
     def train(self, objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
-        """Train the module in place, on a part that is ``alone``.
+        """Train the module in place on a single shard (``alone``).
 
         Returns:
-            The sum of the losses of the last pass, as they were before each step, and their mass; float64 scalars.
+            Sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
 
         Raises:
             InvalidInput: a loss is not finite.
@@ -92,7 +92,7 @@ class Local:
 
 
 def toward(v: Tensor, strength: float) -> Pull:
-    """Adds the gradient of ``strength/2 ||x - v||^2``, ``v`` being flat."""
+    """A ``Pull`` that adds the gradient of ``strength/2 ||x - v||^2``; ``v`` is flat, ``[n]``."""
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
         pieces = torch.split(v, [each.numel() for each in parameters])

@@ -1,10 +1,10 @@
-"""The round loop: init or restore -> (map -> reduce -> apply -> save -> record)* until done.
+"""The loop of rounds: init or restore -> (map -> reduce -> apply -> save -> record)* until done.
 
-What a round has done counts once its state is saved: the state, the history, and the names of the parts' memories. So
-a driver that is killed in a round begins that round again, from the same state and the same memories.
+A round counts once its state is saved: the state, the history, and the names of the shards' local states. If the driver
+is killed within a round, it repeats that round from the same state.
 
-A round after which an algorithm has nothing to say for the history is one of preparation, in which rows are counted:
-it has the number 0, and counts neither in the history nor for ``max_rounds``.
+If an algorithm returns no row for a round, the round was preparatory, such as one that counts rows. It counts neither
+in the history nor for ``max_rounds``.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from sparkdl.training.labels import Classes
 from sparkdl.training.objective import Objective
 
 _SHARD = "rounds"
-_LOSSES = ("valid_loss", "loss", "objective")  # of a row, the one that patience counts by first
+_LOSSES = ("valid_loss", "loss", "objective")  # patience uses the first that a row has
 
 
 @dataclass(frozen=True)
 class Round:
-    """What an algorithm does to the training rows of a part, as the cluster runs it.
+    """One round of an algorithm on the training rows: the ``RoundWork`` of the cluster.
 
     Attributes:
-        algorithm: how rounds agree.
-        objective: what is minimised.
-        rows: training rows of every part.
-        transforms: what batches go through before they reach the model.
-        memories: where parts keep their memories; None where there is no place that all tasks see.
+        algorithm: the algorithm.
+        objective: the training objective.
+        rows: number of training rows of each shard.
+        transforms: transforms of batches; default: none.
+        memories: files of the local states; None without a shared directory.
     """
 
     algorithm: Algorithm
@@ -56,11 +56,11 @@ class Round:
     memories: Memories | None = None
 
     def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """See ``RoundWork``; the note is the name of the part's memory."""
+        """Map a shard; the note is the name of its local state."""
         if part.columns.validation is not None:
             part = part.subset(part.split()[0], self.rows)
         part = replace(part, transforms=self.transforms)
-        name = state["memories"][part.index] if state["memories"] else None  # a part without rows may have none
+        name = state["memories"][part.index] if state["memories"] else None  # a shard without rows may have none
         memory = None if name is None else self._memories().read(name)
         update, memory = self.algorithm.map(self.objective, state["state"], part, memory)
         for key, tensor in update.items():
@@ -71,7 +71,7 @@ class Round:
         return update, self._memories().write(state["number"], part.index, memory)
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """See ``RoundWork``."""
+        """Combine two updates."""
         return self.algorithm.reduce(one, other)
 
     def _memories(self) -> Memories:
@@ -85,21 +85,21 @@ class Rounds:
     """A run of rounds.
 
     Attributes:
-        algorithm: how rounds agree.
-        objective: what is minimised.
-        seed: of the weights and of whatever is random.
-        checkpoints: where the state is saved after every round; None for nowhere.
-        memories: where parts keep their memories, a directory that all tasks see.
-        max_rounds: rounds after which it ends though the algorithm is not done; None for no limit.
-        time_budget: seconds after which no other round begins; None for no limit.
-        patience: rounds without a smaller loss after which it ends, with the weights of the best one; None for none.
-        classes: what labels are checked for; None where they are no class indices.
-        transforms: what batches go through before they reach the model; None for nothing.
-        listener: called with the history's row after every round.
-        restored: called with the rows of the rounds that it goes on from, if it does.
-        seen: what there is to train on, once it has begun.
-        best: the best round by patience; None without.
-        sent: bytes that the parts have sent to be reduced.
+        algorithm: the algorithm.
+        objective: the training objective.
+        seed: seed of the initial weights and of all random numbers.
+        checkpoints: where to save the state after every round; default: nowhere.
+        memories: directory of the local states, which all tasks can read; default: none.
+        max_rounds: largest number of rounds; default: no limit.
+        time_budget: seconds after which no round begins; default: no limit.
+        patience: stop after this many rounds without a smaller loss, with the best round's weights; default: none.
+        classes: valid class labels; None if targets are not class indices.
+        transforms: transforms of batches; default: none.
+        listener: called with the history's row after every round; default: none.
+        restored: called with the history after a resume; default: none.
+        seen: summary of the data, once the run has begun.
+        best: the best round, from 1; None without ``patience``.
+        sent: bytes of the updates that all shards sent.
     """
 
     algorithm: Algorithm
@@ -122,13 +122,12 @@ class Rounds:
         """Run rounds until the algorithm is done.
 
         Returns:
-            The last state, whose ``"weights"`` are the model's, and the history: a row for each round, from 1.
+            The last state, whose ``"weights"`` are the model's, and the history: one row per round, from 1.
 
         Raises:
-            InvalidInput: the rows are not what can be trained on, a part's result is not finite, or the saved rounds
-                are of another run or other rows.
-            Fenced: another driver has begun to run the same.
-            Stopped: the process was asked to stop, and what is done is saved.
+            InvalidInput: the rows cannot be trained on, an update is not finite, or the saved rounds are of other rows.
+            Fenced: another driver has begun the same run.
+            Stopped: the process was asked to stop; the finished rounds are saved.
         """
         began, attempt = time.monotonic(), self._begin()
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
@@ -139,11 +138,11 @@ class Rounds:
             while not self._over(saved, time.monotonic() - began):
                 saved = self._round(jobs, work, saved, collate)
                 self._save(saved, attempt)
-                if memories is not None:  # what no checkpoint that is kept refers to
+                if memories is not None:  # delete files that no remaining checkpoint refers to
                     memories.forget(saved["done"] - (1 if self.checkpoints is None else self.checkpoints.keep))
                 if self.listener is not None and saved["history"]:
                     self.listener(saved["history"][-1])
-            if memories is not None and self.checkpoints is None:  # nobody will go on from here
+            if memories is not None and self.checkpoints is None:  # no run can resume
                 memories.forget(saved["done"])
         stopping = self._stopping(saved)
         self.best = stopping.best
@@ -161,7 +160,6 @@ class Rounds:
         }
 
     def _round(self, jobs: Jobs, work: Round, saved: dict[str, Any], collate: Transforms | None) -> dict[str, Any]:
-        """What is to be saved after another round."""
         start, number = time.monotonic(), len(saved["history"]) + 1
         needed = to_send(self.algorithm, saved["state"])
         sent = {"state": needed, "memories": saved["memories"], "number": saved["done"] + 1}

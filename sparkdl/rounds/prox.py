@@ -9,9 +9,9 @@ For a penalty ``g`` and a step ``t`` the proximal operator is
     ElasticNet  g(z) = l (a ||z||_1 + (1 - a)/2 ||z||^2)     soft(v, t l a) / (1 + t l (1 - a))
     Box         g(z) = 0 for low <= z <= high, else infinite min(max(v, low), high)
 
-N. Parikh and S. Boyd, Proximal algorithms, Foundations and Trends in Optimization 1(3), 2014. The loss is a mean over
-the rows, and ``l`` stands beside that: scikit-learn's ``alpha`` of Lasso and ElasticNet is ``l`` for half the squared
-error, ``1 / (C rows)`` of LogisticRegression is ``l`` of L2.
+N. Parikh and S. Boyd, Proximal algorithms, Foundations and Trends in Optimization 1(3), 2014. The penalty is added to
+the mean loss. If that is half the squared error, ``l`` is scikit-learn's ``alpha`` of Lasso and ElasticNet. For
+LogisticRegression, ``l`` of L2 is ``1 / (C rows)``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sparkdl.errors import InvalidInput
 
 
 class Prox(Protocol):
-    """A penalty that is separable over the entries of a tensor."""
+    """A penalty that is separable over a tensor's entries."""
 
     @property
     def biases(self) -> bool:
-        """Whether it is applied to biases as well; see ``penalised``."""
+        """Whether biases are penalised as well; see ``penalised``."""
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``prox_{t g}(v)``, of the same shape."""
@@ -38,11 +38,11 @@ class Prox(Protocol):
 
 @dataclass(frozen=True)
 class L1:
-    """``strength ||z||_1``: many entries become 0.
+    """``strength ||z||_1``, which sets many entries to 0.
 
     Attributes:
         strength: ``l``, at least 0.
-        biases: whether it is applied to biases as well.
+        biases: whether biases are penalised as well.
     """
 
     strength: float
@@ -52,7 +52,7 @@ class L1:
         _at_least_0("L1", "strength", self.strength)
 
     def prox(self, v: Tensor, t: float) -> Tensor:
-        """See ``Prox``."""
+        """``soft(v, t l)``."""
         return _soft(v, t * self.strength)
 
 
@@ -62,7 +62,7 @@ class L2:
 
     Attributes:
         strength: ``l``, at least 0.
-        biases: whether it is applied to biases as well.
+        biases: whether biases are penalised as well.
     """
 
     strength: float
@@ -72,7 +72,7 @@ class L2:
         _at_least_0("L2", "strength", self.strength)
 
     def prox(self, v: Tensor, t: float) -> Tensor:
-        """See ``Prox``."""
+        """``v / (1 + t l)``."""
         return v / (1 + t * self.strength)
 
 
@@ -83,7 +83,7 @@ class ElasticNet:
     Attributes:
         strength: ``l``, at least 0.
         ratio: ``a``, from 0 (L2) to 1 (L1).
-        biases: whether it is applied to biases as well.
+        biases: whether biases are penalised as well.
     """
 
     strength: float
@@ -96,18 +96,18 @@ class ElasticNet:
             raise InvalidInput(f"ElasticNet has ratio={self.ratio!r}; expected 0 (L2) to 1 (L1).")
 
     def prox(self, v: Tensor, t: float) -> Tensor:
-        """See ``Prox``."""
+        """``soft(v, t l a) / (1 + t l (1 - a))``."""
         return _soft(v, t * self.strength * self.ratio) / (1 + t * self.strength * (1 - self.ratio))
 
 
 @dataclass(frozen=True)
 class Box:
-    """Entries stay between two bounds.
+    """Bounds on the entries.
 
     Attributes:
         low: the smallest value.
         high: the largest value.
-        biases: whether it is applied to biases as well.
+        biases: whether biases are bounded as well.
     """
 
     low: float = float("-inf")
@@ -119,15 +119,14 @@ class Box:
             raise InvalidInput(f"Box has low={self.low!r} and high={self.high!r}; expected low to be at most high.")
 
     def prox(self, v: Tensor, t: float) -> Tensor:
-        """See ``Prox``; ``t`` makes no difference."""
+        """``min(max(v, low), high)``, for any ``t``."""
         return v.clamp(self.low, self.high)
 
 
 def penalised(parameters: Mapping[str, Tensor], biases: bool) -> dict[str, bool]:
-    """Name -> whether a penalty is applied to the parameter.
+    """Name -> whether a penalty applies to the parameter.
 
-    A bias, which is not penalised unless asked, is a parameter with fewer than two dimensions: those of normalisation
-    layers count as well, as is usual for weight decay.
+    A bias is a parameter with fewer than two dimensions, as is usual for weight decay; normalisation layers count.
     """
     return {name: biases or tensor.dim() > 1 for name, tensor in parameters.items()}
 

@@ -1,11 +1,11 @@
-"""Few bits for a number: stochastic rounding to levels that are evenly spaced between the extremes.
+"""Stochastic quantization of tensors to ``b`` bits, on evenly spaced levels between their extremes.
 
     step = (max h - min h) / (2^b - 1)        h = the values of one tensor, b = ``bits``
     q_i  = min h + step * (floor s_i + B_i)    s_i = (h_i - min h) / step,  B_i = 1 with probability s_i - floor s_i
 
-so that ``E q = h`` and ``|q_i - h_i| < step``: J. Konecny et al., Federated learning: strategies for improving
-communication efficiency, 2016, section 3. Each tensor has levels of its own, as layers differ in scale by orders of
-magnitude; what is sent of it is ``b`` bits a number and its extremes.
+Thus ``E q = h`` and ``|q_i - h_i| < step``: J. Konecny et al., Federated learning: strategies for improving
+communication efficiency, 2016, section 3. Each tensor has its own levels, since the scales of layers differ by orders
+of magnitude. A client sends ``b`` bits per number and the two extremes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
-    """One tensor's values as they arrive, in its shape and dtype."""
+    """A tensor's values after quantization, in its shape and dtype."""
     low, levels = values.min(), (1 << bits) - 1
     step = (values.max() - low) / levels
     if not float(step):
@@ -25,11 +25,11 @@ def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
     scaled = (values - low) / step
     floor = scaled.floor()
     up = torch.rand(values.shape, generator=random, dtype=values.dtype) < scaled - floor
-    return low + (floor + up).clamp(max=levels) * step  # s of the maximum may be rounded up to more
+    return low + (floor + up).clamp(max=levels) * step  # rounding may raise s of the maximum above ``levels``
 
 
 def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.Generator) -> Tensor:
-    """Tensors one behind the other, each quantised; as it is where it would take no fewer bytes so."""
+    """Quantize concatenated tensors of these ``sizes``, ``[n]``, except those that would not shrink."""
     size = flat.element_size()
     return torch.cat(
         [
@@ -40,11 +40,5 @@ def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.
 
 
 def packed(count: int, size: int, bits: int | None) -> int:
-    """Bytes that a tensor takes.
-
-    Args:
-        count: its numbers.
-        size: bytes of one of them.
-        bits: of a number that is sent; None for all of it.
-    """
+    """Bytes that a client sends for ``count`` numbers of ``size`` bytes; ``bits`` is None without quantization."""
     return count * size if bits is None else min(count * size, -(-count * bits // 8) + 2 * size)

@@ -1,1 +1,1 @@
-"""One training run on one gang: the loop, its state, its data, its metrics."""
+"""Training on one gang: the loop, its state, data loading, losses, metrics and callbacks."""

@@ -1,16 +1,15 @@
-"""Code of the user's own that is called while a gang trains.
+"""User callbacks that run on the workers during training.
 
-A hook is an object with any of
+A callback is an object with at least one of these methods:
 
-    on_start(run)    before the first step, or the first one after those that an earlier attempt has done
+    on_start(run)    before the first step, or before the first step after a resume
     on_step(run)     after each optimizer step
-    on_epoch(run)    after each epoch, its row of the history written
+    on_epoch(run)    after each epoch, once the history has its row
     on_end(run)      after the last epoch
 
-A hook that is to be called on the driver, such as a tracker, says so: see ``sparkdl.ml.tracking.tracker``. Any other
-travels to the members as a pickled copy: what it keeps, it keeps there. It is called on rank 0 alone, where it has
-an attribute ``every_rank`` that is true on every member; only then may it call collectives. An error it raises ends
-the run, as one of the model would.
+The workers get pickled copies of a callback, so its changes stay on them. Only rank 0 calls it, unless its attribute
+``every_rank`` is true: then every rank does, and it may use collectives. An error that it raises fails the run.
+Callbacks that run on the driver, such as trackers, are in ``sparkdl.ml.tracking.tracker``.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ MOMENTS = ("on_start", "on_step", "on_epoch", "on_end")
 
 @dataclass
 class Snapshot:
-    """What a hook is shown of its run: the real things, of the member it is called on.
+    """The run as a callback sees it on one worker. Its objects are live, not copies.
 
     Attributes:
-        rank: the member's rank.
-        size: members of the gang.
+        rank: rank of the worker.
+        size: number of workers.
         clock: epoch, step and samples so far.
-        module: the module that is trained.
-        device: where it lies.
-        epochs: epochs asked for.
-        steps: steps of an epoch.
-        history: the rows of the epochs so far.
-        loss: this member's mean loss since the epoch began; None before its first row.
+        module: the module in training.
+        device: device of the module.
+        epochs: number of epochs that the user asked for.
+        steps: steps per epoch.
+        history: one row per finished epoch.
+        loss: mean loss of this worker in the current epoch; None before its first row.
     """
 
     rank: int
@@ -56,29 +55,23 @@ class Snapshot:
 
 
 class Hooks:
-    """The hooks that are called on this member.
-
-    Args:
-        hooks: the user's objects.
-        rank: this member's rank.
-    """
+    """The user's callbacks ``hooks`` that the worker of this ``rank`` calls."""
 
     def __init__(self, hooks: Sequence[Any], rank: int) -> None:
         called = [hook for hook in hooks if rank == 0 or getattr(hook, "every_rank", False)]
         self._called = {name: [getattr(hook, name) for hook in called if hasattr(hook, name)] for name in MOMENTS}
 
     def __contains__(self, moment: str) -> bool:
-        """Whether anything is called at a moment, which may cost something to prepare."""
         return bool(self._called[moment])
 
     def call(self, moment: str, run: Snapshot) -> None:
-        """Call every hook that has this moment, in the order in which they were given."""
+        """Call this method of every callback that has it, in the user's order."""
         for method in self._called[moment]:
             method(run)
 
 
 def check_hooks(hooks: Sequence[Any]) -> None:
-    """Refuse what would never be called.
+    """Check that every callback has at least one of the four methods.
 
     Raises:
         InvalidInput: an object has none of the four methods.

@@ -1,7 +1,6 @@
-"""A member's rows, weighed, split and dealt: what the gang loop takes its batches from.
+"""Data loader of one worker: split off validation rows, plan the steps, yield batches.
 
-Everything that members have to agree on before the first step is agreed here: who has how many rows of which kind,
-whether rows weigh, whether labels can be.
+Before the first step the workers agree on the rows of each shard, on row weights and on class labels.
 """
 
 from __future__ import annotations
@@ -25,23 +24,18 @@ from sparkdl.training.spec import TrainingSpec
 
 
 class Rows:
-    """The rows of one member.
-
-    Args:
-        part: the member's part.
-        group: the members.
-        training: what the run does.
-        device: where batches are wanted.
+    """The rows of one worker.
 
     Attributes:
-        part: all rows of the member, training and validation.
+        part: all rows of the worker, training and validation.
         validation: the validation rows; None without a validation column.
-        plan: how training rows are dealt into steps.
-        share: this member's share of all training rows.
-        report: rows, and the seconds that training has waited for batches.
+        plan: assigns training rows to steps.
+        share: this worker's fraction of all training rows.
+        report: ``rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
     Raises:
-        InvalidInput: there are no rows to train on, no validation rows, or labels that cannot be.
+        InvalidInput: there are no training rows, there is a validation column but no validation row, or a label is
+            invalid.
     """
 
     def __init__(self, part: Part, group: Group, training: TrainingSpec, device: torch.device) -> None:
@@ -63,12 +57,12 @@ class Rows:
         self._batcher = Batcher(_weighed_together(part, group), self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The epoch's batches; counts the time that the training waits for them.
+        """The batches of an epoch. The wait for each is added to ``feed_wait_seconds``.
 
         Args:
             epoch: the epoch, from 0.
-            start: the first step of it that is wanted, from 0: what comes before is neither read nor transformed, and
-                the batches are those that a whole epoch has from there on. With the number of steps there are none.
+            start: first step to yield, from 0; earlier rows are neither read nor transformed. The batches equal those
+                of a full epoch. If ``start`` is the number of steps, there are none.
         """
         totals = None
         if self._batcher.part.masses is not None:
@@ -88,14 +82,13 @@ class Rows:
 
 
 def _weighed_together(part: Part, group: Group) -> Part:
-    """Members with a part that weighs 1 a row count weights as well where another member has to."""
     if not any(group.gather(part.masses is not None)):
         return part
+    # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
     return part if part.masses is not None else part.with_unit_masses()
 
 
 def _split(part: Part, group: Group) -> tuple[Part, Part | None]:
-    """Training and validation rows."""
     if part.columns.validation is None:
         return part, None
     training, validation = part.split()

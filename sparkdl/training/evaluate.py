@@ -1,4 +1,4 @@
-"""Losses and metrics of a model, exact over all members."""
+"""Exact losses and metrics of a model over all workers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ def evaluate(
     collate: Collate | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
-    """Loss and metrics of a module over every member's part.
+    """Loss and metrics of a module over the shards of all workers.
 
     Args:
-        module: what is evaluated; its mode is put back afterwards.
+        module: the module; its training mode is restored afterwards.
         criterion: the loss.
-        part: this member's rows; may be empty.
-        group: the members.
-        metrics: torchmetrics metrics, which are reset.
-        batch_size: rows of a batch over all members.
-        device: where the module lies.
-        collate: what batches go through before they reach the module.
-        on_batch: called before each batch with its number, from 0.
+        part: this worker's rows; may be empty.
+        group: the workers.
+        metrics: name -> torchmetrics metric; all are reset afterwards.
+        batch_size: rows of a batch over all workers.
+        device: device of the module.
+        collate: ``collate(inputs, target)``, applied to each batch; default: none.
+        on_batch: called before each batch with its number, from 0; default: none.
+
+    Returns:
+        ``"loss"`` and each metric by its name, the same on every worker.
     """
     transforms = Transforms(collate, masses=criterion.masses)
     plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
@@ -56,7 +59,7 @@ def observe(
     meter: Meter,
     on_batch: Callable[[int], None] | None = None,
 ) -> None:
-    """Take down batches that a module is evaluated on; see ``evaluate``."""
+    """Accumulate the loss and metrics of batches in ``meter``; arguments as for ``evaluate``."""
     was_training = module.training
     module.eval()
     with torch.no_grad():

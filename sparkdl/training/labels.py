@@ -1,4 +1,4 @@
-"""Class labels, looked at before the first step: a wrong one would end the run in the middle, or never be noticed."""
+"""Checks of class labels before the first step, so that an invalid label fails early."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparkdl.data.columns import Column, Columns
 from sparkdl.data.shard import Part, numbers
 from sparkdl.errors import InvalidInput
 
-_CHUNK = 1 << 20  # rows looked at together
+_CHUNK = 1 << 20  # rows per scan
 
 
 @dataclass(frozen=True)
 class Classes:
-    """What labels are checked for.
+    """Valid class labels.
 
     Attributes:
-        count: how many classes there are; None where only the model knows.
-        ignored: a label that the loss leaves out, its ``ignore_index``.
+        count: number of classes; None if only the model knows it.
+        ignored: label that the loss ignores, its ``ignore_index``; default: none.
     """
 
     count: int | None = None
@@ -29,35 +29,25 @@ class Classes:
 
 
 def check_labels(part: Part, group: Group, classes: Classes) -> None:
-    """Check the class indices of every member's rows, training and validation alike.
-
-    Args:
-        part: this member's rows.
-        group: the members, all of which raise the same error.
-        classes: what there may be.
+    """Check the class indices of every worker's training and validation rows; all workers raise the same error.
 
     Raises:
-        InvalidInput: a label is below 0 or too large, or all rows have the same one.
+        InvalidInput: a label is below 0 or too large, or all labels are equal.
     """
     check_bounds(group.gather(label_bounds(part, classes)), part.columns, classes)
 
 
 def label_bounds(part: Part, classes: Classes) -> tuple[int, int] | None:
-    """The least and the largest class index of a part; None without any, as where several columns are the target."""
+    """Smallest and largest class index of a shard; None without labels, or with several target columns."""
     target = part.columns.target
     return _bounds(numbers(part.tensors, target.name), classes.ignored) if isinstance(target, Column) else None
 
 
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
-    """Check the class indices of all parts.
-
-    Args:
-        bounds: of every part, as ``label_bounds`` gives them.
-        columns: what the parts have.
-        classes: what there may be.
+    """Check the class indices of all shards, given ``label_bounds`` of each.
 
     Raises:
-        InvalidInput: a label is below 0 or too large, or all rows have the same one.
+        InvalidInput: a label is below 0 or too large, or all labels are equal.
     """
     target, found = columns.target, [each for each in bounds if each is not None]
     if not found or not isinstance(target, Column):
@@ -77,7 +67,6 @@ def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, cla
 
 
 def _bounds(labels: Tensor, ignored: int | None) -> tuple[int, int] | None:
-    """The least and the largest label; None without any."""
     bounds: list[tuple[int, int]] = []
     for first in range(0, len(labels), _CHUNK):
         chunk = labels[first : first + _CHUNK]

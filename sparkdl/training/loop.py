@@ -1,7 +1,7 @@
-"""The gang loop: what every member does from its first batch to its last. Read this file first.
+"""The training loop of every worker. Read this file first.
 
 place -> attach -> restore
--> for batch in feed: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
+-> for batch in batches: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from sparkdl.training.trainer_state import TrainerState
 
 @dataclass(frozen=True)
 class Training(TrainingSpec):
-    """A training run, which a cluster calls on every member; the settings are those of ``TrainingSpec``."""
+    """A training run that a cluster calls on every worker, with the settings of ``TrainingSpec``."""
 
     def __call__(self, world: World, part: Part | None) -> Trained:
-        """``train`` as the work of a gang."""
+        """Run ``train`` on one worker."""
         if part is None:
             raise InvalidInput("there is no data to train on.")
         return train(world, part, self)
 
 
 def train(world: World, part: Part, training: TrainingSpec) -> Trained:
-    """Train a replica together with the other members of the gang.
+    """Train one replica together with the other workers of the gang.
 
     Args:
         world: the gang.
-        part: this member's rows.
-        training: what to do.
+        part: this worker's shard.
+        training: the run's settings.
 
     Raises:
-        InvalidInput: the data has no rows to train on, or does not fit the model; a state is of another training.
-        PeerLost: another member has gone.
+        InvalidInput: there are no training rows, the data do not fit the model, or a saved state is of another run.
+        PeerLost: another worker was lost.
     """
     group = world.group()
     with _seeded(training.seed, world):
@@ -82,7 +82,6 @@ def _pieces(batch: Batch, accumulate: int) -> Iterator[tuple[Batch, bool]]:
 
 @contextmanager
 def _seeded(seed: int, world: World) -> Iterator[None]:
-    """Random numbers from (seed, rank) alone; the caller's are put back afterwards."""
     before = random_state(world.device)
     member = generator(seed, world.rank).initial_seed()
     torch.manual_seed(member)

@@ -1,16 +1,15 @@
-"""The loss of a batch, as a mean over the rows of the global batch.
+"""The loss of a step, as the weighted mean over the rows of the global batch.
 
-The loss of a step is the weighted mean over the rows ``i`` of the GLOBAL batch, wherever they lie,
+With ``l_i`` the loss of row ``i``, averaged over its trailing dimensions, the loss over all workers is
 
     L(w) = sum_i a_i * l_i(w) / sum_i a_i * m_i
 
-with ``l_i`` the loss of row ``i`` averaged over its trailing dimensions, ``a_i`` its weight (``weightCol``, else
-1) and ``m_i`` its mass: 1, or what a class-weighted loss or one with ``ignore_index`` divides by, so that the
-result is what ``torch.nn.CrossEntropyLoss(weight, ignore_index, reduction="mean")`` gives for the whole batch on
-one machine.
+``a_i`` is the row's weight (``weightCol``, else 1). ``m_i`` is its mass, the term in the loss's own denominator: 1, or
+the class weight of its label, 0 for ``ignore_index``. ``L`` equals ``torch.nn.CrossEntropyLoss(weight, ignore_index)``
+of the whole batch on one machine.
 
-That stops holding where rows have a loss but no mass: with ``label_smoothing`` and a class of weight 0, the rows of a
-member that has no other class in a step are left out of it.
+One case differs: with ``label_smoothing`` and a class of weight 0, rows have a loss but ``m_i = 0``. If a worker has
+only such rows in a step, their loss is omitted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ELEMENTWISE = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.HuberLoss, nn.L1Loss, nn.MS
 
 
 class Criterion:
-    """The loss of batches: local means whose share-weighted sum is the global mean."""
+    """Local mean losses whose sum, weighted by each worker's share, is the global mean."""
 
     def __init__(self, loss: LossFunction | nn.Module) -> None:
         self._mean = loss
@@ -41,7 +40,7 @@ class Criterion:
             self._each.reduction = "none"  # type: ignore[assignment]
 
     def __call__(self, output: Any, batch: Batch) -> Tensor:
-        """The local mean, a scalar: the losses of the batch's rows, weighted, over ``batch.weight``."""
+        """The local mean loss, a scalar: the weighted losses of the batch's rows over ``batch.weight``."""
         output, target = _aligned(output, target_of(batch), elementwise=isinstance(self._mean, _ELEMENTWISE))
         if batch.masses is None and batch.weights is None:
             loss = _called(self._mean, output, target)
@@ -51,13 +50,13 @@ class Criterion:
         return weighted.sum() / batch.weight
 
     def masses(self, target: Tensor) -> Tensor | None:
-        """What each row adds to the loss's denominator, float64 ``[B]``; None where each row adds 1.
+        """Each row's mass ``m_i``, float64 ``[B]``; None if all are 1.
 
-        Only class-index losses divide by something else: by the classes' weights, leaving out ignored labels.
+        Only class-index losses have others: the class weights, and 0 for ignored labels.
         """
         if not isinstance(self._mean, (nn.CrossEntropyLoss, nn.NLLLoss)) or target.is_floating_point():
             return None
-        target = target.long()  # an ignore_index of -100 would be taken for 156 among unsigned labels
+        target = target.long()  # among uint8 labels an ignore_index of -100 would wrap to 156
         kept = target != self._mean.ignore_index
         if self._mean.weight is None:
             each = kept.to(torch.float64)
@@ -68,15 +67,15 @@ class Criterion:
 
 
 def target_of(batch: Batch) -> Tensor:
-    """The batch's target; ``forward()``'s first argument where there is none (an autoencoder)."""
+    """The batch's target; without one, the first argument of ``forward()``, as for an autoencoder."""
     return arguments(batch.inputs[:1])[0] if batch.target is None else batch.target
 
 
 def check_loss(loss: object) -> None:
-    """Refuse a loss that cannot be averaged over the global batch.
+    """Check that the loss can be averaged over the global batch.
 
     Raises:
-        InvalidInput: it sums over rows, or is neither a function nor a loss module.
+        InvalidInput: the loss sums over rows, or is neither a function nor a loss module.
     """
     reduction = getattr(loss, "reduction", None)
     if isinstance(loss, nn.Module) and reduction not in (None, "mean", "none"):
@@ -91,7 +90,7 @@ def check_loss(loss: object) -> None:
 
 
 def shapes(value: Any) -> str:
-    """Shapes and dtypes of a tensor, or of tensors in a list, tuple or dict, for messages."""
+    """Format shapes and dtypes of a tensor, or of nested tensors in a list, tuple or dict."""
     if isinstance(value, Tensor):
         return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Mapping):
@@ -102,7 +101,7 @@ def shapes(value: Any) -> str:
 
 
 def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tensor:
-    """The loss, or an error that says what it was given: torch's own often names one shape of the two, or none."""
+    """Call the loss. On failure report both shapes, since torch's error often names one or none."""
     try:
         value = loss(output, target)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -116,10 +115,7 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
 
 
 def _aligned(output: Any, target: Tensor, *, elementwise: bool) -> tuple[Any, Tensor]:
-    """``[B, 1]`` as ``[B]`` beside a ``[B]``: an elementwise loss would broadcast the two to ``[B, B]``.
-
-    Whole numbers may be class labels ``[B]`` beside scores ``[B, 1]``, unless the loss is known not to read them so.
-    """
+    """Squeeze ``[B, 1]`` to ``[B]``, which elementwise losses would broadcast; integers may be labels, and stay."""
     if isinstance(output, Tensor) and (elementwise or target.is_floating_point()):
         if output.shape == (*target.shape, 1):
             return output.squeeze(-1), target

@@ -1,4 +1,4 @@
-"""Losses and metrics as members count them, and their exact values over all members."""
+"""Accumulates losses and metrics on each worker, and computes exact values over all workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Metrics = Mapping[str, Any]
 
 
 def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
-    """Fresh copies of torchmetrics metrics, on a device; a collection's come one by one, as ``collection_metric``."""
+    """Fresh copies of torchmetrics metrics on a device; a collection's metrics become entries ``collection_metric``."""
     opened: dict[str, Any] = {}
     for name, metric in metrics.items():
         fresh = copy.deepcopy(metric).to(device)
@@ -32,16 +32,16 @@ def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
 
 
 def metric_states(metrics: Metrics) -> dict[str, Any]:
-    """What metrics have seen so far, also in the metrics they are made of; tensors are the live ones.
+    """States of metrics and of the metrics inside them; tensors are live, not copies.
 
-    Torchmetrics' own ``state_dict`` leaves out how often a metric was updated, and what a wrapper such as
-    ``MinMaxMetric`` or ``Running`` keeps beside its states.
+    It includes two things that torchmetrics' ``state_dict`` omits: update counts, and attributes of wrappers such as
+    ``MinMaxMetric`` or ``Running``.
     """
     return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
 
 
 def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
-    """Set metrics to what ``metric_states`` returned of the same ones.
+    """Restore the states that ``metric_states`` returned for the same metrics.
 
     Raises:
         InvalidInput: the states are of other metrics.
@@ -69,10 +69,10 @@ def _kept(metric: Any) -> dict[str, Any]:
 
 
 class Meter:
-    """The mean loss and the metrics of some batches.
+    """Accumulates the mean loss and the metrics of batches.
 
     Args:
-        device: where the losses lie; adding one does not wait for the device.
+        device: device of the losses; ``add`` does not synchronise with it.
         metrics: name -> torchmetrics metric, updated with every batch.
     """
 
@@ -83,7 +83,7 @@ class Meter:
         self._metrics = metrics
 
     def add(self, loss: Tensor, output: Any, batch: Batch) -> None:
-        """Take down one batch: its local mean loss, and its output where there are metrics."""
+        """Add one batch: its local mean loss, and its output for the metrics."""
         if not batch.weight:
             return
         self._sum.add_(loss, alpha=batch.weight)
@@ -92,20 +92,20 @@ class Meter:
             metric.update(_detached(output), target_of(batch))
 
     def local_mean(self) -> float | None:
-        """This member's mean loss so far."""
+        """This worker's mean loss so far; None before its first row."""
         return float(self._sum) / self._weight if self._weight else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The loss taken down so far, without the metrics; the tensor is the live one."""
+        """The accumulated loss, without metrics; the tensor is live, not a copy."""
         return {"sum": self._sum, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the loss to a state that ``state_dict`` returned."""
+        """Restore the loss from ``state_dict``."""
         self._sum.copy_(state["sum"])
         self._weight = state["weight"]
 
     def close(self, group: Group) -> dict[str, float]:
-        """The mean loss and the metrics over all members, the same on each; the meter starts again at nothing."""
+        """The mean loss and the metrics over all workers, the same on each; resets the meter."""
         totals = torch.stack([self._sum, torch.tensor(self._weight, dtype=torch.float64, device=self._sum.device)])
         group.sum_(totals)
         total, weight = totals.tolist()
@@ -117,25 +117,25 @@ class Meter:
 
 
 def synchronised(metric: Any, group: Group) -> Any:
-    """A torchmetrics metric's value over all members, exactly, by its own reductions; the metric is reset.
+    """A torchmetrics metric's exact value over all workers, by its own reductions; resets the metric.
 
-    Members that saw no row are left out: an empty state has neither the dtype nor the shape of a full one.
+    Workers without rows are left out, since an empty state lacks the dtype and shape of a filled one.
 
     Returns:
-        A number, a list of numbers, or a dict of these; NaN where no member saw a row.
+        A number, a list of numbers, or a dict of these; NaN if no worker has rows.
     """
-    # The metrics that a wrapper or a sum is made of are modules of it, and a wrapper itself is never updated.
+    # The inner metrics of a wrapper or a sum are its modules; torchmetrics never updates the wrapper itself.
     used = [_join(each, group.gather(_seen(each))) for each in _parts(metric).values()]
     return _computed(metric) if any(used) else float("nan")
 
 
 def seen(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    """What this process has shown to metrics, to be put ``together`` with what others have."""
+    """States of metrics in this process, as input of ``together``."""
     return {name: {part: _seen(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
 
 
 def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The metrics' values over all that several processes have ``seen``, as ``synchronised`` gives them."""
+    """Values of metrics over the states of several processes, each from ``seen``; as ``synchronised`` returns them."""
     values = {}
     for name, metric in metrics.items():
         used = [_join(each, [one[name][part] for one in found]) for part, each in _parts(metric).items()]
@@ -152,7 +152,7 @@ def _computed(metric: Any) -> Any:
 
 
 def _parts(metric: Any) -> dict[str, Any]:
-    """The metric and those that it is made of, by their names in it."""
+    """The metric and the metrics inside it, by module name."""
     return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
 
 
@@ -162,17 +162,17 @@ def _seen(metric: Any) -> dict[str, Any] | None:
 
 
 def _join(metric: Any, found: Sequence[dict[str, Any] | None]) -> bool:
-    """Give a metric the states of all members as its own; returns whether any of them has updated it.
+    """Set a metric to the joined states of all workers; return whether any worker updated it.
 
-    All states travel at once. By itself torchmetrics gathers a list tensor by tensor, as often as this member has
-    some, and waits for ever where another member has fewer.
+    All states travel in one collective. Torchmetrics would gather a list tensor by tensor, and hang if the lists of two
+    workers differ in length.
     """
     metric.distributed_available_fn = lambda: False
     states = [state for state in found if state is not None]
     for name, reduction in metric._reductions.items() if states else ():
         values = [state[name] for state in states]
         if isinstance(values[0], list):
-            joined: Any = list(itertools.chain.from_iterable(values))  # as if one member had seen all batches
+            joined: Any = list(itertools.chain.from_iterable(values))  # as if one worker had seen all batches
         elif len(values) == 1:
             joined = values[0]
         else:

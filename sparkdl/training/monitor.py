@@ -1,4 +1,4 @@
-"""What a run tells about itself: history, progress, phases, validation, and the calls of callbacks."""
+"""Reports a run from one worker: history, progress, phase times, validation and callbacks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ from sparkdl.training.callbacks import Hooks, Snapshot
 from sparkdl.training.evaluate import evaluate
 from sparkdl.training.trainer_state import TrainerState
 
-_PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar follows
-_OTHERS = 5.0  # and of the others
+_PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
+_OTHERS = 5.0  # and of the other ranks
 _MANY = 8  # Up to this many ranks report every step; above it the total rate is capped.
 
 
 class TrainingMonitor:
-    """Reports the run that a ``TrainerState`` is the state of, on one member.
-
-    Args:
-        state: the run's state; its history, meter and report are written here.
-    """
+    """Reports the run of one worker; updates the history, meter and report of ``state``."""
 
     def __init__(self, state: TrainerState) -> None:
         self.state = state
@@ -40,7 +36,7 @@ class TrainingMonitor:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Measure what the block's steps spend their time on; the report has the seconds by phase."""
+        """Measure the seconds of each phase of the block's steps; they go to the report's ``"phases"``."""
         seconds = self.state.report.get("phases", {}) if self.state.training.measured else {}
         self.state.report["phases"] = seconds
         every = EVERY * max(1.0, self.state.world.size / _MANY)
@@ -49,18 +45,18 @@ class TrainingMonitor:
             flush(clock=self.state.world.clock)
 
     def start(self) -> None:
-        """Call ``on_start`` before the first step, or before the first one after those restored."""
+        """Call ``on_start``, then start the clock of the first epoch."""
         self._call("on_start")
         self.state.start()
         self._shown = time.monotonic()
 
     def observe(self, loss: Tensor, batch: Batch) -> None:
-        """Take down a batch's loss and, without validation rows, its metrics.
+        """Add a batch's loss and, without validation rows, its metrics.
 
         Raises:
-            InvalidInput: the loss is not finite.
+            InvalidInput: the loss is on the CPU and not finite; for other devices ``end_epoch`` checks.
         """
-        # Elsewhere than on the CPU, to look at each loss would be to wait for the device: there it is seen per epoch.
+        # Reading a loss waits for the device, so that losses on other devices are checked once per epoch.
         if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
             step, steps = self.state.world.clock.step, self.state.rows.plan.steps
             raise self._diverged(float(loss), f"at step {step}, batch {self.state.position + 1} of {steps} in")
@@ -73,15 +69,11 @@ class TrainingMonitor:
             self.state.report["output"] = list(self.state.replica.output.shape[1:])
 
     def end_step(self, batch: Batch) -> None:
-        """Call ``on_step``, save the state if it is time, and tell the driver the progress now and then.
-
-        Args:
-            batch: of the step that is over.
-        """
+        """Call ``on_step``, save the state if due, and report progress at intervals."""
         enter("other")
         self._call("on_step")
         state, clock, plan = self.state, self.state.world.clock, self.state.rows.plan
-        if state.position < plan.steps:  # else the epoch's end is part of the step
+        if state.position < plan.steps:  # else end_epoch saves the state
             state.save()
         end_step(clock=clock, rows=batch.rows, sent=state.sync.bytes_per_step)
         now = time.monotonic()
@@ -99,10 +91,10 @@ class TrainingMonitor:
         )
 
     def end_epoch(self) -> None:
-        """Add the epoch's row to the history, and call ``on_epoch``.
+        """Validate, add the epoch's row to the history, and call ``on_epoch``.
 
         Raises:
-            InvalidInput: this member's mean loss is not finite.
+            InvalidInput: this worker's mean loss is not finite.
         """
         state, clock = self.state, self.state.world.clock
         module, seconds = state.replica.module, state.epoch_seconds
@@ -152,7 +144,7 @@ class TrainingMonitor:
         return {f"valid_{name}": value for name, value in found.items()}
 
     def _validating(self, batch: int) -> None:
-        # With its number: however long validation takes, it is seen to go on.
+        # The number shows that a long validation makes progress.
         self.state.world.phase = f"validate, batch {batch}"
 
     def _diverged(self, loss: float, where: str) -> InvalidInput:
@@ -181,19 +173,15 @@ class TrainingMonitor:
 
 
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:
-    """Average floating-point buffers, which batch normalisation keeps per member.
+    """Average floating-point buffers over the workers; batch normalisation updates them locally.
 
-    Args:
-        module: the replica's module.
-        group: the members.
-        share: this member's part of all training rows. A member without rows has seen nothing, and its buffers,
-            still as they were at the start, count for nothing.
+    ``share`` is this worker's fraction of all training rows. If it is 0, the worker's buffers do not count.
     """
     if group.size == 1:
         return
     for buffer in module.buffers():
         if buffer.is_floating_point():
-            # In double precision, so that a buffer that is the same everywhere stays what it is.
+            # In double precision, so that a buffer that is equal on all workers stays unchanged.
             total = buffer.double() * share if share else torch.zeros_like(buffer, dtype=torch.float64)
             group.sum_(total)
             buffer.copy_(total)

@@ -1,4 +1,4 @@
-"""What is minimised: model, loss, optimizer, schedule, metrics."""
+"""The training objective: model, loss, optimizer, schedule and metrics."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ PRECISIONS = ("fp32", "bf16", "fp64")
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised, and in which arithmetic.
+    """The objective and its arithmetic.
 
     Attributes:
-        model: a factory without arguments, or a module whose weights are the start.
+        model: a factory without arguments, or a module with the initial weights.
         loss: an ``nn`` loss module, or ``loss(output, target)`` returning losses ``[B, ...]`` or a scalar batch mean.
-        optimizer: called with the parameters; the default is Adam with torch's defaults.
-        scheduler: called with the optimizer; stepped after every optimizer step, or once a round. None for a
-            constant rate.
-        metrics: name -> ``torchmetrics.Metric`` (copied before use).
+        optimizer: called with the parameters; default: Adam with torch's defaults.
+        scheduler: called with the optimizer; stepped after every optimizer step, or once a round. Default: none.
+        metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
-        clip_norm: the largest L2 norm of the global gradient; None for no clipping.
+        clip_norm: largest L2 norm of the global gradient; default: none.
     """
 
     model: ModelFactory | nn.Module
@@ -61,7 +60,7 @@ class Objective:
         """A new module on ``device`` in the weights' dtype.
 
         Raises:
-            InvalidInput: the factory did not return a module, or nothing in it can be trained.
+            InvalidInput: the factory did not return a module, or the module has no trainable parameter.
         """
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         if not isinstance(module, nn.Module):
@@ -71,10 +70,10 @@ class Objective:
         return module.to(device=device, dtype=self.dtype)
 
     def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of some parameters.
+        """The optimizer of these parameters.
 
         Raises:
-            InvalidInput: its step evaluates the loss itself, as often as it likes.
+            InvalidInput: the optimizer's ``step()`` requires a closure that evaluates the loss.
         """
         optimizer = self.optimizer(parameters)
         closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -87,7 +86,7 @@ class Objective:
         return optimizer
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:
-        """The loss, ready to be called on members."""
+        """The loss as a ``Criterion`` on ``device``."""
         loss = self.loss
         if isinstance(loss, nn.Module):
             loss = copy.deepcopy(loss).to(device=device, dtype=self.dtype)
@@ -98,7 +97,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     """The model's output.
 
     Raises:
-        MemberFailed: the model raised; the message says what it was given.
+        MemberFailed: the model raised; the message has the shapes of its inputs.
     """
     inputs = arguments(columns)
     try:
@@ -111,10 +110,10 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
 
 
 def trained(loss: Tensor) -> Tensor:
-    """The loss, of which something can be trained.
+    """The loss, checked to depend on a trainable parameter.
 
     Raises:
-        InvalidInput: nothing can.
+        InvalidInput: the loss depends on no trainable parameter.
     """
     if loss.grad_fn is None:
         raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")

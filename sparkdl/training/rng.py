@@ -10,11 +10,10 @@ import torch
 
 
 def random_state(device: torch.device | None = None) -> dict[str, Any]:
-    """The state of the global generators: Python's, numpy's and torch's, on the CPU and on one GPU.
+    """State of the global generators of Python, numpy and torch, on the CPU and on one GPU.
 
     Args:
-        device: the GPU whose generator is meant; the current one by default, if CUDA is initialised. The state has no
-            number of the GPU, so that it can be set on another.
+        device: the GPU; default: the current one if CUDA is initialised. Any GPU can load the state.
     """
     version, words, gauss = random.getstate()
     found = {
@@ -27,14 +26,7 @@ def random_state(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device | None = None) -> None:
-    """Set the global generators to a state that ``random_state`` returned.
-
-    A GPU's generator stays as it is where the state has none.
-
-    Args:
-        state: the state.
-        device: as for ``random_state``.
-    """
+    """Restore a state from ``random_state``. Without a GPU state in it, the GPU's generator stays unchanged."""
     python = state["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state(state["numpy"])

@@ -1,4 +1,4 @@
-"""A training run as data: its settings, and its result."""
+"""Settings and result of a training run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from sparkdl.training.strategies.allreduce import AllReduce
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """Settings of a run, the same on every member.
+    """Settings of a run, the same on every worker.
 
     Attributes:
-        objective: what is minimised.
+        objective: the training objective.
         batch_size: rows of the GLOBAL batch.
         epochs: passes over the data.
-        seed: seed of the weights, of the permutations and of the members' random numbers.
-        strategy: how replicas agree.
-        layout: how a replica lies on members.
-        accumulate: into how many pieces a member cuts its rows of a step, to save memory; the step stays the same.
-        shuffle: False takes the rows in row-id order.
-        patience: epochs without a smaller loss after which training ends with the best epoch's weights; None for all.
-        hooks: the user's own objects, called on the way; see ``sparkdl.training.callbacks``.
-        classes: what the labels are checked for; None where they are no class indices.
-        collate: ``collate(inputs, target)``, of every batch; None for none.
-        augment: ``augment(inputs, target, generator)``, of training batches, before ``collate``; None for none.
-        keeper: the ``CheckpointKeeper`` that saves the members' states and restores them in a later attempt; None for
-            none.
-        measured: whether members tell how far they are, and what their steps spend their time on.
+        seed: seed of the initial weights, of the permutations and of each worker's generators.
+        strategy: how replicas synchronise.
+        layout: how a replica is placed on workers.
+        accumulate: number of micro-batches that a worker splits its rows of a step into, to save memory; the
+            optimizer's step stays the same.
+        shuffle: False trains on the rows in row-id order.
+        patience: stop after this many epochs without a smaller loss, with the best epoch's weights; default: none.
+        hooks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
+        classes: valid class labels; None if targets are not class indices.
+        collate: ``collate(inputs, target)``, applied to every batch; default: none.
+        augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
+        keeper: the ``CheckpointKeeper`` that saves each worker's state and restores it on a restart; default: none.
+        measured: whether workers report progress and phase times.
     """
 
     objective: Objective
@@ -53,7 +53,7 @@ class TrainingSpec:
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
-    keeper: Any = None  # a CheckpointKeeper; untyped, so that the loop does not load what writes checkpoints
+    keeper: Any = None  # a CheckpointKeeper; untyped, so that the loop does not import its modules
     measured: bool = True
 
     def __post_init__(self) -> None:
@@ -65,19 +65,19 @@ class TrainingSpec:
         check_hooks(self.hooks)
 
     def title(self) -> str:
-        """What an attempt that begins now has to do, as the Spark UI shows it."""
+        """The epochs that an attempt starting now trains, for the Spark UI."""
         done = 0 if self.keeper is None else self.keeper.epoch()
         return f"epochs {min(done + 1, self.epochs)} to {self.epochs}"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a member brings back.
+    """Result of one worker.
 
     Attributes:
-        weights: safetensors bytes of the module, from rank 0; empty from the others.
-        history: a row per epoch; the same on every member.
-        report: seconds, rows and bytes of this member.
+        weights: the module's weights as safetensors from rank 0; empty from other ranks.
+        history: one row per epoch, the same on every worker.
+        report: seconds, rows and bytes of this worker.
     """
 
     weights: bytes

@@ -1,4 +1,4 @@
-"""The state of a run on one member: everything that its next steps depend on, saved and restored together."""
+"""The complete state of a run on one worker, saved and restored together."""
 
 from __future__ import annotations
 
@@ -19,27 +19,22 @@ from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 
-_FORMAT = 2  # of a state
-_DEALT = ("members", "rows of the parts")  # what of a place may be different when an epoch begins
+_FORMAT = 2  # version of the saved state
+_DEALT = ("members", "rows of the parts")  # entries of a place that may differ at an epoch's start
 
 
 class TrainerState:
-    """A member's replica, counters, history and random numbers, as one state that a later attempt continues from.
+    """A worker's replica, counters, history and random numbers, from which a later attempt resumes.
 
-    Args:
-        world: the gang.
-        training: the run's settings.
-        replica: this member's replica.
-        sync: the strategy, attached to the replica.
-        rows: this member's rows.
+    ``sync`` is the strategy, attached to ``replica``.
 
     Attributes:
-        history: a row per epoch, the same on every member.
-        report: seconds of training, in all and by phase; shape and dtype of a row of each input, the shape of one of
-            the output, and the best epoch, None without patience.
-        metrics: name -> torchmetrics metric, on the member's device.
-        meter: the mean loss of the epoch so far, and without validation rows its metrics.
-        stopping: the best epoch, and whether training is to end after it.
+        history: one row per epoch, the same on every worker.
+        report: training seconds, in total and by phase; shape and dtype of one row of each input; shape of one output
+            row; and the best epoch, None without ``patience``.
+        metrics: name -> torchmetrics metric, on the worker's device.
+        meter: mean loss of the current epoch and, without validation rows, its metrics.
+        stopping: the best epoch, and whether training stops.
     """
 
     def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: Rows) -> None:
@@ -51,28 +46,28 @@ class TrainerState:
         self.meter = Meter(world.device, self.metrics if rows.validation is None else {})
         self.stopping = GangEarlyStopping(training.patience, self.group)
         self._random: dict[str, Any] | None = None
-        self._spent = 0.0  # seconds of the first epoch that an earlier attempt has spent
-        self._begun = 0  # the step at which the current epoch began
+        self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch
+        self._begun = 0  # first step of the current epoch
         self._started = time.monotonic()
         world.clock.load_state_dict(Clock().state_dict())
 
     @property
     def position(self) -> int:
-        """Steps of the current epoch that are done: the first one to do, from 0."""
+        """Finished steps of the current epoch."""
         return self.world.clock.step - self._begun
 
     @property
     def over(self) -> bool:
-        """Whether all epochs are done, or as many as early stopping allows."""
+        """Whether all epochs are finished, or early stopping ended training."""
         return self.stopping.over or self.world.clock.epoch >= self.training.epochs
 
     @property
     def epoch_seconds(self) -> float:
-        """Seconds of the current epoch, those of an earlier attempt included."""
+        """Seconds of the current epoch, an earlier attempt's included."""
         return time.monotonic() - self._started
 
     def start(self) -> None:
-        """Start the clock of the first epoch, and restore random numbers after callbacks have drawn some."""
+        """Start the clock of the first epoch; restore random numbers, since callbacks may have drawn some."""
         self._started = time.monotonic() - self._spent
         if self._random is not None:
             set_random_state(self._random, self.world.device)
@@ -83,24 +78,24 @@ class TrainerState:
         self._started, self._begun = time.monotonic(), self.world.clock.step
 
     def save(self) -> None:
-        """Tell the checkpoint keeper, if there is one, that a step is over; it saves the state when it is time."""
+        """Notify the checkpoint keeper, if there is one, of a finished step; it saves the state if due."""
         if self.training.keeper is not None:
             self.training.keeper.after_step(self.world, self.state, over=self.over)
 
     def result(self) -> Trained:
-        """The weights to keep, the history and this member's report."""
+        """The final weights, the history and this worker's report."""
         own = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         weights = self.stopping.weights(self.replica.module)
         return Trained(weights, self.history, self.rows.report | self.report | own)
 
     def state(self) -> dict[str, Any]:
-        """All that this member's next steps depend on, for ``pack_state``; tensors and lists are the live ones.
+        """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
         Returns:
-            ``"alike"``, which is the same on all members, dicts of tensors; and ``"own"``.
+            ``"alike"``, dicts of tensors that are equal on all workers; and ``"own"``, this worker's rest.
 
         Raises:
-            InvalidInput: a step has begun and is not over.
+            InvalidInput: the state was requested within a step.
         """
         replica = self.replica.state_dict()
         alike = {"alike": replica.pop("alike")} if self.sync.alike else {}
@@ -125,7 +120,7 @@ class TrainerState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Go on from what the keeper has, if it has anything, and let go of the keeper at the end of the block."""
+        """Resume from the keeper's checkpoint, if there is one; close the keeper after the block."""
         keeper = self.training.keeper
         if keeper is None:
             yield
@@ -137,13 +132,13 @@ class TrainerState:
             keeper.close()
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from a state that ``state`` returned, on every member from the same step; None begins anew.
+        """Resume from a state of ``state``, all workers from the same step; None starts anew.
 
-        A state of an epoch's end may be that of a member of a gang of another size.
+        The state of an epoch's end may come from a gang of another size.
 
         Raises:
-            InvalidInput: the state is of another model, optimizer, gang, batch size or data, of another step than that
-                of another member, or of one after the last epoch that is asked for.
+            InvalidInput: the state is of another model, optimizer, gang, batch size or data; the workers have states of
+                different steps; or the state is past the last of ``epochs``.
         """
         own = None if state is None else state["own"]
         if own is not None:
@@ -162,11 +157,11 @@ class TrainerState:
         self.history, self.report = own["history"], own["report"]
         self.rows.report["feed_wait_seconds"] = own["feed_wait_seconds"]
         self._spent = own["epoch_seconds"]
-        if own["place"]["members"] == self.world.size:  # else what is a member's alone has nobody to go on
+        if own["place"]["members"] == self.world.size:  # else the strategy's per-worker state fits no worker
             self.sync.load_state_dict(own["sync"])
         if own["rank"] == self.world.rank:
             self._random = own["random"]
-        else:  # what another rank has spent is not this one's
+        else:  # the phase times are of another rank
             self.report["phases"] = {}
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
@@ -178,7 +173,7 @@ class TrainerState:
                 "the version that saved it, or begin anew elsewhere."
             )
         place = self._place()
-        if not own["position"]:  # at an epoch's end it fits another gang as well
+        if not own["position"]:  # at an epoch's end the state fits a gang of any size
             place = {name: value for name, value in place.items() if name not in _DEALT}
         _check_place(own["place"], place)
         epoch, asked = own["clock"]["epoch"], self.training.epochs

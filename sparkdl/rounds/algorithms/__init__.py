@@ -1,1 +1,1 @@
-"""One file for each algorithm of rounds."""
+"""Algorithms of rounds, one per file."""

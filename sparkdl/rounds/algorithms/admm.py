@@ -1,4 +1,4 @@
-"""Consensus ADMM: every part has weights of its own, which are drawn together.
+"""Consensus ADMM: every shard has its own weights, which converge to a consensus.
 
     minimise  sum_i f_i(x_i) + g(z)   subject to   x_i = z,   i = 1 ... N
 
@@ -7,22 +7,21 @@
     z'  = prox_{g / (N rho_i)}( mean_i(h_i + u_i) )          on the driver
     u_i = u_i + h_i - z'                                     scaled dual variables
 
-with ``f_i = F_i / M`` the part's share of the mean loss, so that ``sum_i f_i`` is the loss whatever the number of
-parts, and ``rho_i = rho / N``, so that ``rho`` means the same for any number of them. Primal and dual residuals are
+``f_i = F_i / M`` is the shard's term of the mean loss, so that ``sum_i f_i`` is the loss for any ``N``, and
+``rho_i = rho / N``, so that ``rho`` has the same effect for any ``N``. Primal and dual residuals are
 
     ||r||^2 = sum_i ||x_i - z'||^2          ||s||^2 = N rho_i^2 ||z' - z||^2
 
-and it is over when, n being the number of parameters,
+With n parameters, the algorithm stops when
 
     ||r|| <= sqrt(N n) absolute + relative max( sqrt(sum_i ||x_i||^2), sqrt(N) ||z'|| )
     ||s|| <= sqrt(N n) absolute + relative rho_i sqrt(sum_i ||u_i||^2)
 
 S. Boyd et al., Distributed optimization and statistical learning via the alternating direction method of multipliers,
-Foundations and Trends in Machine Learning 3(1), 2011, sections 3 and 7. Where one of the two residuals, relative to
-what it is compared with, is ``balance`` times the other, ``rho`` is multiplied or divided by ``factor`` and every
-``u_i`` rescaled, for the first ``adapt`` rounds: B. Wohlberg, ADMM penalty parameter selection by residual balancing,
-2017. A part's memory is ``(x_i, h_i, u_i)``; sums over parts are taken of deviations from ``z``, which are small where
-it matters.
+Foundations and Trends in Machine Learning 3(1), 2011, sections 3 and 7. In the first ``adapt`` rounds, if one relative
+residual exceeds ``balance`` times the other, ``rho`` changes by ``factor`` and every ``u_i`` is rescaled: B. Wohlberg,
+ADMM penalty parameter selection by residual balancing, 2017. A shard's local state is ``(x_i, h_i, u_i)``. Sums over
+shards are of deviations from ``z``, which are small near convergence.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from sparkdl.training.objective import Objective
 
 
 class Solver(Protocol):
-    """How a part solves its own problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.local_solvers``."""
+    """Solver of a shard's local problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.local_solvers``."""
 
     @property
     def takes_steps(self) -> bool:
-        """Whether they are those of the objective's own optimizer."""
+        """Whether it steps the objective's optimizer."""
 
     def solve(self, problem: Problem) -> None:
         """Set the problem's module to the solution."""
@@ -61,22 +60,21 @@ class Solver(Protocol):
 class ConsensusADMM:
     """Consensus ADMM.
 
-    ``balance`` is 2 and ``absolute`` 1e-6, where Boyd et al. have 10 and 1e-4. Relative residuals are compared, which
-    are of the order of 1 to begin with, so that 10 times is far: the lasso of ``tests/rounds/test_references.py``, in
-    4 parts and with the other defaults, takes 25 rounds with 10 and 16 with 2. And coefficients are wanted to about
-    1e-4, which an absolute tolerance should not use up.
+    Boyd et al. have ``balance`` 10 and ``absolute`` 1e-4. Here ``balance`` is 2, since it compares relative residuals,
+    which start near 1: the lasso of ``tests/rounds/test_references.py``, on 4 shards with the other defaults, takes 25
+    rounds with 10 and 16 with 2. ``absolute`` is 1e-6, to resolve coefficients to about 1e-4.
 
     Attributes:
-        rho: the penalty for leaving the consensus, above 0.
-        prox: a penalty on the weights, such as ``L1(1e-3)``; None for none.
-        solver: how a part solves its own problem; each begins where it was last.
+        rho: penalty on deviations from the consensus, above 0.
+        prox: penalty on the weights, such as ``L1(1e-3)``; default: none.
+        solver: solver of the local problems, warm-started in each round.
         alpha: over-relaxation, 1 (none) to 1.8.
         absolute: absolute tolerance of the stopping rule.
         relative: relative tolerance of the stopping rule.
-        balance: how many times the other a relative residual may be before ``rho`` is changed.
-        factor: what ``rho`` is multiplied or divided by.
-        adapt: rounds after which ``rho`` stays as it is; 0 never changes it.
-        shuffle: deal the rows out anew, so that every part represents the whole; False leaves them where they are.
+        balance: ratio of the relative residuals above which ``rho`` changes.
+        factor: factor by which ``rho`` changes.
+        adapt: number of first rounds in which ``rho`` may change.
+        shuffle: redistribute the rows, so that every shard represents the whole; False leaves them in place.
     """
 
     rho: float = 0.1
@@ -104,22 +102,22 @@ class ConsensusADMM:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Algorithm``."""
+        """Whether the solver steps the objective's optimizer."""
         return self.solver.takes_steps
 
     def init(self, objective: Objective, seed: int) -> State:
-        """See ``Algorithm``; the first round weighs the rows, for ``M`` and ``N``."""
+        """The initial consensus; the first round then computes ``M`` and ``N``."""
         weights, names = start(objective, seed)
         known = {"mass": None, "parts": 0, "round": 0, "rho": self.rho}
         return {"weights": weights, "names": names, "seed": seed, **known, "row": {}, "over": False}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
-        """See ``Algorithm``: the part's own problem, and what it says of the consensus."""
+        """Solve the shard's local problem."""
         own = alone(part, objective.criterion())
         mass = mass_of(own)
         if state["mass"] is None:
             return scalars(mass=mass, parts=float(mass > 0)), None
-        if not mass:  # it is none of the N parts, since it has no problem of its own
+        if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
             return {**_apart(zero, zero, zero), **weighed(rest(state["weights"], state["names"]), 0.0)}, {}
         return self._solved(objective, state, own, memory, key=(state["seed"], part.index))
@@ -127,7 +125,6 @@ class ConsensusADMM:
     def _solved(
         self, objective: Objective, state: State, own: Part, memory: Memory, *, key: tuple[int, ...]
     ) -> tuple[Update, Memory]:
-        """The part's next ``x`` and ``h``."""
         names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
         x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
         module = module_of(objective, unflatten(x, state["weights"], names))
@@ -140,16 +137,16 @@ class ConsensusADMM:
         return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
-        """``x`` and ``u`` of the round before, now that its ``z'`` is known; scaled to another ``rho``."""
+        """``x_i`` and ``u_i`` after the last round's ``z'``, with ``u_i`` rescaled to ``rho``."""
         u = memory["u"] + memory["h"] - z
         return memory["x"], u * (memory["rho"] / rho)
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """See ``Algorithm``: sums."""
+        """Sum two updates."""
         return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
-        """See ``Algorithm``: the consensus, the residuals, and the next ``rho``."""
+        """Compute the consensus, the residuals and the next ``rho``."""
         if state["mass"] is None:
             return self._weighed(state, update)
         parts, names = state["parts"], state["names"]
@@ -165,11 +162,11 @@ class ConsensusADMM:
         return {**state, "weights": weights, "round": state["round"] + 1, "row": row, "rho": rho, "over": over}
 
     def done(self, state: State) -> bool:
-        """See ``Algorithm``: Boyd's stopping rule."""
+        """Whether Boyd's stopping rule holds."""
         return bool(state["over"])
 
     def row(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``: ``||r||``, ``||s||`` and ``rho``."""
+        """``primal`` ``||r||``, ``dual`` ``||s||`` and ``rho``; empty after the first round."""
         return dict(state["row"])
 
     def _weighed(self, state: State, update: Update) -> State:
@@ -179,7 +176,7 @@ class ConsensusADMM:
         return {**state, "mass": mass, "parts": parts}
 
     def _prox(self, state: State, v: Tensor) -> Tensor:
-        """``prox_{g / (N rho_i)}(v)`` of what is penalised; the rest is ``v``."""
+        """``prox_{g / (N rho_i)}(v)`` of penalised parameters; others stay ``v``."""
         if self.prox is None:
             return v
         weights = unflatten(v, state["weights"], state["names"])
@@ -189,7 +186,6 @@ class ConsensusADMM:
         return flatten(found, state["names"])
 
     def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, parts: int) -> dict[str, float]:
-        """Both residuals, and what each has to come below."""
         step = float(moved @ moved)
         primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + parts * step
         duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + parts * step
@@ -216,6 +212,6 @@ class ConsensusADMM:
 
 
 def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:
-    """A part's ``x - z`` and ``h + u - z``, and what the norms of both, once ``z'`` is known, and of ``x`` need."""
+    """``x - z``, ``h + u - z`` and squared norms, from which ``_residuals`` derives norms relative to ``z'``."""
     squares = {"apart2": apart.double(), "drawn2": drawn.double(), "x2": x.double()}
     return {"apart": apart, "drawn": drawn, **scalars(**{name: each @ each for name, each in squares.items()})}

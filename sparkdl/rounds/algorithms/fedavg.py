@@ -1,17 +1,16 @@
-"""Federated averaging: clients train on rows of their own, which never leave their part.
+"""Federated averaging: clients train on their own rows, which never leave their shard.
 
     S      = a random set of max(1, C K) of the K clients, C K rounded     C = ``fraction``
     w_k    = SGD(w), ``epochs`` passes over client k's rows, on its loss + mu/2 ||w_k - w||^2
-    d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = what the client's rows weigh
+    d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = mass of the client's rows
     v'     = beta v + d                                                    beta = ``momentum``
     w'     = w - eta v'                                                    eta = ``learning_rate``
 
 B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017 (FedAvg, with
-eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and batches of all of a client's rows); T. Hsu, H. Qi and M. Brown,
-Measuring the effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in
-heterogeneous networks, MLSys 2020 (FedProx, mu). With ``bits``, what a client sends, w - w_k, is rounded to so many
-bits a number, at random so that its mean stays: see ``sparkdl.rounds.quantization``. K counts the clients whose
-rows weigh anything.
+eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and one batch per client); T. Hsu, H. Qi and M. Brown, Measuring the
+effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in heterogeneous
+networks, MLSys 2020 (FedProx, mu). With ``bits``, a client's update w - w_k is quantized without bias: see
+``sparkdl.rounds.quantization``. K counts the clients whose rows have a positive weight.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ class FederatedAveraging:
     """Federated averaging.
 
     Attributes:
-        client: the column that says whose row it is, of integers; the same as the columns' ``client``.
-        fraction: of the clients that train in a round, above 0; at least one does.
-        rounds: how often weights are averaged.
-        epochs: passes over a client's rows in a round.
-        batch_size: rows of a client's step; with more than a client has, it takes one of all its rows.
-        learning_rate: of the server, 1 for plain averaging.
-        momentum: of the server, 0 for plain averaging.
-        mu: how strongly a client is held near the common weights; 0 not at all.
-        bits: of a number that a client sends, 1 to 16, each tensor with its extremes; None for all of it.
-        shuffle: bring each client's rows together in one part; False leaves rows where they are, and takes a client's
-            rows in another part for another client's.
+        client: integer column with each row's client; the same as the columns' ``client``.
+        fraction: fraction of the clients that train in a round, above 0 to 1; at least one client trains.
+        rounds: number of averagings.
+        epochs: passes over a client's rows per round.
+        batch_size: rows of a client's step; a client with fewer rows takes one step on all.
+        learning_rate: learning rate of the server; 1 for plain averaging.
+        momentum: momentum of the server; 0 for plain averaging.
+        mu: strength of the proximal term that keeps a client near the common weights; 0 for none.
+        bits: bits per number that a client sends, 1 to 16; default: no quantization.
+        shuffle: move each client's rows to one shard. With False, rows stay in place, and a client with rows in
+            several shards counts as several clients.
     """
 
     client: str
@@ -79,22 +78,22 @@ class FederatedAveraging:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Algorithm``."""
+        """True: clients step the objective's optimizer."""
         return True
 
     def init(self, objective: Objective, seed: int) -> State:
-        """See ``Algorithm``; the first round counts the clients."""
+        """The initial weights; the first round then counts the clients."""
         weights, names = start(objective, seed)
         velocity = torch.zeros_like(flatten(weights, names))
         known = {"weights": weights, "names": names, "velocity": velocity}
         return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
 
     def sent(self, state: State) -> State:
-        """See ``Algorithm``; the server's momentum stays there."""
+        """The state without the server's momentum."""
         return {name: value for name, value in state.items() if name not in ("velocity", "row")}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
-        """See ``Algorithm``: the part's chosen clients, one after the other."""
+        """Train the shard's selected clients, one after the other."""
         if state["clients"] is None:
             counts = torch.zeros(part.count, dtype=torch.float64)
             counts[part.index] = len(Clients.of(part, self.client, objective.criterion()))
@@ -111,11 +110,11 @@ class FederatedAveraging:
         return total, None
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """See ``Algorithm``: sums."""
+        """Sum two updates."""
         return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
-        """See ``Algorithm``: the server's step."""
+        """Take the server's step."""
         if state["clients"] is None:
             clients = [round(count) for count in update["clients"].tolist()]
             if not sum(clients):
@@ -130,21 +129,19 @@ class FederatedAveraging:
         return {**state, "weights": weights, "velocity": velocity, "round": state["round"] + 1, "row": row}
 
     def done(self, state: State) -> bool:
-        """See ``Algorithm``."""
+        """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
     def row(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``.
+        """The round's entries of the history; empty after the round that counts clients.
 
         Returns:
-            ``loss``, the mean of the clients' last passes, each before its step; ``clients``, how many they were;
-            ``bytes`` of the weights that they would send, and ``bytes_saved`` by ``bits``. Nothing for the round that
-            counts.
+            ``loss``, mean loss of the clients' last epochs, each batch before its step; ``clients``, their number;
+            ``bytes``, the size of their updates; and ``bytes_saved`` by quantization.
         """
         return dict(state["row"])
 
     def _chosen(self, state: State, index: int) -> list[int]:
-        """Which clients of a part train in the round, by their positions in it."""
         counts = state["clients"]
         total, first = sum(counts), sum(counts[:index])
         wanted = max(1, round(self.fraction * total))
@@ -152,7 +149,6 @@ class FederatedAveraging:
         return sorted(drawn[(drawn >= 0) & (drawn < counts[index])].tolist())
 
     def _traffic(self, weights: Weights, state: State, clients: int) -> dict[str, float]:
-        """Bytes that so many clients send: what is trained in few bits, buffers as they are."""
         trained = [weights[name] for name in state["names"]]
         others = sum(tensor.nbytes for tensor in rest(weights, state["names"]).values())
         whole = sum(tensor.nbytes for tensor in trained) + others
@@ -161,22 +157,20 @@ class FederatedAveraging:
 
 
 class _Training:
-    """What the clients of a part have in common in a round, one module among it.
+    """Trains the clients of a shard in one round with one module, since building one per client would be slow.
 
-    A client finds the module as the one before it did: weights, and buffers that are in no ``state_dict``. Making
-    a new module for each would take longer than a small client's steps, most of it for weights that are replaced.
+    It resets weights and buffers, non-persistent ones included, before each client.
     """
 
     def __init__(self, algorithm: FederatedAveraging, objective: Objective, state: State, w: Tensor) -> None:
         self._algorithm, self._objective, self._state, self._w = algorithm, objective, state, w
         self._module = module_of(objective, state["weights"])
         self._parameters = list(trainable(self._module).values())
-        self._others = list(rest(state["weights"], state["names"]))  # what is averaged and not trained
+        self._others = list(rest(state["weights"], state["names"]))  # averaged but not trained
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         self._pull = toward(w, algorithm.mu) if algorithm.mu else None
 
     def add(self, total: Update, client: int, rows: Part) -> None:
-        """Add what a client sends, times what its rows weigh."""
         algorithm, key = self._algorithm, (self._state["seed"], client)
         local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
         self._reset()
@@ -198,7 +192,7 @@ class _Training:
             buffer.copy_(self._buffers[name])
 
     def _apart(self, client: int) -> Tensor:
-        """``w - w_k``, as it arrives."""
+        """``w - w_k``, quantized."""
         apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
         if self._algorithm.bits is None:
             return apart

@@ -1,4 +1,4 @@
-"""L-BFGS, one round an evaluation of the objective and its gradient over all rows.
+"""L-BFGS; each round evaluates the objective and its gradient over all rows.
 
     g_k   = grad f(x_k),   s_k = x_{k+1} - x_k,   y_k = g_{k+1} - g_k,   rho_k = 1 / (y_k . s_k)
     d_k   = -H_k g_k       by the two-loop recursion over the newest ``history`` pairs, from gamma = s.y / y.y
@@ -7,9 +7,9 @@
     q = g;  for i = newest..oldest: a_i = rho_i s_i.q;  q -= a_i y_i
     r = gamma q;  for i = oldest..newest: b = rho_i y_i.r;  r += (a_i - b) s_i;  d = -r
 
-J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 7.4 and 7.5; over shards of the data as
-Sandblaster does it: J. Dean et al., Large scale distributed deep networks, NIPS 2012. The line search is part of the
-state: a driver that is killed in the middle of one goes on with its next evaluation.
+J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 7.4 and 7.5; data-parallel as Sandblaster
+L-BFGS: J. Dean et al., Large scale distributed deep networks, NIPS 2012. The line search is part of the state, so a
+killed driver resumes with its next evaluation.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class LBFGS:
     """L-BFGS over all rows, for smooth objectives: regressions, and small networks without dropout.
 
     Attributes:
-        history: pairs ``(s, y)`` that are kept.
+        history: number of stored pairs ``(s, y)``.
         l2: strength of ``l2/2 ||w||^2``, added to the mean loss.
-        biases: whether that is applied to biases as well.
-        tolerance: it is over when no entry of the gradient is larger than this.
-        progress: it is over when a step has won less than this, relative to the value.
-        evaluations: of a line search, at most.
+        biases: whether biases are penalised as well.
+        tolerance: stop if no entry of the gradient is larger than this.
+        progress: stop if a step decreases the value by at most this, relative to the value.
+        evaluations: largest number of evaluations of a line search.
     """
 
     history: int = 10
@@ -61,11 +61,11 @@ class LBFGS:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Algorithm``."""
+        """False: the objective's optimizer is ignored."""
         return False
 
     def init(self, objective: Objective, seed: int) -> State:
-        """See ``Algorithm``; the first round evaluates the start."""
+        """The initial weights, which the first round evaluates."""
         weights, names = start(objective, seed)
         return {
             "weights": weights,
@@ -81,27 +81,27 @@ class LBFGS:
         }
 
     def sent(self, state: State) -> State:
-        """See ``Algorithm``; the pairs and what else the driver computes with stay there."""
+        """The state without the pairs and the driver's other vectors."""
         return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
-        """See ``Algorithm``: the part's loss, mass and gradient."""
+        """Compute the shard's loss, mass and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
         total, mass = evaluate(objective, module, part)
         gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
         if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
             if state["search"] is None:
                 raise InvalidInput("the loss or its gradient is not finite where it starts; scale the inputs.")
-            # A step of the search that was too long, and no reason to give up the run.
+            # The step was too long; the line search tries a shorter one.
             total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(mass)
         return {"loss": total, "mass": mass, "infinite": infinite, "gradient": gradient}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """See ``Algorithm``: sums."""
+        """Sum two updates."""
         return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
-        """See ``Algorithm``: a step of the line search, and of the iteration once that is over."""
+        """Advance the line search and, once it has ended, the iteration."""
         found = self._penalised(state, update)
         state = {**state, "note": ""}
         if state["best"] is None or found["value"] < state["best"]["value"]:
@@ -116,20 +116,19 @@ class LBFGS:
         return self._accept(state, found) if told.status == "found" else self._failed(state, told)
 
     def done(self, state: State) -> bool:
-        """See ``Algorithm``."""
+        """Whether the run has converged or stopped."""
         return bool(state["status"])
 
     def row(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``: the best value, penalty included, its gradient's largest entry, and what there is to say.
+        """``objective``, the best value with its penalty, and ``gradient``, its gradient's largest entry.
 
-        ``status`` says why the run is over, or that a line search has failed.
+        ``status`` gives the reason for the end of the run, or reports a failed line search; else it is absent.
         """
         best, status = state["best"], state["status"] or state["note"]
         steepest = float(best["gradient"].abs().max())
         return {"objective": best["value"], "gradient": steepest, **({"status": status} if status else {})}
 
     def _penalised(self, state: State, update: Update) -> dict[str, Any]:
-        """The trial point, the objective there, and its gradient, from the sums over all rows."""
         x, mass = state["trial"], float(update["mass"])
         if not mass:
             raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
@@ -143,10 +142,9 @@ class LBFGS:
         return {"x": x, "value": value, "gradient": gradient}
 
     def _accept(self, state: State, found: dict[str, Any]) -> State:
-        """The next iterate, and the direction from there."""
         before = state["iterate"]
         s, y = found["x"] - before["x"], found["gradient"] - before["gradient"]
-        curved = float(s @ y) > 1e-10 * float(y @ y)  # else H would not be positive definite
+        curved = float(s @ y) > 1e-10 * float(y @ y)  # keeps H positive definite
         pairs = [*state["pairs"], {"s": s, "y": y}][-self.history :] if curved else state["pairs"]
         won = before["value"] - found["value"]
         state = {**state, "iterate": found}
@@ -155,7 +153,7 @@ class LBFGS:
         return self._descend(state, pairs)
 
     def _failed(self, state: State, search: Search) -> State:
-        """On from the best point that was seen, or from the same one but straight down; else it is over."""
+        """Continue from the best point, or from the same point along the gradient; else stop."""
         failed = f"the line search has found no step after {search.tries} evaluations"
         if state["best"]["value"] < state["iterate"]["value"]:
             return self._accept({**state, "note": f"{failed}: on from the best point"}, state["best"])
@@ -164,7 +162,6 @@ class LBFGS:
         return {**state, "status": f"stopped: {failed}, along the gradient"}
 
     def _descend(self, state: State, pairs: list[dict[str, Tensor]]) -> State:
-        """The state with a direction, and the first step to try."""
         x, value, g = (state["iterate"][name] for name in ("x", "value", "gradient"))
         state = {**state, "pairs": pairs}
         if float(g.abs().max()) <= self.tolerance:
@@ -177,7 +174,12 @@ class LBFGS:
 
 
 def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """``H g`` of the newest pairs ``(s, y)``, oldest first."""
+    """``H g`` by the two-loop recursion.
+
+    Args:
+        g: the gradient, ``[n]``.
+        pairs: the newest pairs ``(s, y)``, each ``[n]``, oldest first.
+    """
     q, a = g.clone(), []
     rho = [1.0 / float(pair["y"] @ pair["s"]) for pair in pairs]
     for pair, weight in zip(reversed(pairs), reversed(rho), strict=True):
@@ -192,7 +194,7 @@ def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
 
 
 def _mask(state: State, biases: bool) -> Tensor:
-    """1 where the penalty is applied, else 0."""
+    """1 for penalised entries, else 0, ``[n]``."""
     weights = {name: state["weights"][name] for name in state["names"]}
     wanted = penalised(weights, biases)
     return torch.cat(

@@ -1,12 +1,12 @@
-"""Parallel SGD: every part trains alone from the same weights, and the weights are averaged.
+"""Parallel SGD: every shard trains from the same weights, then the weights are averaged.
 
-    w_k  = SGD(w; part k)          ``epochs`` passes over the part's own rows, k = 1 ... K
-    w'   = sum_k p_k w_k           p_k = M_k / sum M, what the part's rows weigh; 1 / K with ``weighted=False``
+    w_k  = SGD(w; shard k)         ``epochs`` passes over the shard's rows, k = 1 ... K
+    w'   = sum_k p_k w_k           p_k = M_k / sum M, M_k the mass of the shard's rows; 1 / K with ``weighted=False``
 
 With one round it is SimuParallelSGD: M. Zinkevich, M. Weimer, A. Smola and L. Li, Parallelized stochastic gradient
-descent, NIPS 2010, for convex losses. With more, iterated averaging: R. McDonald, K. Hall and G. Mann, Distributed
-training strategies for the structured perceptron, NAACL 2010; with deep networks all parts must begin with the same
-weights in each round, as they do here.
+descent, NIPS 2010, for convex losses. With several rounds it is iterated averaging: R. McDonald, K. Hall and G. Mann,
+Distributed training strategies for the structured perceptron, NAACL 2010. Deep networks need the same start on all
+shards in each round, which this algorithm provides.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ParallelSGD:
     """Parallel SGD.
 
     Attributes:
-        rounds: how often weights are averaged; 1 is Zinkevich's form.
-        epochs: passes over a part's rows in a round.
-        batch_size: rows of a step of one part.
-        weighted: a part counts as much as its rows weigh; False for all parts the same.
-        shuffle: deal the rows out anew, so that every part represents the whole; False for data that are mixed already.
+        rounds: number of averagings; 1 is Zinkevich's form.
+        epochs: passes over a shard's rows per round.
+        batch_size: rows of a step of one shard.
+        weighted: weight shards by the mass of their rows; False weights all shards equally.
+        shuffle: redistribute the rows, so that every shard represents the whole; False for data in random order.
     """
 
     rounds: int = 10
@@ -46,41 +46,41 @@ class ParallelSGD:
 
     @property
     def takes_steps(self) -> bool:
-        """See ``Algorithm``."""
+        """True: shards step the objective's optimizer."""
         return True
 
     def init(self, objective: Objective, seed: int) -> State:
-        """See ``Algorithm``."""
+        """The initial weights."""
         weights, _ = start(objective, seed)
         return {"weights": weights, "round": 0, "seed": seed, "loss": None}
 
     def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
-        """See ``Algorithm``: the part's own training, from the common weights."""
+        """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
         local = Local(self.epochs, self.batch_size, state["round"], (state["seed"], part.index))
         own = alone(part, objective.criterion())
         loss, _ = local.train(objective, module, own)
         mass = mass_of(own)
         share = mass if self.weighted else float(mass > 0)
-        # Of what is trained, all: there something that is not finite is to be refused.
+        # Trainable parameters are always sent, so that the loop detects values that are not finite.
         names, found = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
         sent = {name: tensor for name, tensor in found.items() if name in names}
         return {**weighed(sent, share), **scalars(loss=loss, mass=mass)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """See ``Algorithm``: sums."""
+        """Sum two updates."""
         return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
-        """See ``Algorithm``: the average."""
+        """Average the weights."""
         loss, mass = float(update["loss"]), float(update["mass"])
         weights = average(update, state["weights"])
         return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / mass}
 
     def done(self, state: State) -> bool:
-        """See ``Algorithm``."""
+        """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
     def row(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``: the mean loss of the parts' last passes, each before its step."""
+        """``loss``: mean loss of the shards' last epochs, each batch before its step."""
         return {"loss": state["loss"]}

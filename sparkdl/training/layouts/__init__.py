@@ -1,8 +1,8 @@
-"""How one replica of the model lies on the members.
+"""How one replica of the model is placed on workers.
 
-A layout is configuration; the replica it places holds the module, the optimizer and the arithmetic of a step, and
-knows nothing of other replicas. How replicas agree is a strategy's matter: it listens to a replica's gradients
-through a ``GradientSink`` and calls ``apply()`` when they are what they should be.
+A layout is configuration. The replica that it places holds the module, the optimizer and the arithmetic of a step. It
+knows no other replicas: a strategy receives its gradients through a ``GradientSink``, reduces them, and calls
+``apply()``.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sparkdl.training.objective import Objective
 
 
 class GradientSink(Protocol):
-    """What a strategy gives a replica in order to overlap its exchange with the backward pass."""
+    """Receives a replica's gradients, so that a strategy can overlap communication with the backward pass."""
 
     def begin(self, share: float) -> None:
-        """A backward pass that is to be exchanged begins; ``share`` is this member's share of the step."""
+        """A backward pass with communication begins; ``share`` is this worker's share of the step."""
 
     def ready(self, index: int) -> None:
         """The gradient of parameter ``index`` is final for this step."""
 
     def finish(self) -> None:
-        """The backward pass is over; a parameter that was not ready got no gradient in it."""
+        """The backward pass is over; parameters that were not ready have no gradient in it."""
 
 
 class Replica(Protocol):
-    """One replica, placed. Its state (``state_dict``) is what a checkpoint holds of it."""
+    """One placed replica; a checkpoint stores its ``state_dict``."""
 
     module: nn.Module
     parameters: Sequence[nn.Parameter]
@@ -39,29 +39,29 @@ class Replica(Protocol):
     output: Any
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
-        """Forward and backward of one batch; returns the LOCAL mean loss, a detached scalar.
+        """Run forward and backward on one batch; return the LOCAL mean loss, a detached scalar.
 
-        Gradients add up over calls until ``apply()``, each batch's weighted by its ``fraction``. With
-        ``last=False`` the sink hears nothing. ``output`` is the model's output, detached; None for a batch that
-        weighs nothing, which the model does not see.
+        Gradients accumulate until ``apply()``, each batch's weighted by its ``fraction``. With ``last=False`` the sink
+        gets no call. ``output`` is the model's detached output. If the batch's weight is 0, the model does not run and
+        ``output`` is None.
         """
 
     def apply(self) -> None:
-        """Clip, step the optimizer and the scheduler, and drop the gradients."""
+        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Module, optimizer and scheduler, between two steps; tensors are the live ones.
+        """Module, optimizer and scheduler between two steps; tensors are live, not copies.
 
         Returns:
-            Two entries: ``"alike"`` has what is the same on all replicas that take the same steps, parameters and
-            optimizer, as dicts of tensors; ``"own"`` the rest, such as buffers.
+            ``"alike"``, dicts of tensors that are equal on replicas with the same steps: parameters and optimizer; and
+            ``"own"``, the rest, such as buffers.
 
         Raises:
             InvalidInput: there are gradients that ``apply()`` has not used.
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the replica to a state that ``state_dict`` returned.
+        """Restore a state from ``state_dict``.
 
         Raises:
             InvalidInput: the state is of another architecture, optimizer or scheduler.
@@ -69,7 +69,7 @@ class Replica(Protocol):
 
 
 class Layout(Protocol):
-    """How one replica lies on members: a frozen dataclass."""
+    """How a replica is placed on workers: a frozen dataclass."""
 
     def place(self, objective: Objective, world: World) -> Replica:
-        """This member's piece of its replica."""
+        """This worker's piece of its replica."""

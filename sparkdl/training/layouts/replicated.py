@@ -1,4 +1,4 @@
-"""Every member holds the whole model."""
+"""Data parallelism: every worker holds the whole model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,15 @@ from sparkdl.training.objective import Objective, forward, trained
 
 @dataclass(frozen=True)
 class Replicated:
-    """Every member holds the whole model; as many replicas as members."""
+    """Every worker holds the whole model; there are as many replicas as workers."""
 
     def place(self, objective: Objective, world: World) -> ReplicatedReplica:
-        """Build the model on this member's device."""
+        """Build the model on this worker's device."""
         return ReplicatedReplica(objective, world.device)
 
 
 class ReplicatedReplica:
-    """A whole model on one device.
-
-    Args:
-        objective: model, loss, optimizer and arithmetic.
-        device: where the model lies.
-    """
+    """A whole model on one device."""
 
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
@@ -55,7 +50,7 @@ class ReplicatedReplica:
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
-        """See ``Replica.gradients``."""
+        """Run forward and backward on one batch; return the local mean loss."""
         self._exchanged = last and self.sink is not None
         if self._exchanged:
             self._listener().begin(batch.share)
@@ -67,17 +62,17 @@ class ReplicatedReplica:
         return loss
 
     def apply(self) -> None:
-        """See ``Replica.apply``."""
+        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
         if self._clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        for parameter in self.parameters:  # also those that the optimizer was not given
+        for parameter in self.parameters:  # the optimizer may have only some of them
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``Replica.state_dict``."""
+        """Module, optimizer and scheduler between two steps."""
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput("a parameter has a gradient that no step has used; a state is taken between steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
@@ -90,13 +85,13 @@ class ReplicatedReplica:
             },
             "own": {
                 "buffers": {name: value for name, value in module.items() if name not in named},
-                # No part of a model's file, but a step may depend on them all the same.
+                # A step may depend on these buffers, though torch does not save them.
                 "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
             },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See ``Replica.load_state_dict``."""
+        """Restore a state from ``state_dict``."""
         alike, own = state["alike"], state["own"]
         module = alike["parameters"] | own["buffers"]
         check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
@@ -123,8 +118,8 @@ class ReplicatedReplica:
         return torch.zeros((), device=self.parameters[0].device, dtype=self.parameters[0].dtype)
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        # Weak, since torch keeps hooks where Python's garbage collector does not look: the replica would never be
-        # freed, nor the process group that its sink holds, which peers in a collective wait to see closed.
+        # Weak: torch holds hooks outside of Python's garbage collector, and would never free the replica. Its sink
+        # holds the process group, and peers in a collective wait until that is closed.
         weak = weakref.ref(self)
 
         def ready(parameter: Tensor) -> None:

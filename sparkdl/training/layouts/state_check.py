@@ -1,4 +1,4 @@
-"""Whether a saved state is of the replica that it is loaded into: what differs, by name."""
+"""Checks that a saved state fits the replica, and names the differences."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torch import Tensor
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import shapes
 
-_TOLD = 5  # differences that a message names
+_TOLD = 5  # differences that a message lists
 
 
 def kind_of(value: object) -> str | None:
-    """The class of an optimizer or a scheduler; None where there is none."""
+    """Class name of an optimizer or a scheduler; None without one."""
     return None if value is None else type(value).__qualname__
 
 
 def check_fit(
     module: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]
 ) -> None:
-    """Refuse a state of another architecture, optimizer or scheduler: torch would load some of those, and go wrong.
+    """Check that a state is of this architecture, optimizer and scheduler; torch would load some mismatches silently.
 
     Args:
-        module: the module's own ``state_dict``.
+        module: the module's current ``state_dict``.
         optimizer: the replica's optimizer.
-        scheduler: the replica's scheduler, or None.
-        state: the module's, and what ``ReplicatedReplica.state_dict`` returned as alike.
+        scheduler: the replica's scheduler; None without one.
+        state: the saved ``"alike"`` of ``ReplicatedReplica.state_dict``, with the module's state as ``"module"``.
 
     Raises:
-        InvalidInput: they differ; the message says in what.
+        InvalidInput: they differ; the message lists the differences.
     """
     found = [*_tensors(module, state["module"]), *_optimizers(optimizer, scheduler, state)]
     if found:

@@ -1,7 +1,7 @@
-"""How replicas agree.
+"""How replicas synchronise.
 
-A strategy is configuration: a frozen dataclass whose fields are its hyperparameters. ``attach`` makes its ``Sync``,
-which holds the state and is called once a step. Each strategy is one file that reads alone.
+A strategy is a frozen dataclass whose fields are its hyperparameters. ``attach`` creates its ``Sync``, which holds
+the state and runs once per step. Each strategy is one self-contained file.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from sparkdl.training.layouts import Replica
 
 
 class Sync(Protocol):
-    """A strategy at work on one replica; its state is part of a checkpoint.
+    """A strategy attached to one replica; a checkpoint includes its state.
 
     Attributes:
-        alike: whether all replicas are equal to the bit after every update, but for what is a replica's own: a
-            checkpoint then has one copy of them.
+        alike: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
+            then stores them once.
     """
 
     alike: bool
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one member gives to the exchange in a step."""
+        """Bytes that one worker sends into the reduction per step."""
 
     def update(self, clock: Clock, batch: Batch) -> None:
-        """Exchange what the strategy exchanges at this step, weighted by ``batch.share``, and apply it."""
+        """Reduce this step's gradients, weighted by ``batch.share``, and apply them."""
 
     def detach(self) -> None:
-        """Let go of the replica, all replicas equal where the strategy promises that."""
+        """Release the replica; if the strategy promises it, all replicas are then equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the sync carries from step to step."""
+        """State that persists between steps."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the sync to a state that ``state_dict`` returned."""
+        """Restore a state from ``state_dict``."""
 
 
 class Strategy(Protocol):
-    """How replicas agree: a frozen dataclass."""
+    """How replicas synchronise: a frozen dataclass."""
 
     def attach(self, replica: Replica, group: Group) -> Sync:
-        """Make every replica the same as that of rank 0, and start to keep them in agreement."""
+        """Set every replica to the weights of rank 0, and begin to synchronise them."""
 
 
 def equalise(replica: Replica, group: Group) -> None:

@@ -1,19 +1,18 @@
 """Synchronous data-parallel SGD by all-reduce.
 
-With ``g_i`` the gradient of member ``i``'s local mean loss and ``p_i`` its share of the global batch, every member
-takes the step of the optimizer on
+``g_i`` is the gradient of worker ``i``'s local mean loss, ``p_i`` its share of the global batch. Every worker steps on
 
     g = sum_i p_i g_i,        sum_i p_i = 1,
 
-which is the gradient of the mean over the global batch: the same algorithm as on one machine with that batch,
-whatever the number of members and however unevenly the rows lie. Members with no rows have ``p_i = 0`` and take part.
+the gradient of the mean over the global batch. The algorithm equals one machine with that batch, for any number of
+workers and any sizes of shards. Workers without rows participate with ``p_i = 0``.
 
-Gradients are summed bucket by bucket while the backward pass is still at work on the layers below (Li et al. 2020,
-"PyTorch Distributed: Experiences on Accelerating Data Parallel Training", arXiv:2006.15704; the ring all-reduce:
-Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations").
+Buckets of gradients are summed while the backward pass still computes earlier layers (S. Li et al., PyTorch
+Distributed: Experiences on accelerating data parallel training, 2020, arXiv:2006.15704; ring all-reduce: P. Patarasuk
+and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009).
 
-All members end a step bit-equal. Against one machine the result differs by rounding, since sums are associated
-differently.
+Workers are bit-identical after each step. Results differ from one machine's by rounding, since the order of additions
+differs.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from sparkdl.training.strategies.reducers import Exact, Exchange, Reducer
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Every member takes the same step on the mean gradient of the global batch.
+    """Every worker takes the same step on the mean gradient of the global batch.
 
     Attributes:
         reduce: how a bucket is summed.
-        bucket_bytes: size of a bucket; larger ones use the network better, smaller ones overlap more.
+        bucket_bytes: bytes of a bucket; larger buckets use the network better, smaller ones overlap more.
     """
 
     reduce: Reducer = field(default_factory=Exact)
@@ -51,13 +50,13 @@ class AllReduce:
             raise InvalidInput(f"bucket_bytes is {self.bucket_bytes}; expected at least 1.")
 
     def attach(self, replica: Replica, group: Group) -> AllReduceSync:
-        """See ``Strategy.attach``."""
+        """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return AllReduceSync(self, replica, group)
 
 
 class AllReduceSync:
-    """All-reduce at work on one replica; in a group of one it only applies."""
+    """All-reduce attached to one replica; a group of one only applies its gradients."""
 
     alike = True
 
@@ -77,18 +76,18 @@ class AllReduceSync:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one member gives to the exchange in a step."""
+        """Bytes that one worker sends into the reduction per step."""
         return sum(bucket.buffer.nbytes for bucket in self._buckets)
 
     def begin(self, share: float) -> None:
-        """See ``GradientSink.begin``."""
+        """Reset the buckets for a backward pass."""
         self._share = share
         self._waiting = set(self._slots)
         self._left = [len(bucket.parameters) for bucket in self._buckets]
         self._under_way, self._unused = [], []
 
     def ready(self, index: int) -> None:
-        """See ``GradientSink.ready``."""
+        """Copy a gradient into its bucket, and start to reduce each bucket that is full."""
         if index not in self._waiting:
             raise InvalidInput(
                 "a parameter got its gradient in several pieces in one backward pass, as a weight does that is shared "
@@ -108,17 +107,17 @@ class AllReduceSync:
             parameter.grad = None
         self._waiting.discard(index)
         self._left[bucket.index] -= 1
-        # In bucket order on every member, whichever gradients come first: collectives are matched by their order.
+        # In bucket order on every worker, since the backend matches collectives by their order.
         while len(self._under_way) < len(self._buckets) and not self._left[len(self._under_way)]:
             self._under_way.append(self._reduction.start(self._buckets[len(self._under_way)]))
 
     def finish(self) -> None:
-        """See ``GradientSink.finish``."""
+        """Mark the remaining parameters as ready, without a gradient."""
         for index in sorted(self._waiting, reverse=True):
             self.ready(index)
 
     def update(self, clock: Clock, batch: Batch) -> None:
-        """Wait for the sums and take the optimizer's step on them."""
+        """Wait for the sums and apply them."""
         enter("exchange")
         with reaching_peers():
             for exchange in self._under_way:
@@ -126,7 +125,7 @@ class AllReduceSync:
         enter("update")
         nobody = {index for index in self._unused if self._slots[index][0].used[self._slots[index][1]] == 0}
         for index, (bucket, slot) in self._slots.items():
-            # As on one machine: the optimizer passes over a parameter that no row of the global batch used.
+            # As on one machine, the optimizer skips a parameter that no row of the global batch used.
             self._replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
         for bucket in self._buckets:
             bucket.used.fill_(1)
@@ -134,7 +133,7 @@ class AllReduceSync:
         self._replica.apply()
 
     def detach(self) -> None:
-        """Stop listening."""
+        """Detach from the replica's gradients."""
         self._replica.sink = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Gradient buckets: which gradients travel together.
+"""Gradient buckets: which gradients are reduced together.
 
-The buckets are a pure function of the parameter list, never of the order in which gradients happen to become ready,
-so a resumed or resized run adds the same numbers in the same order. They go from the last parameter to the first,
-about the order of the backward pass, and the first is small so that the exchange begins early.
+The buckets depend on the parameter list alone, not on the order in which gradients are ready. So a resumed or resized
+run adds in the same order. Buckets go from the last parameter to the first, roughly the order of the backward pass.
+The first bucket is small, so that communication starts early.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FIRST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Bucket:
-    """A flat buffer that several gradients lie in.
+    """A flat buffer of several gradients.
 
     Attributes:
-        index: the bucket's place in the order of exchange.
+        index: position in the order of reduction.
         parameters: indices into the parameter list.
-        buffer: everything that travels, ``[elements + len(parameters)]``.
+        buffer: the tensor that is reduced, ``[elements + len(parameters)]``.
         gradients: one view into the buffer per parameter, of its shape.
-        used: the buffer's last elements: over how many members a parameter had a gradient.
+        used: last elements of the buffer: the number of workers with a gradient, per parameter.
     """
 
     index: int
@@ -36,16 +36,16 @@ class Bucket:
 
 
 def assign(sizes: Sequence[int], kinds: Sequence[object], capacity: int, first: int = FIRST_BYTES) -> list[list[int]]:
-    """Which parameters share a bucket.
+    """Assign parameters to buckets.
 
     Args:
         sizes: bytes of each parameter's gradient.
-        kinds: what parameters must have in common to share a bucket: dtype and device.
-        capacity: bytes after which a bucket is closed.
-        first: the same, for the first bucket.
+        kinds: key of each parameter, such as dtype and device; a bucket holds parameters of one key.
+        capacity: bytes at which a bucket is closed.
+        first: the same for the first bucket.
 
     Returns:
-        Indices per bucket, in the order of exchange.
+        Indices per bucket, in the order of reduction.
     """
     closed: list[list[int]] = []
     open_: dict[object, list[int]] = {}

@@ -1,4 +1,4 @@
-"""How a bucket of gradients is summed over the members."""
+"""How a bucket of gradients is summed over the workers."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from sparkdl.training.strategies.buckets import Bucket
 
 
 class Exchange(Protocol):
-    """A bucket on its way."""
+    """A pending reduction of a bucket."""
 
     def wait(self) -> Any:
-        """Return when the bucket's buffer holds the sum."""
+        """Wait until the bucket's buffer holds the sum."""
 
 
 class Reduction(Protocol):
-    """A reducer at work; what it keeps from step to step is part of a checkpoint."""
+    """An open reducer; a checkpoint includes its state."""
 
     def start(self, bucket: Bucket) -> Exchange:
-        """Begin to sum a bucket's buffer in place; every member starts the same buckets in the same order."""
+        """Start to sum a bucket's buffer in place; every worker starts the same buckets in the same order."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals and the like."""
+        """State that persists between steps, such as residuals."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the reduction to a state that ``state_dict`` returned."""
+        """Restore a state from ``state_dict``."""
 
 
 class Reducer(Protocol):
     """How buckets are summed: a frozen dataclass."""
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
-        """Start to work on these buckets."""
+        """Open the reducer for these buckets."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Sum every bit: the backend's own all-reduce (a ring in gloo, a ring or a tree in NCCL)."""
+    """Uncompressed sum by the backend's all-reduce (a ring in gloo, a ring or a tree in NCCL)."""
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> ExactReduction:
-        """See ``Reducer.open``."""
+        """Open the reducer; ``buckets`` is not used."""
         return ExactReduction(group)
 
 
 class ExactReduction:
-    """The backend's all-reduce; it keeps nothing."""
+    """The backend's all-reduce; it has no state."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
 
     def start(self, bucket: Bucket) -> Exchange:
-        """See ``Reduction.start``."""
+        """Start the backend's all-reduce of the bucket's buffer."""
         exchange: Exchange = self._group.sum_(bucket.buffer, wait=False)
         return exchange
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """An empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
+        """Ignore the empty state."""
