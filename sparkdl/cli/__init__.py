@@ -1,1 +1,1 @@
-"""The command line: ``sparkdl train``, ``sparkdl predict`` and the other commands, each also a job of spark-submit."""
+"""The command line: ``sparkdl train``, ``sparkdl predict`` and other commands, each also a job for spark-submit."""

@@ -10,11 +10,7 @@ from sparkdl.cli.commands import COMMANDS, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
-
-    Args:
-        arguments: the command's name and its own arguments; default: ``sys.argv[1:]``.
-    """
+    """Run a command and return its exit code; default arguments: ``sys.argv[1:]``."""
     width = max(map(len, COMMANDS)) + 2
     parser = argparse.ArgumentParser(
         prog="sparkdl",

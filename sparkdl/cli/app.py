@@ -1,7 +1,7 @@
-"""How a command runs: its arguments, its exit code, and SIGTERM.
+"""Runs a command: arguments, exit code, and SIGTERM.
 
-A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it that overrides the file. An unknown
-key, in the file or on the command line, ends the command, and the nearest known key is named.
+A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it, which overrides the file. For an
+unknown key, in the file or on the command line, the command fails and names the nearest known key.
 
 Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM, and the codes of `Ended`.
 """
@@ -29,11 +29,11 @@ def main(
 ) -> int:
     """Run a job with arguments from the command line and return the exit code.
 
-    An error that is neither sparkdl's nor Spark's is a bug: Python prints its traceback and exits with 1.
+    Errors that are neither sparkdl's nor Spark's are bugs: Python prints the traceback and exits with 1.
 
     Args:
-        job: called with the objects that the configuration describes. If it has an argument ``configuration``, it gets
-            the configuration there, as YAML.
+        job: called with the objects of the configuration. Its argument ``configuration``, if it has one, gets the
+            configuration as YAML.
         arguments: of the command line; default: ``sys.argv[1:]``.
         prog: the program's name in its help; default: the script's.
         stops: whether SIGTERM asks the job to save and to stop. If false, and after 28 s, SIGTERM ends the process.
@@ -69,7 +69,7 @@ def _run(call: Callable[[], None]) -> int:
 
 
 def _failed() -> int:
-    """The exit code of a failure: once a stop is requested, whatever ends the job is how it stops."""
+    """The exit code of a failure; after a stop request, any error counts as the stop."""
     return FAILED if stop_requested() is None else TERMINATED
 
 

@@ -1,4 +1,4 @@
-"""The commands by name. A command's module is imported when the command runs: Spark and torch take seconds."""
+"""The commands by name. Each imports its module when it runs, as importing Spark and torch takes seconds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Command:
     """One command.
 
     Attributes:
-        job: the import path of the function that does it.
+        job: the import path of its function.
         summary: the first line of the function's docstring.
         stops: whether SIGTERM asks the command to save and to stop.
-        plain: whether the function reads its own arguments, without Spark and torch.
+        plain: whether the function parses its own arguments, without Spark and torch.
     """
 
     job: str
@@ -66,7 +66,7 @@ def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None =
     Args:
         name: one of ``COMMANDS``.
         arguments: default: ``sys.argv[1:]``.
-        prog: the program's name in the command's help; default: the script's.
+        prog: the program's name in the help; default: the script's.
     """
     command = COMMANDS[name]
     job = resolve_name(command.job)

@@ -1,4 +1,4 @@
-"""Rows that a command reads, by a path, a table or a query."""
+"""The rows of a command, from a path, a table or a query."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sparkdl.spark.columns import named
 
 @dataclass(frozen=True)
 class Data:
-    """Rows that Spark reads: exactly one of path, table and query.
+    """Rows that Spark reads from exactly one of path, table and query.
 
     Args:
         path: a file or folder, on any filesystem that Spark reads.
         table: a table or view of the catalog, for example db.name or catalog.db.name.
         query: SQL whose result is read.
         format: of path; parquet, orc, csv, json or another that Spark knows.
-        schema: of path; columns and types as in CREATE TABLE, for example "x double, label int". Without it Spark
-            takes the file's own, or for csv strings unless options has inferSchema.
+        schema: of path; columns and types as in CREATE TABLE, for example "x double, label int". Without it Spark takes
+            the file's schema, or, for csv, strings unless options has inferSchema.
         options: the reader's options, for example {header: true} for csv.
-        vectors: columns of arrays of numbers that are made vectors, as estimators of pyspark.ml read them.
+        vectors: columns of arrays of numbers to convert to vectors, which estimators of pyspark.ml read.
 
     Raises:
-        InvalidInput: there is another number of places than one, or a setting that its place does not heed.
+        InvalidInput: not exactly one of path, table and query is given, or one of them ignores a given setting.
     """
 
     path: str | None = None
@@ -52,10 +52,10 @@ class Data:
                 raise InvalidInput(f"rows are read from a {given[0]}, which takes no {name}; leave it out.")
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows as a DataFrame, which Spark reads when they are needed.
+        """The rows as a DataFrame, which Spark reads lazily.
 
         Raises:
-            InvalidInput: a column that is to be a vector is not there, or no array of numbers.
+            InvalidInput: a column of vectors is missing, or holds no arrays of numbers.
         """
         rows = self._rows(spark)
         for name in self.vectors:

@@ -2,13 +2,13 @@
 
     spark-submit --py-files net.py jobs/ensemble.py --config bagging.yaml --ensemble.numModels 20
 
-The configuration holds the arguments of ``ensemble``; conf/ensemble has an example of each kind. What members are
-trained by are class paths too, of this library or of pyspark.ml: ``base`` of a Bagging and a Boosting, ``bases`` and
-``meta`` of a Stacking, ``candidates`` and ``evaluator`` of a BestOf. Objects of pyspark.ml are made in the JVM: where a
-configuration names one, Spark begins before the arguments are checked, and else after.
+The configuration holds the arguments of ``ensemble``; conf/ensemble has an example of each kind. The estimators of
+members are class paths too, of this library or of pyspark.ml: ``base`` of a Bagging or Boosting, ``bases`` and ``meta``
+of a Stacking, ``candidates`` and ``evaluator`` of a BestOf. If a configuration names an object of pyspark.ml, which
+lives in the JVM, Spark starts before the arguments are checked, otherwise after.
 
-Finished members are kept in the ensemble's ``runDir``, and the same command trains only what is missing. On SIGTERM,
-to the driver or to Spark's JVM, no further member begins, and the job exits with 143 within 30 s.
+Finished members are saved in the ensemble's ``runDir``, and the same command trains only the missing ones. After
+SIGTERM, to the driver or to Spark's JVM, no further member begins, and the job exits with 143 within 30 s.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def ensemble(
     Args:
         data: the rows to train on.
         ensemble: sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking or sparkdl.BestOf, with its arguments.
-        test: rows held out, on which the accuracy is printed, or for numbers the root mean squared error.
-        output: where the model is saved; nowhere if not given.
-        overwrite: replace what is at output.
+        test: test rows, for the accuracy or, for numbers, the root mean squared error; default: none.
+        output: where to save the model; default: not saved.
+        overwrite: replace an existing output.
     """
     kinds = {kind_of(base) for base in ensemble.bases()}
     if test is not None and "estimator" in kinds:
         raise InvalidInput("test is for classes or numbers; the output of a sparkdl.TorchEstimator may be anything.")
-    estimator: Any = ensemble  # EnsembleParams is no Estimator, and all that are one of them are
+    estimator: Any = ensemble  # every EnsembleParams here is also an Estimator
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
@@ -61,14 +61,14 @@ def ensemble(
 
 
 def summary(report: dict[str, Any]) -> str:
-    """What the training took: the members that were trained, and those that had been finished before."""
+    """Summarize a training: seconds, the members trained now, and those restored."""
     trained, restored = report["trained"], report["restored"]
     before = f"; finished before: {listed(restored)}" if restored else ""
     return f"{len(trained) + len(restored)} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
 
 
 def listed(members: Sequence[int]) -> str:
-    """Numbers in ascending order, three or more in a row as the first and the last."""
+    """Format numbers in ascending order; three or more in a row become a range."""
     runs: list[list[int]] = []
     for member in sorted(members):
         if runs and member == runs[-1][-1] + 1:

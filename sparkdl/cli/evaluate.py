@@ -2,9 +2,9 @@
 
     spark-submit --py-files net.py jobs/evaluate.py --model MODEL --data.path DATA --output metrics.json
 
-A classifier's figures are accuracy, macro F1, log loss, the confusion table and, of two classes, the area under the
-ROC curve; a regressor's are the root mean squared error, the mean absolute error and R2. The modules that the model's
-class comes from go with the job, as they did when it was trained.
+Metrics of a classifier: accuracy, macro F1, log loss, the confusion table and, for two classes, the area under the ROC
+curve. Of a regressor: root mean squared error, mean absolute error and R2. As in training, the job ships the modules
+that define the model.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def evaluate(
     """Evaluate a saved model on rows that have labels.
 
     Args:
-        model: where the model was saved: of an estimator, or of an ensemble.
-        data: the rows; those whose label is null are left out.
+        model: the path of the saved model, of an estimator or an ensemble.
+        data: the rows; those with a null label are left out.
         label: the column of the true classes or values.
-        output: the file that the figures are written to as JSON; nowhere if not given.
-        overwrite: replace what is at output.
+        output: the JSON file of the metrics; default: not written.
+        overwrite: replace an existing output.
     """
     with SparkSession.builder.getOrCreate() as spark:
         saved_models.check_output(spark, output, overwrite=overwrite)
@@ -47,7 +47,7 @@ def evaluate(
         print(measured.text())
         if output is not None:
             figures = {"model": model, "label": label, **measured.figures()}
-            # JSON knows neither NaN nor infinity.
+            # JSON has neither NaN nor infinity.
             lost = {name for name, each in figures.items() if isinstance(each, float) and not isfinite(each)}
             plain = figures | dict.fromkeys(lost)
             files.write(qualified(spark, output), json.dumps(plain, indent=2).encode())

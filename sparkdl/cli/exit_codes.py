@@ -14,18 +14,18 @@ class Ended(SparkdlError):
 
 
 class Refused(Ended):
-    """The gate has refused the new model, and the one in use stays."""
+    """The gate rejected the new model, and the version in use stays."""
 
     code = 3
 
 
 class BadInput(Ended):
-    """The rows are not what the command needs."""
+    """The rows lack columns, values or types that the command needs."""
 
     code = 4
 
 
 class Superseded(Ended):
-    """A later run of the same date has taken over."""
+    """A later run of the same date took over."""
 
     code = 5

@@ -33,12 +33,12 @@ from sparkdl.ml.param_declaration import ConstructedParams
 class Parser(ArgumentParser):
     """A parser of YAML and of the command line, with classes by import path.
 
-    jsonargparse makes a parser of the same class for each ``init_args``, so all of this holds at every level.
+    jsonargparse makes a parser of the same class for each ``init_args``, so all levels behave alike.
     """
 
     def add_job(self, job: Callable[..., None], *, skip: Set[str] = frozenset()) -> None:
-        """Add a job's arguments, but for those in ``skip``."""
-        # A dataclass with a protocol among its fields is added as the class that it is.
+        """Add a job's arguments, except those in ``skip``."""
+        # jsonargparse would expand a dataclass with a protocol field, so it is added as a class.
         hints: dict[str, type] = get_type_hints(job)
         kinds = {name: kind for name, kind in hints.items() if is_dataclass(kind) and _protocols(kind)}
         self.add_function_arguments(job, skip={*kinds, *skip})
@@ -46,13 +46,13 @@ class Parser(ArgumentParser):
             self.add_class_arguments(kind, name)
 
     def objects(self, config: Namespace) -> dict[str, Any]:
-        """The objects that a configuration describes.
+        """Make the objects of a configuration.
 
-        The factories among an estimator's arguments are ``functools.partial`` of a class or function and of what was
-        given: small to send, and saved with the model as an import path and JSON.
+        An estimator's factories become ``functools.partial`` of a class or function: small to pickle, and saved with
+        the model as an import path and JSON.
 
         Raises:
-            InvalidInput: a class does not take what it is given.
+            InvalidInput: a class does not accept its arguments.
         """
         _make_functions(config)
         try:
@@ -62,20 +62,20 @@ class Parser(ArgumentParser):
         return {name: value for name, value in vars(made).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
-        """Add a class's arguments; one whose type is a protocol takes any class with the protocol's methods."""
+        """Add a class's arguments; a protocol as type accepts any class with the protocol's methods."""
         types = _protocols(theclass)
         types |= _open_types(theclass)
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
         prefix = f"{nested_key}." if nested_key else ""
         for name, kind in types.items():
-            # Without a default here the class's own holds. jsonargparse would forget the class of a dataclass.
+            # No default here, so the class's own applies; jsonargparse would lose the class of a dataclass.
             documented = getattr(getattr(theclass, name, None), "doc", None)
             self.add_argument(f"--{prefix}{name}", type=kind, default=argparse.SUPPRESS, help=documented)
         return [*added, *(prefix + name for name in types)]
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with exit code 2 and jsonargparse's message; of an unknown key, name the nearest known one."""
+        """End with exit code 2 and jsonargparse's message; for an unknown key, name the nearest known one."""
         if ex is None or isinstance(ex, KeyError):  # from the command line, and from a file
             keys = re.findall(r"(?:--|')([\w.]+)", message)
             message += "".join(f" (did you mean {name!r}?)" for name in _nearest(keys, self._actions))
@@ -83,14 +83,13 @@ class Parser(ArgumentParser):
 
 
 def _nearest(keys: Sequence[str], actions: Sequence[argparse.Action]) -> list[str]:
-    """For each unknown name in dotted keys the nearest known one, if one is close."""
     known = {part for action in actions for part in action.dest.split(".")} | {"class_path", "init_args"}
     unknown = [part for key in keys for part in key.split(".") if part not in known]
     return [near for part in unknown for near in difflib.get_close_matches(part, known, n=1)]
 
 
 def _make_functions(value: Any) -> None:
-    """Make partials of models that are functions, wherever there are estimators in a configuration."""
+    """Replace models that are functions by partials, at every level of a configuration."""
     if isinstance(value, list):
         for each in value:
             _make_functions(each)
@@ -110,7 +109,7 @@ def _make_functions(value: Any) -> None:
 
 
 def _own(error: ValueError) -> InvalidInput:
-    """The mistake itself: jsonargparse wraps it where an argument may be of several types."""
+    """The InvalidInput among the causes: jsonargparse wraps it if an argument has several types."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InvalidInput):
@@ -120,7 +119,6 @@ def _own(error: ValueError) -> InvalidInput:
 
 
 def _make(kind: type[Params], **arguments: Any) -> Params:
-    """An estimator, or what else with Params a configuration names."""
     if kind is GangEstimator:
         raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
     if issubclass(kind, MembersParams) and not issubclass(kind, Estimator):
@@ -128,32 +126,32 @@ def _make(kind: type[Params], **arguments: Any) -> Params:
     if issubclass(kind, GangEstimator):
         return kind(**{name: _plain(value) for name, value in arguments.items()})
     if issubclass(kind, JavaWrapper):
-        # It makes an object in the JVM at once. The job goes on with this session; one that needs none begins none.
+        # It makes an object in the JVM at once. The job reuses this session; without such objects none starts here.
         SparkSession.builder.getOrCreate()
     return kind(**arguments)
 
 
 def _plain(value: Any) -> Any:
-    """A factory without what jsonargparse wraps around its class."""
+    """The factory inside the partial of jsonargparse."""
     return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
 
 
 def _open_types(kind: type) -> dict[str, Any]:
-    """What arguments are in a configuration whose annotations leave it open.
+    """The types of arguments whose annotations do not say what a configuration may hold.
 
-    Of an estimator of ours they leave open what is a factory, to be called on the members, and what is made here.
+    For an estimator, these are the factories, which workers call, and the objects that this process makes.
     """
     if issubclass(kind, Pipeline):
         return {"stages": list[Params]}
     if not issubclass(kind, ConstructedParams):
         return {}
-    # None is "not given". What is not given is no argument: the constructor tells it from a default that is given.
+    # None means "not given": the constructor distinguishes that from a default that is given.
     types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
     if issubclass(kind, BaggingParams):
         return types | {"featureSubset": int | float | str | None}  # the first that takes it: 8 is no share
     if not issubclass(kind, GangEstimator):
         return types
-    from torchmetrics import Metric  # two seconds, which a job without an estimator can spare itself
+    from torchmetrics import Metric  # takes two seconds, and only estimators need it
 
     return types | {
         "model": Callable[[], nn.Module],
@@ -165,8 +163,8 @@ def _open_types(kind: type) -> dict[str, Any]:
     }
 
 
-class Hook(ABC):  # noqa: B024 - it asks for one of several methods, not for a certain one
-    """Any class with one of a hook's methods, so that a configuration may name it and say what it is made with."""
+class Hook(ABC):  # noqa: B024 - a class needs any of several methods, none in particular
+    """Any class with a callback's method, so that a configuration may name it with its arguments."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
@@ -176,12 +174,12 @@ class Hook(ABC):  # noqa: B024 - it asks for one of several methods, not for a c
 def _hints(kind: type) -> dict[str, Any]:
     try:
         return get_type_hints(inspect.getattr_static(kind, "__init__"))
-    except NameError:  # a name that only type checkers import; what jsonargparse makes of it then holds
+    except NameError:  # a name that only type checkers import; jsonargparse's own reading applies
         return {}
 
 
 def _protocols(kind: type) -> dict[str, Any]:
-    """The arguments of a class whose types are protocols or generic estimators, and what takes any class like them."""
+    """The arguments whose types are protocols or generic estimators, with types that accept any such class."""
     return {name: _opened(hint) for name, hint in _hints(kind).items() if _opened(hint) != hint}
 
 
@@ -198,7 +196,7 @@ def _opened(hint: Any) -> Any:
 
 @cache
 def _without_annotations(protocol: type) -> type:
-    """The protocol with names of methods and arguments alone: jsonargparse wants their types to be the very same."""
+    """The protocol without annotations: jsonargparse requires identical types of arguments."""
     methods = {
         name: FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
         for name, method in vars(protocol).items()

@@ -2,7 +2,7 @@
 
     spark-submit --py-files net.py jobs/predict.py --model MODEL --data.path DATA --output PREDICTIONS --label label
 
-The modules that the model's class comes from go with the job, as they did when it was trained.
+As in training, the job ships the modules that define the model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def predict(
     """Predict with a saved model.
 
     Args:
-        model: where the model was saved: of an estimator, or of an ensemble.
+        model: the path of the saved model, of an estimator or an ensemble.
         data: the rows.
-        output: where the rows and their predictions are written, as Parquet; nowhere if not given.
-        overwrite: replace what is at output.
+        output: where to write the rows and their predictions, as Parquet; default: not written.
+        overwrite: replace an existing output.
         label: the column of the true classes or values, to compare the predictions with.
     """
     if output is None and label is None:
@@ -43,7 +43,7 @@ def predict(
         if output is not None:
             predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
             print(f"wrote {output}")
-            predictions = spark.read.parquet(output)  # what follows need not predict once more
+            predictions = spark.read.parquet(output)  # so that predictions are not computed again
         if label is None:
             return
         columns = saved_models.output_columns(trained)

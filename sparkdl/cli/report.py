@@ -1,10 +1,9 @@
-"""Write the page of a run, or of several beside one another: losses, metrics, throughput, where the time went.
+"""Write the page of one or several runs: losses, metrics, throughput and seconds per phase.
 
     sparkdl report RUN_DIR [RUN_DIR ...] [--output report.html]
 
-A run's directory is the ``runDir`` of an estimator, a path or URI; the run may be over, have failed, or still go on.
-The page is one file that needs nothing but a browser. No Spark session is begun:
-``spark-submit jobs/report.py`` runs this as well.
+RUN_DIR is the ``runDir`` of an estimator, a path or URI; the run may be finished, failed or running. The page is one
+self-contained file. The command starts no Spark session; ``spark-submit jobs/report.py`` runs it as well.
 
 Exit codes: 0 done, 1 failed, 2 bad arguments, 130 interrupted.
 """
@@ -21,14 +20,10 @@ from sparkdl.telemetry.html import read_runs, write_page
 
 
 def report(directories: Sequence[str], output: str | None = None) -> str:
-    """Write the page of some runs.
+    """Write the page of some runs and return its path; default: ``report.html`` in the directory of the only run.
 
-    Args:
-        directories: of the runs, paths or URIs.
-        output: the file, a path or URI; of one run ``report.html`` in its directory if not given.
-
-    Returns:
-        Where it was written.
+    Raises:
+        InvalidInput: several runs are given without an output.
     """
     if output is None:
         if len(directories) > 1:
@@ -39,7 +34,7 @@ def report(directories: Sequence[str], output: str | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
-    """Run the command with arguments from the command line, ``sys.argv`` by default, and return the exit code."""
+    """Run the command and return its exit code; default arguments: ``sys.argv[1:]``."""
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("directories", nargs="+", metavar="RUN_DIR", help="the runDir of a fit, a path or URI")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Saved models of every kind, and the columns that they write."""
+"""Saved models of every kind, and their output columns."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel
 
 
 def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) -> None:
-    """Check before the work that its result can be written.
+    """Check, before the work begins, that its result can be written.
 
     Raises:
-        InvalidInput: there is a file or folder at output, and overwrite is false.
+        InvalidInput: output exists, and overwrite is false.
     """
     if output is not None and not overwrite and files.exists(qualified(spark, output)):
         raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
 
 
 def save(model: Any, output: str | None, *, overwrite: bool) -> None:
-    """Save a model and print where; do nothing if output is None."""
+    """Save a model and print its path; do nothing if output is None."""
     if output is not None:
         (model.write().overwrite() if overwrite else model.write()).save(output)
         print(f"saved {output}")
 
 
 def load(spark: SparkSession, path: str) -> Model:
-    """Load a TorchModel, or the model of an ensemble or of a pipeline; of published versions the one in use.
+    """Load the model of an estimator, an ensemble or a pipeline; from published versions, the one in use.
 
     Raises:
         InvalidInput: the path holds none of these.
@@ -55,15 +55,15 @@ def load(spark: SparkSession, path: str) -> Model:
         path = versions.model(current)
     try:
         saved = DefaultParamsReader.loadMetadata(path, spark)["class"]
-    except Exception:  # Spark's own, for a path that is not there, and what damaged JSON gives
-        saved = None  # the reader says what is wrong
+    except Exception:  # Spark's errors for a missing path, and those of damaged JSON
+        saved = None  # the reader reports the error
     kind = next((each for each in _KINDS if saved == f"{each.__module__}.{each.__name__}"), TorchModel)
     loaded: Model = kind.load(path)
     return loaded
 
 
 def output_columns(model: Model) -> OutputColumns:
-    """The names of the columns that a model writes."""
+    """The names of a model's output columns."""
     last = _last(model)
     return OutputColumns(
         str(column(last, "predictionCol")), column(last, "probabilityCol"), column(last, "rawPredictionCol")
@@ -71,7 +71,6 @@ def output_columns(model: Model) -> OutputColumns:
 
 
 def _last(model: Model) -> Params:
-    """The model that writes the columns of a model."""
     if isinstance(model, StackingModel):
         return _last(model.meta)
     if isinstance(model, BestOfModel):

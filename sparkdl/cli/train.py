@@ -9,8 +9,8 @@ path, or a ``class_path`` with ``init_args``.
 The commands of rounds take an ``algorithm`` beside the estimator; conf/rounds has an example of each. Every round is
 saved in the estimator's ``runDir``, and the same command resumes after the last saved round.
 
-On SIGTERM, to the driver or to Spark's JVM, the members save a checkpoint, if the estimator has a ``runDir``, and
-the command exits with 143 within 30 s. The same command resumes from the checkpoint.
+After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 within 30 s. If the estimator has a
+``runDir``, the workers first save a checkpoint, from which the same command resumes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def train(
     Args:
         data: the rows to train on.
         estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
-        test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
-        output: where the model is saved; nowhere if not given.
-        overwrite: replace what is at output.
+        test: test rows, for the accuracy or, of a regressor, the root mean squared error; default: none.
+        output: where to save the model; default: not saved.
+        overwrite: replace an existing output.
     """
     if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
         raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationCol.")
@@ -64,8 +64,8 @@ def train(
 
 
 def summary(model: TorchModel) -> str:
-    """The rows, seconds and rounds of a training, and the last epoch's or round's figures."""
-    last = model.history[-1] if model.history else {}  # of a time budget that was over before the first round
+    """Summarize a training: rows, seconds, rounds, and the metrics of the last epoch or round."""
+    last = model.history[-1] if model.history else {}  # a time budget may end before the first round
     kind = "epochs" if "epoch" in last else "rounds"
     named = ("loss", "objective", "primal", "dual")
     figures = [f"{name} {value:.4f}" for name, value in last.items() if name in named or name.startswith("valid_")]
@@ -75,12 +75,7 @@ def summary(model: TorchModel) -> str:
 
 
 def by_rounds(kind: type, summary: str) -> Callable[..., None]:
-    """The job that trains by an algorithm of rounds.
-
-    Args:
-        kind: the algorithm's class.
-        summary: the first line of the job's help.
-    """
+    """Make the job that trains by an algorithm of the class ``kind``; its help begins with ``summary``."""
 
     def job(
         data: Data,
@@ -97,9 +92,9 @@ def by_rounds(kind: type, summary: str) -> Callable[..., None]:
             data: the rows to train on.
             estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
             algorithm: the algorithm's arguments.
-            test: rows held out, on which the accuracy is printed, or for a regressor the root mean squared error.
-            output: where the model is saved; nowhere if not given.
-            overwrite: replace what is at output.
+            test: test rows, for the accuracy or, of a regressor, the root mean squared error; default: none.
+            output: where to save the model; default: not saved.
+            overwrite: replace an existing output.
         """
         train(data, estimator.setStrategy(algorithm), test, output, overwrite)
 

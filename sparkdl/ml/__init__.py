@@ -1,1 +1,1 @@
-"""pyspark.ml's front door: estimators, and the model they return."""
+"""The pyspark.ml API: estimators and the models that they return."""

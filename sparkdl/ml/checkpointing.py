@@ -1,4 +1,4 @@
-"""What an estimator's Params say of recovery, as the rooms that do it understand it."""
+"""The recovery of a gang, from an estimator's Params."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkdl.io import files
 from sparkdl.ml.run import Run, differences, identity
 
 IDENTITY = "checkpoints/identity"
-"""The name of the descriptions in a run's directory, for ``Run.save``."""
+"""The file of the descriptions in a run's directory, for ``Run.save``."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class RecoverySettings:
 def keeping(
     run: Run, every: int | str, descriptions: Mapping[str, Any], *, elastic: bool
 ) -> Iterator[CheckpointKeeper | None]:
-    """The keeper of a run's checkpoints; None where none are wanted.
+    """Yield the checkpointer of a run; None if the run has no checkpoints.
 
     Args:
-        run: its directory holds the checkpoints. Without one they are in a temporary directory of this host until the
-            block ends; they help the attempts of one fit, where all members are on this host.
-        every: the distance between checkpoints, as in ``checkpointEvery``; ``"never"`` for none.
-        descriptions: of the run's Params, whose hash its checkpoints have.
-        elastic: whether fewer members may resume.
+        run: its directory holds the checkpoints. Without one, a temporary directory of this host holds them until the
+            block ends. It serves the attempts of one fit if all workers are on this host.
+        every: the checkpoint interval, as in ``checkpointEvery``; ``"never"`` for none.
+        descriptions: of the run's Params; the checkpoints store their hash.
+        elastic: whether fewer workers may resume.
 
     Raises:
-        InvalidInput: the directory has the checkpoints of another run; the message names what differs.
+        InvalidInput: the directory has the checkpoints of another run; the message lists the differences.
     """
     if every == "never":
         yield None
@@ -70,14 +70,10 @@ def keeping(
 
 
 def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
-    """Open the checkpoints in a run's directory and check their run, before anything is launched.
-
-    Args:
-        run: its directory, not None, holds the checkpoints.
-        descriptions: of the run's Params by name.
+    """Open the checkpoints in a run's directory and check that they belong to the run, before workers start.
 
     Raises:
-        InvalidInput: they belong to another run; the message names what differs.
+        InvalidInput: they belong to another run; the message lists the differences.
     """
     checkpoints = _checkpoints(str(run.directory), descriptions)
     try:
@@ -95,16 +91,16 @@ def _checkpoints(directory: str, descriptions: Mapping[str, Any]) -> Checkpoints
 
 
 def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: CheckpointKeeper | None) -> Supervisor:
-    """The supervisor of a run's attempts.
+    """Make the supervisor of a run's attempts.
 
     Args:
-        cluster: where they run.
+        cluster: runs the attempts.
         recovery: the restarts, the smallest gang and the wait for slots.
-        keeper: who keeps checkpoints. Without one a warning says that fewer members begin anew, and do not become
-            more. A run that is asked to stop is saved only where its checkpoints outlive it.
+        keeper: the checkpointer. Without one, a warning says that a smaller gang starts anew and cannot grow. If the
+            run is asked to stop, it saves a checkpoint only if checkpoints outlive the fit.
 
     Raises:
-        InvalidInput: ``minWorkers`` is more than the cluster has.
+        InvalidInput: ``minWorkers`` is larger than the cluster.
     """
     least = recovery.min_workers
     if least is not None and least > cluster.size:

@@ -1,4 +1,4 @@
-"""The Params that name columns: what they say together, and which names are free."""
+"""Params that name input and output columns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Copied = TypeVar("Copied", bound=Params)
 
 
 def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
-    """The input columns of these names, with what ``columns`` says of them.
+    """The input columns ``names``, with their descriptions in ``columns``.
 
     Raises:
-        InvalidInput: ``columns`` speaks of a column twice, or of one that is no input.
+        InvalidInput: ``columns`` describes a column twice, or a column that is no input.
     """
     said = {column.name: column for column in columns}
     unknown = [name for name in said if name not in names]
@@ -32,17 +32,13 @@ def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
 
 
 class OutputColumnParams(CheckedParams):
-    """Params that name columns which a model writes."""
+    """Params that name output columns."""
 
     def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
-        """Refuse output columns that are there already, or twice among them.
-
-        Args:
-            names: the columns of the data.
-            params: those whose values name output columns.
+        """Check that the output columns that ``params`` name are distinct and not among the columns ``names``.
 
         Raises:
-            InvalidInput: a column is there already.
+            InvalidInput: an output column exists already.
         """
         taken = list(names)
         for param in params:
@@ -53,14 +49,14 @@ class OutputColumnParams(CheckedParams):
 
 
 class InputColumnParams(CheckedParams):
-    """The two Params for input columns, of which the one that was set last stands for both."""
+    """The two Params for input columns; the one that was set last is used."""
 
     inputCols: Param[list[str]]
     featuresCol: Param[str]
 
     def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
         copied = super()._copyValues(to, extra)
-        if extra and isinstance(copied, InputColumnParams):  # one of the two stands for both, and the map's is newer
+        if extra and isinstance(copied, InputColumnParams):  # only one of the two may be set, and the map is newer
             given = [param for param in (self.inputCols, self.featuresCol) if param in extra]
             if given == [self.inputCols]:
                 copied.clear(copied.featuresCol)
@@ -69,7 +65,7 @@ class InputColumnParams(CheckedParams):
         return copied
 
     def getInputCols(self) -> list[str]:
-        """Input columns, in the order of forward()'s arguments.
+        """The input columns, in the order of the arguments of ``forward()``.
 
         Raises:
             InvalidInput: inputCols and featuresCol are both set, and name different columns.
@@ -83,7 +79,7 @@ class InputColumnParams(CheckedParams):
         return [only]
 
     def setInputCols(self: Self, value: list[str]) -> Self:
-        """Set the input columns, in the order of forward()'s arguments."""
+        """Set the input columns, in the order of the arguments of ``forward()``."""
         self.clear(self.featuresCol)
         return self._set(inputCols=value)
 

@@ -1,4 +1,4 @@
-"""The front door: pyspark.ml estimators that train on a gang."""
+"""Estimators of pyspark.ml that train on a gang or in rounds."""
 
 from __future__ import annotations
 
@@ -41,20 +41,19 @@ _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
 class GangEstimator(MappedEstimator, Saveable):
-    """What all three estimators do; they differ in what a label and an output mean.
+    """Base class of the estimators; subclasses define the types of labels and outputs.
 
     Raises:
-        InvalidInput: a Param has a value that cannot be.
+        InvalidInput: a Param has an invalid value.
     """
 
     _kind: ClassVar[Kind] = "estimator"
 
     def _take(self, given: dict[str, Any]) -> None:
         super()._take(given)
-        self.getInputCols()  # which refuses two that disagree
+        self.getInputCols()  # raises if inputCols and featuresCol disagree
 
     def _warn_of_unused(self, names: tuple[str, ...]) -> None:
-        """Warn of those of these Params that are set to something, and that this run makes no use of."""
         for name in self.changed_from_default(names):
             warnings.warn(
                 f"{name} is {self.getOrDefault(name)!r}, which a fit with {self.getStrategy()!r} makes "
@@ -82,13 +81,10 @@ class GangEstimator(MappedEstimator, Saveable):
         return model
 
     def fit_spec(self, dataset: DataFrame) -> FitSpec:
-        """All that a fit needs, from the Params.
-
-        Args:
-            dataset: the rows.
+        """Convert the Params to the settings of a fit on the rows ``dataset``.
 
         Raises:
-            InvalidInput: a Param is missing or has a value that cannot be.
+            InvalidInput: a Param is missing or has an invalid value.
         """
         columns, strategy = self.read_columns(), self.getStrategy()
         run = Run(self.run_directory(dataset, columns))
@@ -125,12 +121,7 @@ class GangEstimator(MappedEstimator, Saveable):
         return unused_in_rounds(strategy, hooks=on_members, saves=saves)
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
-        """The model that a fit has brought back, with what it has of this estimator's Params.
-
-        Args:
-            fitted: what the fit has brought back.
-            factory: what makes the module that was trained.
-        """
+        """Make the model of a finished fit, with the estimator's values of the Params that both have."""
         model = TorchModel(
             factory=factory.factory if isinstance(factory, WarmStart) else factory,
             weights=fitted.weights,
@@ -141,14 +132,14 @@ class GangEstimator(MappedEstimator, Saveable):
             scalar=fitted.scalar,
             signature=fitted.signature,
         )
-        # As with Spark's own: a Param of the estimator, in a map for transform(), is the model's as well.
+        # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
         return self._copyValues(model._resetUid(self.uid))
 
     def objective(self) -> Objective:
-        """What is minimised, from the Params.
+        """The objective that training minimizes, from the Params.
 
         Raises:
-            InvalidInput: a Param is missing or has a value that cannot be.
+            InvalidInput: a Param is missing or has an invalid value.
         """
         for name in ("model", "loss"):
             if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
@@ -164,10 +155,10 @@ class GangEstimator(MappedEstimator, Saveable):
         )
 
     def training(self) -> Training:
-        """What a member is to do, from the Params.
+        """The settings of a worker's training loop, from the Params.
 
         Raises:
-            InvalidInput: a Param is missing or has a value that cannot be.
+            InvalidInput: a Param is missing or has an invalid value.
         """
         return Training(
             self.objective(),
@@ -185,7 +176,7 @@ class GangEstimator(MappedEstimator, Saveable):
         )
 
     def read_columns(self) -> Columns:
-        """Which DataFrame columns become which tensors, from the Params."""
+        """The DataFrame columns and the tensors that they become, from the Params."""
         weight, validation, identity = self.getWeightCol(), self.getValidationCol(), self.getIdCol()
         floating = "float64" if self.getPrecision() == "fp64" else "float32"
         return Columns(
@@ -207,7 +198,7 @@ class GangEstimator(MappedEstimator, Saveable):
         return None
 
     def classes(self) -> Classes | None:
-        """What the labels are checked for, from the Params; None where they are no class indices."""
+        """The classes that labels are checked against, from the Params; None if labels are no class indices."""
         if self.getNumClasses() is not None:
             warnings.warn(
                 f"numClasses is for a classifier with one label column; this {type(self).__name__} ignores it.",
@@ -227,19 +218,19 @@ class GangEstimator(MappedEstimator, Saveable):
 
 
 class TorchEstimator(GangEstimator):
-    """Trains any model with any loss; ``predictionCol`` of its model holds the raw output.
+    """Trains any model with any loss; its model writes the raw output to ``predictionCol``.
 
-    That is a float where the model's output is one number a row, else an array of floats; with a precision of
-    ``"fp64"`` doubles. Labels keep their type: integers stay integers, floating-point numbers take the run's precision.
+    If the output is one number per row, the column holds floats, else arrays of floats. With precision ``"fp64"`` they
+    are doubles. Integer labels stay integers; floating-point labels take the run's precision.
     """
 
 
 class TorchClassifier(GangEstimator):
-    """Trains a classifier: labels are class indices from 0, the default loss is cross-entropy.
+    """Trains a classifier; labels are class indices from 0, the default loss is cross-entropy.
 
-    The model's output is one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]``
-    or ``[B, 1]``. Several label columns are the classes' probabilities. Its model writes ``rawPrediction`` and
-    ``probability`` vectors and the ``prediction``, a double.
+    The module returns one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]`` or
+    ``[B, 1]``. Several label columns hold the probabilities of the classes. The fitted model writes ``rawPrediction``
+    and ``probability`` vectors, and ``prediction``, a double.
     """
 
     _kind: ClassVar[Kind] = "classifier"
@@ -249,7 +240,7 @@ class TorchClassifier(GangEstimator):
         return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
 
     def classes(self) -> Classes | None:
-        """See ``GangEstimator``."""
+        """The number of classes and the loss's ``ignore_index``; None if there are several label columns."""
         if not isinstance(self.getLabelCol(), str):
             return super().classes()
         count = self.getNumClasses()
@@ -266,9 +257,9 @@ class TorchClassifier(GangEstimator):
 
 
 class TorchRegressor(GangEstimator):
-    """Trains a regressor: labels are numbers, the default loss is the mean squared error.
+    """Trains a regressor; labels are numbers, the default loss is the mean squared error.
 
-    The model's output is ``[B]`` or ``[B, 1]``. Its model writes the ``prediction``, a double.
+    The module returns ``[B]`` or ``[B, 1]``. The fitted model writes ``prediction``, a double.
     """
 
     _kind: ClassVar[Kind] = "regressor"

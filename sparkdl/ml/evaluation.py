@@ -1,4 +1,4 @@
-"""How predictions compare with true labels: figures, and their text for a terminal."""
+"""Metrics of predictions against true labels, as values and as text."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from pyspark.sql.types import BooleanType, NumericType
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import named
 
-MOST_CLASSES = 20  # of which a table fits a terminal
-_LEAST = 1e-15  # the probability that a smaller one counts as: the logarithm of 0 is infinite
+MOST_CLASSES = 20  # the largest number of classes whose table fits a terminal
+_LEAST = 1e-15  # smaller probabilities count as this one: the logarithm of 0 is infinite
 
 Counts = dict[tuple[int, int], int]
-"""Rows of each (label, prediction)."""
+"""Number of rows by (label, prediction)."""
 
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """The names of the columns that a model writes; None for a column that it does not write."""
+    """Names of the columns that a model writes; None for a column that it does not write."""
 
     prediction: str
     probability: str | None = None
     raw_prediction: str | None = None
 
     def of_classifier(self, predictions: DataFrame) -> bool:
-        """Whether the model is a classifier, by the columns that it has added."""
+        """Whether the model is a classifier, by the columns of its predictions."""
         return bool({self.probability, self.raw_prediction} & set(predictions.columns))
 
 
 @dataclass(frozen=True)
 class Classes:
-    """Of a classifier.
+    """Metrics of a classifier.
 
     Attributes:
-        counts: rows of each (label, prediction).
+        counts: number of rows by (label, prediction).
         log_loss: mean of -log(probability of the label), in nats; None without probabilities.
-        auc: area under the ROC curve; None unless there are two classes, and rows of both.
+        auc: area under the ROC curve; None unless there are exactly two classes, each with rows.
     """
 
     counts: Counts
@@ -55,7 +55,7 @@ class Classes:
 
     @property
     def rows(self) -> int:
-        """Rows with a label."""
+        """Number of rows with a label."""
         return sum(self.counts.values())
 
     @property
@@ -65,18 +65,17 @@ class Classes:
 
     @property
     def macro_f1(self) -> float:
-        """The mean over classes, of the labels or predicted, of 2 TP / (2 TP + FP + FN)."""
+        """Mean of 2 TP / (2 TP + FP + FN) over the classes that occur as a label or a prediction."""
         each = [self._f1(one) for one in classes(self.counts)]
         return sum(each) / max(len(each), 1)
 
     def _f1(self, one: int) -> float:
-        """The share of the class's rows, of both kinds, that meet: a class in neither is not asked about."""
         true = sum(count for (label, _), count in self.counts.items() if label == one)
         found = sum(count for (_, prediction), count in self.counts.items() if prediction == one)
         return 2 * self.counts.get((one, one), 0) / (true + found)
 
     def figures(self) -> dict[str, Any]:
-        """The figures as plain data; the confusion matrix has a row for each label, a column for each prediction."""
+        """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
         known = classes(self.counts)
         matrix = [[self.counts.get((true, found), 0) for found in known] for true in known]
         return {
@@ -89,7 +88,7 @@ class Classes:
         }
 
     def text(self) -> str:
-        """All figures that there are, and the table."""
+        """The available metrics and the confusion table."""
         named = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
         lines = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
         first, _, rest = scores(self.counts).partition("\n")
@@ -98,13 +97,13 @@ class Classes:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of a regressor.
+    """Metrics of a regressor.
 
     Attributes:
-        rows: rows with a label.
-        rmse: the root mean squared error, in the label's unit.
-        mae: the mean absolute error, in the label's unit.
-        r2: 1 - squared error / squared deviation of the labels from their mean; None where all labels are the same.
+        rows: number of rows with a label.
+        rmse: root mean squared error, in the label's unit.
+        mae: mean absolute error, in the label's unit.
+        r2: 1 - squared error / squared deviation of the labels from their mean; None if all labels are equal.
     """
 
     rows: int
@@ -113,17 +112,17 @@ class Numbers:
     r2: float | None
 
     def figures(self) -> dict[str, Any]:
-        """The figures as plain data."""
+        """The metrics as JSON values."""
         return {"rows": self.rows, "rmse": self.rmse, "mae": self.mae, "r2": self.r2}
 
     def text(self) -> str:
-        """All figures that there are."""
+        """The available metrics."""
         r2 = "" if self.r2 is None else f"\nR2 {self.r2:.4f}"
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
 
 def check_label(rows: DataFrame, label: str) -> None:
-    """Refuse a label that is not there, or no number."""
+    """Raise ``InvalidInput`` if the label column is missing or not numeric."""
     if label not in rows.columns:
         raise InvalidInput(f"label is {label!r}; expected one of the columns {', '.join(rows.columns)}.")
     kind = rows.schema[label].dataType
@@ -132,11 +131,7 @@ def check_label(rows: DataFrame, label: str) -> None:
 
 
 def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Classes | Numbers:
-    """Every figure of the model's kind, of the rows that have a label.
-
-    Raises:
-        InvalidInput: no row has a label, or labels and predictions cannot be compared.
-    """
+    """Compute all metrics of the model's kind over the rows that have a label."""
     kind = _classes if columns.of_classifier(predictions) else _numbers
     measured = kind(_labelled(predictions, label, columns), label, columns)
     if not measured.rows:
@@ -145,7 +140,7 @@ def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Class
 
 
 def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
-    """The accuracy as text, or of numbers the root mean squared error."""
+    """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
     if classes:
         accuracy = MulticlassClassificationEvaluator(
             metricName="accuracy", labelCol=label, predictionCol=prediction
@@ -156,11 +151,7 @@ def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bo
 
 
 def count(predictions: DataFrame, label: str, columns: OutputColumns) -> Counts:
-    """Rows of each (label, prediction), of the rows that have a label.
-
-    Raises:
-        InvalidInput: labels or predictions are not numbers.
-    """
+    """Count the labelled rows by (label, prediction)."""
     return _count(_labelled(predictions, label, columns), label, columns)
 
 
@@ -184,7 +175,7 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
         _class(label).alias("label"),
         _class(columns.prediction).alias("prediction"),
         named(probability).alias("probability"),
-    ).persist()  # there are two passes over it, and the model is the dear part
+    ).persist()  # two passes read it, and the model is expensive
     try:
         chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for a label that the model has not
         surprise = -F.log(F.greatest(F.coalesce(chance, F.lit(0.0)), F.lit(_LEAST)))
@@ -197,7 +188,6 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
 
 
 def _auc(rows: DataFrame) -> float | None:
-    """The exact area; None where the model has more than two classes."""
     first = rows.first()
     if first is None or len(first["probability"]) != 2:
         return None
@@ -218,7 +208,7 @@ def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
 
 
 def scores(counts: Counts) -> str:
-    """Accuracy and confusion table as text, from the number of rows of each (label, prediction)."""
+    """Format accuracy and confusion table."""
     rows = sum(counts.values())
     text = f"accuracy {right(counts) / max(rows, 1):.4f} ({right(counts)} of {rows} rows)"
     found = classes(counts)
@@ -237,7 +227,7 @@ def right(counts: Counts) -> int:
 
 
 def classes(counts: Counts) -> list[int]:
-    """The classes that are a label or a prediction of some row."""
+    """The classes that occur as a label or a prediction."""
     return sorted({one for pair in counts for one in pair})
 
 

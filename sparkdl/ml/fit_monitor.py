@@ -1,4 +1,4 @@
-"""What is seen of a fit, of an estimator or of an ensemble: while it runs, and when it is over."""
+"""Progress, logs, trackers and events of a fit of an estimator or an ensemble."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _PACKAGES = ("sparkdl-torch", "torch", "pyspark", "pyarrow", "numpy")
 
 
 class Watch:
-    """What is seen of a fit: a progress bar, members' logs and trackers; in the run's directory all that is told.
+    """Monitors a fit: progress bar, workers' logs, trackers, and events in the run's directory.
 
     Args:
-        run: where the fit keeps what it leaves behind; nothing is written there before ``begin``.
-        kind: of what is fitted, such as ``"TorchClassifier"``.
+        run: the run's directory; nothing is written there before ``begin``.
+        kind: the class of the estimator, such as ``"TorchClassifier"``.
         configuration: its Params, as JSON values by name.
-        hooks: those that are called on the driver.
-        events: whether they are kept.
-        unit: what the ranks of events are the numbers of: members of a gang, parts of rounds, an ensemble's members.
+        hooks: the trackers.
+        events: whether events are saved.
+        unit: the meaning of an event's rank: ``"Rank"`` of a gang, a shard of rounds, or an ensemble's member.
 
     Attributes:
         title: of the run: its kind, and the name of its directory.
-        logbook: listens to all that happens.
+        logbook: receives all events.
     """
 
     def __init__(
@@ -64,29 +64,29 @@ class Watch:
             self._configuration["runDir"] = public(run.directory)
         told = DriverRun(self.title, run.directory, self._configuration)
         self._hooks = DriverHooks(hooks, told) if hooks else None
-        # A tracker may be slow: what it is called for waits in a queue of its own, and nobody waits for that.
+        # A tracker may be slow, so it has its own queue, and nothing waits for it.
         self._beside: Aside[Callable[[], None]] | None = Aside(_call, "sparkdl-hooks") if hooks else None
         self._spent, self._unit = Spent(), unit
         views: list[Callable[[Event], None]] = [self._progress, MemberLogs(), self._spent, self._hear]
         self.logbook = Logbook(run.events if events else None, views)
-        self._worked = False  # whether anything was heard of a member's or a round's work
+        self._worked = False  # whether a worker or a round has reported work
 
     @property
     def folder(self) -> str | None:
-        """Where events are kept; None for nowhere."""
+        """The folder of events; None if events are not saved."""
         return self._run.events if self.logbook.keeps else None
 
     def begin(self, session: SparkSession) -> None:
-        """Take down what is to be done, now that the run's directory is known to be its own."""
+        """Save the configuration, once the run's directory is checked."""
         self._run.save("config", self._configuration)
         self.logbook.note("begin", {"environment": environment(session)})
 
     def close(self, error: BaseException | None) -> None:
-        """The fit is over, or has failed."""
+        """End the monitoring of a fit that finished, or failed with ``error``."""
         told = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
-        begun = self.logbook.received > 0  # a run that is refused leaves no trace
+        begun = self.logbook.received > 0  # a run that fails its checks leaves no trace
         if begun:
-            # Of a fit that was refused the run in this directory knows nothing, whose pages go on to be of itself.
+            # A fit that failed its checks did not touch the run in this directory, whose page ignores this end.
             refused = isinstance(error, InvalidInput) and not self._worked
             self.logbook.note("end", {"error": told, "refused": refused})
         self._progress.close()
@@ -96,15 +96,10 @@ class Watch:
             self._end(error=told)
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
-        """The report of a run that has closed; history and report are written to the run's directory.
-
-        Args:
-            history: a row per epoch, round or member.
-            values: what it took.
-        """
+        """Make the report of a closed run from its figures, and write history and report to the run's directory."""
         run, logbook = self._run, self.logbook
         phases = self._spent.phases()
-        if phases and "phases" not in values:  # tasks, unlike members of a gang, bring back no sums
+        if phases and "phases" not in values:  # tasks, unlike workers of a gang, return no sums
             values = {**values, **spending(phases, unit=self._unit)}
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
         if logbook.dropped_at_least:
@@ -114,7 +109,7 @@ class Watch:
         return Report(values, history=history, directory=run.directory)
 
     def finish(self, model: Any) -> None:
-        """The model is made: the timeline is drawn, and trackers hear of it."""
+        """Draw the timeline and pass the model to the trackers."""
         self._draw()
         self._end(history=model.history, report=model.report, model=model)
 
@@ -123,17 +118,16 @@ class Watch:
         if self._hooks is None or self._beside is None or not self._hooks.wants(event):
             return
         if event.kind == "progress" and self._beside.busy:
-            return  # a hook that is slow is called with the latest values, and not with all that there were
+            return  # a slow tracker gets the latest values only
         self._beside.put(partial(self._hooks, event))
 
     def _end(self, **told: Any) -> None:
-        """The last that hooks hear; one that does not return is left behind."""
         if self._hooks is not None and self._beside is not None:
             self._beside.put(partial(self._hooks.finish, **told))
             self._beside.close()
 
     def _draw(self) -> None:
-        """Write the timeline; whatever is wrong with that, a run that is over does not fail for it."""
+        """Write the timeline; its failure must not fail a finished run."""
         if self._run.directory is None or self.folder is None:
             return
         try:
@@ -148,7 +142,7 @@ def _call(what: Callable[[], None]) -> None:
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[Watch]:
-    """A block in which a fit is watched."""
+    """Run a block with a monitor, which closes when the block ends or fails."""
     try:
         yield watch
     except BaseException as error:
@@ -160,12 +154,12 @@ def watching(watch: Watch) -> Iterator[Watch]:
 def _version(name: str) -> str:
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # it came as a zip, as pyspark does with a Spark that was not pip-installed
+    except metadata.PackageNotFoundError:  # a zip, such as pyspark in a Spark that pip did not install
         return str(getattr(sys.modules.get(name), "__version__", "not known"))
 
 
 def environment(session: SparkSession) -> dict[str, Any]:
-    """Versions, and where the driver and Spark are."""
+    """Versions of the packages, and the hosts of the driver and of Spark."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},

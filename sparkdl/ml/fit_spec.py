@@ -1,4 +1,4 @@
-"""A fit as data: what an estimator's Params ask for, and what a fit brings back. No fit function sees an estimator."""
+"""The settings and the result of a fit, as plain values. Fit functions receive these, never an estimator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkdl.training.loop import Training
 
 @dataclass(frozen=True)
 class RoundsSettings:
-    """What only a fit in rounds uses.
+    """Settings of a fit in rounds.
 
     Attributes:
         algorithm: of the rounds.
@@ -32,11 +32,11 @@ class RoundsSettings:
 
 @dataclass(frozen=True)
 class FitSpec:
-    """All that a fit needs.
+    """All settings of a fit.
 
     Attributes:
         data: the rows.
-        columns: which of their columns become which tensors.
+        columns: the columns and the tensors that they become.
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
         run: the run's directory.
         descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
@@ -57,14 +57,14 @@ class FitSpec:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit brings back.
+    """The result of a fit.
 
     Attributes:
         weights: of the model, safetensors.
         history: a row per epoch or round.
         report: seconds, rows, bytes and more.
-        scalar: whether the model's output is one number for each row.
-        signature: shape and dtype of a row of each input; None where they have several.
+        scalar: whether the model's output is one number per row.
+        signature: shape and dtype of a row of each input; None if rows differ in them.
     """
 
     weights: bytes

@@ -1,4 +1,4 @@
-"""Fits on a gang."""
+"""Fits on a gang of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
     Raises:
         InvalidInput: a Param or a column cannot be used.
-        SparkdlError: the gang failed, and another attempt would fail as well.
+        SparkdlError: the gang failed, and no restart is left or would help.
     """
     start = time.monotonic()
     elastic = fit.recovery.min_workers is not None

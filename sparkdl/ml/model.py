@@ -1,4 +1,4 @@
-"""The model that a fit returns: transforms DataFrames, saves, loads."""
+"""The fitted model: transforms DataFrames, and is saved and loaded."""
 
 from __future__ import annotations
 
@@ -26,21 +26,18 @@ from sparkdl.training.objective import ModelFactory
 
 
 class TorchModel(OutputParams, Saveable, Model):
-    """A trained model.
-
-    Made by an estimator's ``fit`` or by ``TorchModel.load``.
+    """A trained model, returned by an estimator's ``fit`` or by ``TorchModel.load``.
 
     Args:
         factory: makes the module.
-        weights: safetensors bytes; none where the factory carries them, as a ``sparkdl.ml.persistence.export.Program``
-            does.
-        kind: what the module's output means.
-        precision: the precision it was trained in.
+        weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
+        kind: the type of the module's output.
+        precision: the precision of the training.
         history: a row per epoch.
-        report: what the run took.
-        scalar: whether the module's output is one number for each row.
-        signature: of each input the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``; an
-            export needs it. None for not known.
+        report: seconds, rows, bytes and more of the run.
+        scalar: whether the module's output is one number per row.
+        signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
+            needs it. None if unknown.
 
     Attributes:
         history: list of dicts, a row per epoch: ``epoch, step, samples, loss``, ``valid_*``, ``seconds``,
@@ -76,7 +73,7 @@ class TorchModel(OutputParams, Saveable, Model):
         return self._scorer().module()
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The architecture, the weights and the fields of the constructor."""
+        """The files of the architecture, and the JSON fields of the constructor."""
         written, said = save_architecture(self._factory, self._weights, self.module, self._program)
         return written, said | {
             "kind": self._kind,
@@ -101,10 +98,10 @@ class TorchModel(OutputParams, Saveable, Model):
         )
 
     def exportProgram(self, path: str) -> None:
-        """Write the model as a torch.export program for batches of any size, for ``torch.export.load`` elsewhere.
+        """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.
 
         Args:
-            path: of the file, a path or URI; by convention it ends in ``.pt2``.
+            path: a path or URI of the file, by convention with the suffix ``.pt2``.
 
         Raises:
             InvalidInput: the path exists, or the model cannot be exported.

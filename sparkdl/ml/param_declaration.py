@@ -1,4 +1,4 @@
-"""Declarations of Params: doc, converter, default and scope. Accessors and constructors are generated from them.
+"""Declarations of Params: doc, converter, default and scope. They generate accessors and constructors.
 
     class BatchParams(CheckedParams):
         batchSize: Param[int] = param("rows of a batch", at_least(1, to_int), 256)
@@ -30,10 +30,10 @@ _REQUIRED: Any = object()
 
 
 class Converter(Protocol):
-    """Turns what is given for a Param into its value, or raises ``InvalidInput`` or ``TypeError``."""
+    """Converts an argument to a Param's value, or raises ``InvalidInput`` or ``TypeError``."""
 
     def __call__(self, value: Any, /, name: str) -> Any:
-        """The value of the Param of this name."""
+        """Convert the value of the Param ``name``."""
 
 
 class Scope(Flag):
@@ -93,11 +93,11 @@ class Declared(Param[Any]):
         return _argument(self.name, self.default, self.kind)
 
     def own_default(self) -> Any:
-        """The default of one instance: a default that it changes in place must be no other's."""
+        """A copy of the default, so that instances share no mutable value."""
         return self.default if isinstance(self.default, partial) else copy.deepcopy(self.default)
 
     def takes(self, value: Any) -> bool:
-        """Whether an argument sets the Param; None does only if it turns off a default."""
+        """Whether an argument sets the Param; None sets it only if it turns off a default."""
         return value is not None or (self.default is not None and type(None) in get_args(self.kind))
 
 
@@ -105,16 +105,16 @@ def param(doc: str, converter: Converter | None = None, default: Any = _REQUIRED
     """Declare a Param in the body of a subclass of ``CheckedParams``, annotated as ``Param[type of its values]``.
 
     Args:
-        doc: one line, as ``explainParams`` and docstrings show it.
+        doc: one line, for ``explainParams`` and docstrings.
         converter: called as ``converter(value, name=name)``; default: none, any value is valid.
-        default: the value if nothing is set; without one a fit asks for it.
+        default: the value if nothing is set; default: none, the Param is required.
         scope: the fits that use it, and the identities that include its value; default: all.
     """
     return Declared(doc, converter, default, scope)
 
 
 def with_default(declared: Param[Any], default: Any) -> Declared:
-    """The same Param with another default, for the body of a subclass."""
+    """Copy a declaration with another default, for the body of a subclass."""
     assert isinstance(declared, Declared)
     other = copy.copy(declared)
     other.default = default
@@ -127,9 +127,9 @@ def own_params(cls: type) -> Iterator[Declared]:
 
 
 class CheckedParams(Params):
-    """Params that explain themselves on one line each, whose copies share no lists, and that check None as well.
+    """Params with one-line explanations, unshared default values, and converters that also check None.
 
-    A Param that a subclass declares with ``param`` has its default, a getter and a setter.
+    A Param that a subclass declares with ``param`` has a getter and a setter.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class CheckedParams(Params):
 
     @classmethod
     def declared(cls) -> dict[str, Declared]:
-        """The declarations of this class and its bases by name, each where it is first declared."""
+        """The declarations of this class and its bases by name, grouped by the class that first declares them."""
         places = [place for place in cls.__mro__ if issubclass(place, Params)]
         found: dict[str, Declared] = {}
         for index, place in enumerate(places):
@@ -161,11 +161,11 @@ class CheckedParams(Params):
 
     @classmethod
     def names_outside(cls, scope: Scope) -> tuple[str, ...]:
-        """The names of the Params whose scope has nothing in common with ``scope``."""
+        """The names of the Params whose scope and ``scope`` do not overlap."""
         return tuple(name for name, each in cls.declared().items() if not each.scope & scope)
 
     def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
-        """The names of the Params that are set to another value than their default."""
+        """The names of the Params whose set value differs from the default."""
         return [
             name
             for name in names
@@ -173,7 +173,7 @@ class CheckedParams(Params):
         ]
 
     def explainParam(self, param: str | Param[Any]) -> str:
-        """Name, doc, default and current value of a Param, on one line."""
+        """Name, doc, default and current value of a Param on one line."""
         found = self._resolveParam(param)
         maps = {"default": self._defaultParamMap, "current": self._paramMap}
         values = [f"{which}: {shown(values[found])}" for which, values in maps.items() if found in values]
@@ -181,7 +181,7 @@ class CheckedParams(Params):
 
     def _set(self: Self, **kwargs: Any) -> Self:
         for name, value in kwargs.items():
-            if value is None:  # pyspark asks converters about all other values
+            if value is None:  # pyspark calls converters for all other values
                 try:
                     self.getParam(name).typeConverter(None)
                 except TypeError as error:
@@ -190,17 +190,17 @@ class CheckedParams(Params):
 
     def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
         copied = super()._copyValues(to, extra)
-        # pyspark copies the values that are set by way of their converters, but hands on the very defaults.
+        # pyspark converts copied values, but shares the defaults between copies.
         return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
 
 
 class ConstructedParams(CheckedParams):
-    """Params with a constructor and a ``setParams`` that take a keyword argument for each."""
+    """Params with generated keyword arguments of the constructor and of ``setParams``."""
 
     class Arguments:
-        """Arguments of the constructor that are no Params, as annotations; their default is None."""
+        """Annotations of the constructor's arguments that are no Params; their default is None."""
 
-    _input_kwargs: dict[str, Any]  # what the caller of the constructor gave, as pyspark's keyword_only leaves it
+    _input_kwargs: dict[str, Any]  # the constructor's arguments, as pyspark's keyword_only leaves them
 
     def __init__(self, **given: Any) -> None:
         _refuse_unknown(given, self.arguments(), f"{type(self).__name__}()")
@@ -211,7 +211,7 @@ class ConstructedParams(CheckedParams):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, generic in (("__init__", ConstructedParams.__init__), ("setParams", ConstructedParams._set_params)):
-            if _is_generated(cls, name, generic):  # a class with a constructor of its own keeps it
+            if _is_generated(cls, name, generic):  # a class may define its own constructor
                 setattr(cls, name, _signed(generic, name, cls))
         if cls.__doc__ is not None and _is_generated(cls, "__init__", ConstructedParams.__init__):
             cls.__doc__ = _documented(inspect.cleandoc(cls.__doc__), cls.declared().values())
@@ -225,14 +225,14 @@ class ConstructedParams(CheckedParams):
         }
 
     def _set_params(self: Given, **given: Any) -> Given:
-        """Set several Params, each as its own setter does; None turns off what can be turned off.
+        """Set several Params by their setters; None turns off a Param that has a default.
 
         Args:
             **given: the constructor's arguments.
 
         Raises:
-            TypeError: there is no such Param, or it takes no such value.
-            InvalidInput: a Param has a value that cannot be.
+            TypeError: a Param does not exist, or a value has the wrong type.
+            InvalidInput: a Param has an invalid value.
         """
         _refuse_unknown(given, self.arguments(), f"{type(self).__name__}.setParams()")
         for name, value in given.items():
@@ -245,7 +245,6 @@ class ConstructedParams(CheckedParams):
 
 
 def _kinds(cls: type) -> dict[str, Any]:
-    """The types of values by Param, of the annotations ``Param[...]`` in the body of a class."""
     try:
         annotations = inspect.get_annotations(cls, eval_str=True)
     except NameError:  # a name that only type checkers import
@@ -287,7 +286,7 @@ def _setter(declared: Declared) -> Callable[..., Any]:
 
 
 def _documented(doc: str, declared: Iterable[Declared]) -> str:
-    """A docstring with each Param in its section of arguments, which comes before the section of errors."""
+    """Add missing Params to the ``Args:`` section, which precedes ``Raises:``."""
     text, raises, errors = doc.partition("\n\nRaises:\n")
     lines = [
         fill(f"{each.name}: {each.doc}.{_default(each)}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
@@ -299,7 +298,7 @@ def _documented(doc: str, declared: Iterable[Declared]) -> str:
 
 def _default(declared: Declared) -> str:
     value = declared.default
-    if declared.required or value is None:  # what None stands for is in the doc
+    if declared.required or value is None:  # the doc explains None
         return ""
     return f" Default: {repr(value) if isinstance(value, str) else shown(value)}."
 
@@ -309,7 +308,7 @@ def _is_generated(cls: type, name: str, generic: Any) -> bool:
 
 
 def _signed(generic: Any, name: str, cls: type[ConstructedParams]) -> FunctionType:
-    """A method of ``ConstructedParams`` as a method of the class, with the class's arguments as its signature."""
+    """Copy a method of ``ConstructedParams`` with the class's arguments as its signature."""
     arguments = cls.arguments()
     signed = FunctionType(generic.__code__, generic.__globals__, name, None, generic.__closure__)
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

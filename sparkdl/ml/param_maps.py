@@ -1,11 +1,11 @@
-"""Fits with param maps: each keeps its run in a directory of its own.
+"""Fits with param maps, each with its own run directory.
 
-A search calls ``fit`` for every map on the rows of every fold. In one ``runDir`` the second fit would be refused, as
-another run, or be given the first one's result. So a fit with a map keeps its run in ``runDir/<hash>``, of the map's
-values and the rows it is given. The same search again finds them: it goes on where it was lost, or takes no step.
+A search calls ``fit`` for every map on the rows of every fold. If all fits shared ``runDir``, the second would fail as
+another run, or return the first one's model. So a fit with a map uses ``runDir/<hash>``, a hash of the map's values and
+the rows. If the same search runs again, each fit resumes its run, or returns the finished model.
 
-pyspark applies a map to a copy: ``fit(df, map)`` is ``copy(map).fit(df)``, and of a pipeline with a map every stage is
-copied so, also where the map is empty or has nothing for it. So it is the copy that remembers.
+pyspark applies a map to a copy: ``fit(df, map)`` is ``copy(map).fit(df)``. A pipeline with a map copies every stage
+this way, also if the map has no Param of the stage. So the copy stores the map.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Mapped = TypeVar("Mapped", bound="MappedEstimator")
 
 
 class MappedEstimator(TrainingParams, Estimator[TorchModel]):
-    """An estimator that remembers which of its Params a map has set."""
+    """An estimator that stores the Params which a map has set."""
 
-    _map: Mapping[str, Any] | None = None  # by name; None where there was no map
+    _map: Mapping[str, Any] | None = None  # by name; None without a map
 
     def copy(self: Mapped, extra: dict[Param[Any], Any] | None = None) -> Mapped:
-        """A copy with the same uid.
+        """Copy the estimator with the same uid.
 
         Args:
-            extra: other values for Params of the copy, whose run is then kept in ``runDir/<hash>``; None for none.
-                With another ``runDir`` among them it is kept there.
+            extra: values for Params of the copy, whose fits then use ``runDir/<hash>``, or the ``runDir`` in ``extra``;
+                default: none.
         """
         copied = super().copy(extra)
         if extra is not None:
@@ -50,15 +50,11 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
     def fitMultiple(
         self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
     ) -> Iterator[tuple[int, TorchModel]]:
-        """Fit a model for each map; an empty one of several is a map as well."""
+        """Fit a model for each map; an empty map counts as a map."""
         return super(MappedEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
 
     def run_directory(self, dataset: DataFrame, columns: Columns) -> str | None:
-        """Where a fit keeps its run; None where there is no ``runDir``.
-
-        Args:
-            dataset: the rows; after a map they are computed once for this.
-            columns: what is read of them.
+        """The run directory of a fit; None without a ``runDir``. After a map, the rows' hash takes one pass over them.
 
         Raises:
             InvalidInput: a column is missing or cannot become a tensor.
@@ -70,15 +66,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
 
 
 def map_hash(values: Mapping[str, Any], rows: str) -> str:
-    """Hash a param map and rows; equal across processes.
-
-    Args:
-        values: of the map, by the names of the Params.
-        rows: their fingerprint.
-
-    Returns:
-        16 hexadecimal digits.
-    """
+    """Hash a map's values and the fingerprint of the rows to 16 hexadecimal digits, equal across processes."""
     found = hashlib.sha256(rows.encode())
     for name, value in sorted(values.items()):
         found.update(f"\n{name}={json.dumps(describe(value))}".encode())

@@ -1,8 +1,8 @@
-"""Stubs of modules that declare Params, for type checkers and editors: generated methods are only there at run time.
+"""Writes stubs for modules that declare Params, as generated methods exist only at run time.
 
     make stubs
 
-A stub stands in for the module, so such a module has imports and classes of declarations, and nothing else.
+Type checkers and editors read the stub instead of the module. So the module holds only imports and declarations.
 """
 
 from __future__ import annotations
@@ -23,13 +23,9 @@ _LITERALS = (str, int, float, bool, type(None))
 
 
 def stub_of(module: ModuleType) -> str:
-    """The stub of a module of declarations.
+    """Generate the stub of a module whose classes extend ``CheckedParams``, before ruff formats it.
 
-    Args:
-        module: its classes are of ``CheckedParams``, and annotate each Param as ``Param[type of its values]``.
-
-    Returns:
-        Its text, which ruff has yet to format.
+    Each Param must be annotated as ``Param[type of its values]``.
     """
     tree = ast.parse(inspect.getsource(module))
     nodes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
@@ -40,7 +36,7 @@ def stub_of(module: ModuleType) -> str:
 
 
 def write(name: str) -> Path:
-    """Write the stub of the module of this name beside it, and return its path."""
+    """Write the stub of the module ``name`` beside it and return its path."""
     module = importlib.import_module(name)
     assert module.__file__ is not None
     path = Path(module.__file__).with_suffix(".pyi")
@@ -49,7 +45,6 @@ def write(name: str) -> Path:
 
 
 def _imports(tree: ast.Module, code: str) -> Iterator[str]:
-    """The module's imports of what the code of the stub names."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             names = [each for each in node.names if re.search(rf"\b{each.name}\b", code) or node.module == "__future__"]
@@ -63,7 +58,7 @@ def _class(node: ast.ClassDef, kind: type[CheckedParams], extended: set[str]) ->
     yield f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
     for declared in own_params(kind):
         yield f"    {declared.name}: {_annotation(kind, declared.name)}"
-    if issubclass(kind, ConstructedParams) and node.name not in extended:  # the others are nobody's estimators
+    if issubclass(kind, ConstructedParams) and node.name not in extended:  # an extended class is never constructed
         others = [f"{name}: {values} = None" for name, values in inspect.get_annotations(kind.Arguments).items()]
         arguments = ", ".join([*others, *(_argument(kind, each) for each in kind.declared().values())])
         for name, returned in (("__init__", "None"), ("setParams", "Self")):
@@ -87,7 +82,6 @@ def _values(kind: type[CheckedParams], name: str) -> str:
 
 
 def _annotation(kind: type[CheckedParams], name: str) -> str:
-    """The annotation of a Param as it stands in the code of the class that declares it."""
     (owner, *_) = [place for place in kind.__mro__ if isinstance(vars(place).get(name), Declared)]
     return str(inspect.get_annotations(owner)[name])
 

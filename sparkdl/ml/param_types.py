@@ -1,6 +1,6 @@
-"""Converters of Params: each turns what is given for a Param into its value, or raises an error that names it.
+"""Converters of Params: they return the value, or raise an error with the Param's name.
 
-All are called as ``converter(value, name=name)``, and raise ``InvalidInput``, or ``TypeError`` for another type.
+Each is called as ``converter(value, name=name)`` and raises ``InvalidInput``, or ``TypeError`` for a wrong type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ to_strings = by_value(TypeConverters.toListString)
 
 
 def at_least(least: float, convert: Converter) -> Converter:
-    """A converter that refuses numbers below ``least``."""
+    """A converter that raises ``InvalidInput`` for numbers below ``least``."""
 
     def checked(value: Any, name: str) -> Any:
         number = convert(value, name)
@@ -44,7 +44,7 @@ def at_least(least: float, convert: Converter) -> Converter:
 
 
 def positive(expected: str = "a number above 0", *, finite: bool = False) -> Converter:
-    """A converter that refuses numbers that are not above 0, and with ``finite`` infinity."""
+    """A converter that raises ``InvalidInput`` unless a number is above 0 and, with ``finite``, finite."""
 
     def checked(value: Any, name: str) -> float:
         number: float = TypeConverters.toFloat(value)
@@ -56,7 +56,7 @@ def positive(expected: str = "a number above 0", *, finite: bool = False) -> Con
 
 
 def one_of(choices: tuple[str, ...]) -> Converter:
-    """A converter that refuses everything but ``choices``."""
+    """A converter that raises ``InvalidInput`` for values outside ``choices``."""
 
     def checked(value: Any, name: str) -> Any:
         if value not in choices:
@@ -72,19 +72,19 @@ def optional(convert: Converter) -> Converter:
 
 
 def to_function(value: Any, name: str) -> Any:
-    """What can be called."""
+    """Any callable."""
     if not callable(value):
         raise InvalidInput(f"{name} is {value!r}; expected a function, or another object that can be called.")
     return value
 
 
 def to_list(value: Any, name: str) -> list[Any]:
-    """A list of its own."""
-    return list(TypeConverters.toList(value))  # what is a list already, toList gives back as it is
+    """A new list."""
+    return list(TypeConverters.toList(value))  # toList returns a list as it is, without a copy
 
 
 def to_thresholds(value: Any, name: str) -> list[float]:
-    """A threshold for each of at least two classes."""
+    """A threshold per class, for at least two classes."""
     numbers: list[float] = TypeConverters.toListFloat(value)
     if len(numbers) < 2 or min(numbers) < 0 or numbers.count(0.0) > 1:
         raise InvalidInput(
@@ -94,14 +94,14 @@ def to_thresholds(value: Any, name: str) -> list[float]:
 
 
 def to_columns(value: Any, name: str) -> list[Column]:
-    """A list of ``sparkdl.data.Column``."""
+    """A list of ``sparkdl.data.columns.Column``."""
     if isinstance(value, Column) or not all(isinstance(column, Column) for column in value):
         raise InvalidInput(f"{name} is {value!r}; expected a list of sparkdl.data.Column.")
     return list(value)
 
 
 def to_labels(value: Any, name: str) -> str | list[str]:
-    """The name of a column, or a list of names that differ."""
+    """A column name, or a list of distinct names."""
     if isinstance(value, str):
         return value
     names: list[str] = TypeConverters.toListString(value)
@@ -118,7 +118,7 @@ def to_metrics(value: Any, name: str) -> dict[str, Any]:
 
 
 def to_strategy(value: Any, name: str) -> Any:
-    """A strategy of a gang, or an algorithm of rounds."""
+    """A strategy of a gang or an algorithm of rounds."""
     if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
         raise InvalidInput(
             f"{name} is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
@@ -128,7 +128,7 @@ def to_strategy(value: Any, name: str) -> Any:
 
 
 def to_interval(value: Any, name: str) -> int | str:
-    """A distance between checkpoints, as ``Every.of`` takes it, or ``"never"``."""
+    """A checkpoint interval that ``Every.of`` accepts, or ``"never"``."""
     if value != "never":
         Every.of(value)
     checked: int | str = value

@@ -1,6 +1,6 @@
 """The Params of estimators and models, each declared once.
 
-``params.pyi`` has the accessors and constructors that are generated; ``make stubs`` writes it.
+``make stubs`` generates the accessors and constructors in ``params.pyi``.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from sparkdl.training.objective import ModelFactory, OptimizerFactory, Scheduler
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
-# What optimizer steps need, and what algorithms of rounds have fields of their own for.
+# Used by optimizer steps; algorithms of rounds have their own fields for the rest.
 _STEPS = Scope.ALL & ~Scope.ROUNDS
 _NOT_IN_ROUNDS = Scope.ALL & ~(Scope.ROUNDS | Scope.STEPS)
-# How a fit runs: another value computes the same.
+# How a fit runs; other values give the same result.
 _HOW = Scope.FITS | Scope.MEMBERS
 _ONLY_ROUNDS = Scope.ALL & ~(Scope.GANG | Scope.TASK | Scope.RUN)
 
 
 class PredictionParams(OutputColumnParams):
-    """What a model writes."""
+    """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
         "for each class; the prediction is the class with the largest probability / threshold; None for 1 each",
@@ -70,7 +70,7 @@ class PredictionParams(OutputColumnParams):
 
 
 class OutputParams(InputColumnParams, PredictionParams):
-    """What a model reads and writes; shared by estimators and models."""
+    """Input and output columns, shared by estimators and models."""
 
     inputCols: Param[list[str]] = param(
         "input columns; each is one argument of forward(), in order", to_strings, ["features"]
@@ -87,7 +87,7 @@ class OutputParams(InputColumnParams, PredictionParams):
 
 
 class RunParams(ConstructedParams):
-    """How long a run goes on, what it survives, and what is told of it."""
+    """Limits, recovery and reporting of a run."""
 
     runDir: Param[str | None] = param(
         "the run's directory, a path or URI; a fit with a param map takes one in it; None keeps nothing",
@@ -158,7 +158,7 @@ class RunParams(ConstructedParams):
 
 
 class TrainingParams(OutputParams, RunParams):
-    """How an estimator trains."""
+    """The model, its objective and its training."""
 
     model: Param[ModelFactory | nn.Module] = param(
         "zero-argument model factory, such as a sparkdl.WarmStart, or a module whose weights are the start"

@@ -1,4 +1,4 @@
-"""What an estimator tells of a run, from what its members brought back."""
+"""The report of a run, from the results of its workers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sparkdl.training.spec import Trained
 
 
 def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
-    """Whether the model's output is one number for each row.
+    """Whether the model's output is one number per row.
 
     Args:
-        shapes: of a row of it, as members or parts found it; None of those that had no row, or found no tensor.
+        shapes: the shape of an output row on each worker or shard; None if it had no row or no tensor.
     """
     return all(shape in ([], [1]) for shape in [shape for shape in shapes if shape is not None][:1])
 
 
 def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
-    """What a run took: seconds, rows, bytes, attempts, skew over members, and where the time went.
+    """Summarize a run: seconds, rows, bytes, attempts, skew over workers, and seconds per phase.
 
     Args:
-        members: what the members brought back, in rank order.
+        members: the workers' results, in rank order.
         seconds: wall time of the whole fit.
-        supervisor: knows of the attempts: how many failed (``restarts``), and the members of each (``workers``).
+        supervisor: counts failed attempts (``restarts``) and the workers of each attempt (``workers``).
     """
     rows = [member.report["rows"] for member in members]
     measured = [member.report.get("phases", {}) for member in members]
@@ -51,12 +51,12 @@ def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) 
 
 
 class Report(dict[str, Any]):
-    """What a run took: a dict, which can also be written as a page.
+    """Summary of a run: a dict that can be written as an HTML page.
 
     Args:
         values: the figures by name.
         history: a row per epoch, round or member.
-        directory: of the run, where its events and its configuration are; None where there is none.
+        directory: of the run, with its events and its configuration; default: none.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Report(dict[str, Any]):
         """Write the run as one self-contained page; without a ``runDir`` it has no timeline and no configuration.
 
         Args:
-            path: of the file, a path or URI; by default ``report.html`` in the ``runDir``.
+            path: a path or URI of the file; default: ``report.html`` in the ``runDir``.
 
         Returns:
-            Where it was written.
+            The path of the page.
 
         Raises:
-            InvalidInput: no path is given and there is no ``runDir``, or plotly is not installed.
+            InvalidInput: neither a path nor a ``runDir`` is given, or plotly is not installed.
         """
         from sparkdl.telemetry.html import RunData, write_page
 

@@ -1,6 +1,6 @@
-"""Fits on the rounds plane: ``strategy=`` an algorithm, and the same Params, history and model as on a gang.
+"""Fits in rounds: ``strategy`` is an algorithm; Params, history and model are the same as on a gang.
 
-``numWorkers`` is the number of parts that rows are dealt out in; as many tasks run at a time as there are slots.
+The rows are divided into ``numWorkers`` shards. As many tasks run at a time as there are slots.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         watch: follows the fit on the driver.
 
     Raises:
-        InvalidInput: a Param or a column cannot be used, or rounds cannot heed a setting.
+        InvalidInput: a Param or a column cannot be used, or rounds do not support a setting.
         SparkdlError: a round failed.
     """
     assert fit.rounds is not None
@@ -82,7 +82,6 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
-    """Refuse what rounds cannot do."""
     name, patience = type(algorithm).__name__, fit.training.patience
     if fit.device != "cpu":
         raise InvalidInput(
@@ -103,8 +102,8 @@ def unused_in_rounds(algorithm: Algorithm, *, hooks: bool, saves: bool) -> tuple
 
     Args:
         algorithm: of the rounds.
-        hooks: whether there are hooks on members, which rounds never call.
-        saves: whether rounds are saved, each of them, whatever ``checkpointEvery`` says.
+        hooks: whether the estimator has callbacks, which rounds never call.
+        saves: whether rounds are saved; then every round is, whatever ``checkpointEvery`` is.
     """
     unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.takes_steps else Scope.ROUNDS)
     if not hooks:
@@ -126,20 +125,20 @@ def _transforms(training: Training, algorithm: Algorithm) -> Transforms | None:
 
 
 def _described(algorithm: Algorithm) -> Any:
-    """Describe an algorithm without its limit: more rounds make no other run, as with more epochs."""
+    """Describe an algorithm without its number of rounds: a run may resume with more of them."""
     limited = "rounds" in {each.name for each in fields(algorithm)}  # type: ignore[arg-type]
     return describe(replace(algorithm, rounds=1) if limited else algorithm)  # type: ignore[type-var]
 
 
 @contextmanager
 def _kept(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
-    """Where rounds are saved, if they are, and where parts keep their memories."""
+    """Yield the checkpoints of rounds, if any, and the folder of the shards' local state."""
     never = fit.recovery.checkpoint_every == "never"
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         directory = fit.run.directory
         memories = files.join(folder if directory is None else directory, "memories")
         if directory is None or never:
-            yield None, memories  # without a directory nothing is left of a driver that is gone
+            yield None, memories  # without a directory, nothing survives the driver
             return
         yield own_checkpoints(fit.run, fit.descriptions), memories
 
@@ -150,7 +149,6 @@ def _row(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> dict[st
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """What a fit took: seconds, rows, bytes that parts have sent, skew over parts."""
     assert rounds.seen is not None
     rows = [sum(pair) for pair in zip(rounds.seen.training, rounds.seen.validation, strict=True)]
     trained = sum(row["seconds"] for row in history)

@@ -1,11 +1,11 @@
-"""One run: a directory and the resolved configuration in it.
+"""The directory of a run.
 
-runDir/config.json      what the run was asked to do, resolved
+runDir/config.json      the resolved configuration
 runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
-runDir/events/          what happened on the members and on the driver, as JSON lines
-runDir/tb/              TensorBoard's event files, with that hook
-runDir/checkpoints/     the members' states, see ``sparkdl.checkpoint``; identity.json describes what they depend on
+runDir/events/          events of the workers and the driver, as JSON lines
+runDir/tb/              TensorBoard's event files, with that tracker
+runDir/checkpoints/     the trainer states, see ``sparkdl.checkpoint``; identity.json describes the Params they need
 """
 
 from __future__ import annotations
@@ -22,22 +22,12 @@ _LONGEST = 100  # characters of a value in a message
 
 
 def identity(descriptions: Mapping[str, Any]) -> str:
-    """Hash the descriptions of a run's Params to 16 hexadecimal digits.
-
-    Args:
-        descriptions: JSON values by name, without the Params that may change, see ``Scope.RUN``.
-    """
+    """Hash the descriptions of the Params that a run depends on to 16 hexadecimal digits, see ``Scope.RUN``."""
     return hashlib.sha256(json.dumps(descriptions, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield a clause for each description that differs, with both values.
-
-    Args:
-        before: the stored descriptions by name, nested ones included.
-        now: the present ones.
-        above: the prefix of the names.
-    """
+    """Yield a clause with both values for each description that differs; ``above`` is the prefix of nested names."""
     for name in sorted({*before, *now}):
         old, new = (each[name] if name in each else _Missing() for each in (before, now))
         if isinstance(old, dict) and isinstance(new, dict):
@@ -52,31 +42,31 @@ class _Missing:
 
 
 def _short(value: Any) -> str:
-    """Cut a long value in the middle, for a description ends with its hash."""
+    """Cut the middle out of a long value: a description ends with its hash."""
     text, half = repr(value), _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where a run keeps what it leaves behind.
+    """The files of one run.
 
     Attributes:
-        directory: a local path or a ``pyarrow.fs`` URI; None keeps nothing.
+        directory: a local path or a ``pyarrow.fs`` URI; None saves nothing.
     """
 
     directory: str | None = None
 
     @property
     def events(self) -> str | None:
-        """The folder of events, a path or URI; None where there is none."""
+        """The folder of events, a path or URI; None without a directory."""
         if self.directory is None:
             return None
         local = files.local_path(self.directory)
         return files.join(self.directory, "events") if local is None else f"{local}/events"
 
     def load(self, name: str) -> Any:
-        """Read ``<directory>/<name>.json``; None if there is none, or if it is damaged."""
+        """Read ``<directory>/<name>.json``; None if it is missing or damaged."""
         path = None if self.directory is None else files.join(self.directory, f"{name}.json")
         try:
             return None if path is None or not files.exists(path) else json.loads(files.read(path))
@@ -84,7 +74,7 @@ class Run:
             return None
 
     def save(self, name: str, values: Mapping[str, Any] | list[Any]) -> None:
-        """Write ``<directory>/<name>.json`` whole; does nothing without a directory."""
+        """Write ``<directory>/<name>.json`` atomically; does nothing without a directory."""
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
             files.write(files.join(self.directory, f"{name}.json"), text.encode())

@@ -1,4 +1,4 @@
-"""A model factory that begins with the weights of a model that was trained before."""
+"""A model factory that starts from the weights of a trained model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["WarmStart"]
 
 
 class Trained(Protocol):
-    """What has been trained, as a ``TorchModel``."""
+    """A trained model, such as a ``TorchModel``."""
 
     def module(self) -> nn.Module:
         """The module with its weights."""
@@ -25,16 +25,16 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A factory whose modules have given weights: training starts from them, with an optimizer that starts anew.
+    """A factory whose modules start from given weights, with a new optimizer.
 
         TorchClassifier(model=WarmStart.of(earlier, partial(Net, channels=24)), ...)
 
-    A model that is trained from it is saved as one of ``factory``: it needs neither this nor the earlier model.
+    The saved form of the trained model names ``factory``, and needs neither this object nor the earlier model.
 
     Attributes:
         factory: makes a module of the same architecture, or is one.
         weights: safetensors bytes.
-        digest: of the weights, and not to be given: what the start is known by in ``config.json``.
+        digest: hash of the weights, for ``config.json``; computed, not an argument.
     """
 
     factory: Callable[[], nn.Module]
@@ -46,17 +46,17 @@ class WarmStart:
 
     @classmethod
     def of(cls, model: Trained, factory: Callable[[], nn.Module]) -> WarmStart:
-        """Begin with a model's weights.
+        """Start from a model's weights.
 
         Raises:
-            InvalidInput: the factory's modules have other weights, by their names or shapes.
+            InvalidInput: the names or shapes of the weights differ from those of the factory's modules.
         """
         start = cls(factory, pack(model.module()))
         start()
         return start
 
     def __call__(self) -> nn.Module:
-        """A module with the weights.
+        """Make a module with the weights.
 
         Raises:
             InvalidInput: they do not fit.

@@ -1,4 +1,4 @@
-"""From raw rows to rows to train on and rows held out: ``Clean`` and ``Split``."""
+"""Splits raw rows into training rows and validation rows: ``Clean`` and ``Split``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BUCKETS = 1 << 20
 
 @dataclass(frozen=True)
 class Clean:
-    """How raw rows are cleaned, by expressions of Spark's SQL.
+    """Cleans raw rows by expressions of Spark SQL.
 
     Args:
         columns: new columns, or new values of old ones, by name, each from those before it: {age: "cast(age as int)"}.
-        label: the expression of the label; rows to score need not have its columns.
+        label: the expression of the label; rows to score may lack its columns.
         name: of the label's column.
-        where: the condition of the rows that are kept, for example "age is not null".
-        drop: columns that are removed last.
+        where: the condition of the rows to keep, for example "age is not null".
+        drop: columns to remove last.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -34,14 +34,10 @@ class Clean:
     drop: list[str] = field(default_factory=list)
 
     def __call__(self, rows: DataFrame, *, labelled: bool) -> DataFrame:
-        """Clean rows.
-
-        Args:
-            rows: as they were read.
-            labelled: whether they get the label's column.
+        """Clean rows, and add the label's column if ``labelled``.
 
         Raises:
-            BadInput: a column that an expression names is missing.
+            BadInput: a column of an expression is missing.
         """
         wanted = dict(self.columns)
         if labelled and self.label is not None:
@@ -58,17 +54,17 @@ class Clean:
 
 @dataclass(frozen=True)
 class Split:
-    """Which rows are held out: those of the last days by a date column, or a share by a hash of their values.
+    """Selects validation rows: those of the last days by a date column, or a share by a hash of values.
 
     Args:
-        date: the column of dates. Rows of the last `days` days up to the run's date are held out, rows before them are
-            trained on; later ones, and those without a date, are left out.
+        date: the column of dates. Rows of the last `days` days up to the run's date are validation rows, rows before
+            them training rows; later rows and rows without a date are left out.
         days: with date.
-        hash: columns whose values decide; all of them if empty. Equal rows are on the same side, today and tomorrow.
-        share: of the rows, to be held out by hash.
+        hash: columns whose values decide; if empty, all. Equal rows always get the same side.
+        share: of the rows, for validation by hash.
 
     Raises:
-        InvalidInput: share or days cannot be, or both ways are given.
+        InvalidInput: share or days is out of range, or both date and hash are given.
     """
 
     date: str | None = None
@@ -85,7 +81,7 @@ class Split:
             raise InvalidInput(f"split.days is {self.days}; expected a number of days, at least 1.")
 
     def __call__(self, rows: DataFrame, day: datetime.date) -> Column:
-        """Whether a row is held out; null for one that is left out.
+        """Whether a row is a validation row; null for a row that is left out.
 
         Raises:
             BadInput: a column is missing.

@@ -1,21 +1,21 @@
-"""The scheduled pipeline: raw rows in, a model that is better or as good published, and scores.
+"""The scheduled pipeline: cleans a date's rows, trains, publishes a good model, and scores.
 
     spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
 
-Raw rows are cleaned and split, the stages fitted, the new model compared with the one in use on the rows held out. Only
-where it passes the gate it is put in use. Then the model in use scores. conf/train/adult.yaml is an example,
-docs/pipeline.md shows it under cron and Airflow.
+The run cleans and splits the raw rows and fits the stages. It evaluates the new model and the one in use on the
+validation rows. If the new model passes the gate, it is published. Then the model in use scores. conf/train/adult.yaml
+is an example; docs/pipeline.md shows it under cron and Airflow.
 
-A date that is finished is not done again. One that is not goes on at the stage that it was killed in, and in the
-training from the last checkpoint. A later run of the same date takes over from an earlier one.
+A finished date is not repeated. A killed run resumes at its last stage, and in training from the last checkpoint. A
+later run of the same date takes over from an earlier one.
 
     root/CURRENT                   the name of the version in use
     root/versions/<name>/model     a pyspark.ml.PipelineModel
-    root/scores/date=<date>        Parquet, there in full or not at all
-    root/runs/<date>               what has been done for a date, see stage_log.py
+    root/scores/date=<date>        Parquet, complete or missing
+    root/runs/<date>               the finished stages of a date, see stage_log.py
 
-Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate refused the model, 4 bad input, 5 a later run has taken
-over, 130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill the same command goes on.
+Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate rejected the model, 4 bad input, 5 a later run took over,
+130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill, the same command resumes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.jvm import forwarding_sigterm, qualified
 
-# Settings that may differ when a run is resumed: they say where and how long it is tried, not what is computed.
+# Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
-_OWN = frozenset(("config", "date", "root", "keep"))  # the same of the job itself
+_OWN = frozenset(("config", "date", "root", "keep"))  # the job's own settings of this kind
 
 
 def etl_train(
@@ -69,13 +69,13 @@ def etl_train(
         root: the folder of models, scores and ledgers.
         data: the raw rows; {date} in a path, table or query is the date.
         stages: of the pipeline, estimators and transformers of pyspark.ml and of sparkdl; they learn clean.name.
-        evaluator: gives the metric, for example pyspark.ml.evaluation.BinaryClassificationEvaluator.
-        clean: how raw rows are cleaned; default: not at all.
-        split: which rows are held out; a fifth of them by a hash if not given.
-        gate: when a new model is published; default: if it is no worse than the model in use.
-        score: rows that the model in use scores; none if not given.
+        evaluator: computes the metric, for example pyspark.ml.evaluation.BinaryClassificationEvaluator.
+        clean: cleans raw rows; default: none.
+        split: selects validation rows; default: a fifth of the rows, by a hash.
+        gate: decides whether to publish a new model; default: if it is no worse than the model in use.
+        score: rows that the model in use scores; default: none.
         warm_start: whether PyTorch stages start from the weights of the model in use.
-        keep: published versions that stay, beside the one in use, and as many that were refused.
+        keep: how many published and how many rejected versions stay, beside the one in use.
         configuration: the command line and its file, as YAML.
     """
     day = parsed(date)
@@ -109,22 +109,22 @@ class Work:
     warm_start: bool
 
     def follow(self, day: Day, keep: int) -> dict[str, Any]:
-        """Do the stages that are left, and return the result.
+        """Do the unfinished stages and return the result.
 
         Raises:
-            Superseded: a later run has taken over.
+            Superseded: a later run took over.
         """
         try:
             return self._follow(day, keep)
         except Ended:
             raise
         except Exception:
-            day.ledger.check()  # a later run may be why: it fences the checkpoints, and tidies up in the end
+            day.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
             raise
 
     def _follow(self, day: Day, keep: int) -> dict[str, Any]:
         stage, versions, label = day.ledger.stage, day.versions, self.clean.name
-        over = day.ledger.noted("publish")  # what came before it may be pruned then
+        over = day.ledger.noted("publish")  # then files of earlier stages may be deleted
 
         rows = stage(
             "etl",
@@ -162,13 +162,13 @@ class Work:
         try:
             return day.train(self.stages, rows, start)
         except (BadInput, InvalidInput):
-            day.ledger.forget("etl")  # whoever mends the raw rows expects that they are read again
+            day.ledger.forget("etl")  # corrected raw rows must be read again
             raise
 
     def _publish(self, day: Day, found: dict[str, Any], held: str) -> dict[str, Any]:
         name = found["version"]
         while found["passed"] and day.versions.current() not in (found["current"], name):
-            # Another date has published since: its model is the one to be compared with.
+            # Another date has published since; compare with its model.
             found = day.judge(name, held, self.evaluator, self.gate)
         if found["passed"]:
             day.ledger.check()
@@ -179,10 +179,10 @@ class Work:
 
 
 def parsed(text: str) -> date:
-    """The date in a text.
+    """Parse a date.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the text is no date.
     """
     try:
         return date.fromisoformat(text)
@@ -191,7 +191,7 @@ def parsed(text: str) -> date:
 
 
 def fingerprint(configuration: str) -> str:
-    """A hash of the settings that the rows and the model depend on, as twelve hexadecimal digits."""
+    """Hash the settings that the rows and the model depend on to twelve hexadecimal digits."""
     values = yaml.safe_load(configuration) or {}
     bound = {name: value for name, value in values.items() if name not in _OWN}
     if isinstance(bound.get("stages"), list):
@@ -200,7 +200,6 @@ def fingerprint(configuration: str) -> str:
 
 
 def _bound(stage: Any) -> Any:
-    """The settings that a stage's model depends on, with those of the estimators inside it."""
     if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
         return [_bound(each) for each in stage] if isinstance(stage, list) else stage
     args = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
@@ -214,7 +213,7 @@ def metric(evaluator: Evaluator) -> str:
 
 
 def told(done: dict[str, Any]) -> str:
-    """The result of a date as one or two lines of text."""
+    """Format the result of a date in one or two lines."""
     against = "" if done["in_use"] is None else f", that of {done['current']} in use {done['in_use']:.4f}"
     fate = "published" if done["passed"] else "refused"
     lines = [f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"]

@@ -1,4 +1,4 @@
-"""Tell Spark's errors about bad rows from its other errors."""
+"""Distinguishes Spark's errors about bad rows from its other errors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _INPUT = ("22", "39", "42", "KD")
 
 @contextmanager
 def reading_rows() -> Iterator[None]:
-    """Raise `BadInput` for bad rows that a block reads.
+    """Convert errors about the rows that a block reads to `BadInput`.
 
     Raises:
-        BadInput: rows are not there, lack a column, cannot be read, or have types or values that an expression or a
-            stage does not take.
+        BadInput: rows are missing, lack a column, cannot be read, or have types or values that an expression or a stage
+            rejects.
     """
     try:
         yield
     except SPARK_ERRORS as error:
-        # Stages of pyspark.ml raise it for a column's type, without a state.
+        # Stages of pyspark.ml raise it for a column's type, without an SQLSTATE.
         plain = isinstance(error, IllegalArgumentException)
         reasons = [reason for state, reason in causes(error) if plain or state.startswith(_INPUT)]
         if not reasons:

@@ -32,12 +32,12 @@ _HELD = "sparkdl_held_out"
 
 @dataclass(frozen=True)
 class Gate:
-    """When a new model may be published, by its metric on the rows held out.
+    """Decides whether to publish a new model, by its metric on the validation rows.
 
     Args:
-        margin: by how much its metric may be worse than the metric of the model in use, on the same rows.
+        margin: how much worse than the metric of the model in use its metric may be, on the same rows.
         least: the worst metric that passes, whatever is in use; if smaller is better, the largest.
-        compare: whether the model in use is evaluated; false if the rows lack columns that it needs.
+        compare: whether to evaluate the model in use; false if the rows lack columns that it needs.
     """
 
     margin: float = 0.0
@@ -53,8 +53,8 @@ class Gate:
 
         Args:
             value: its metric.
-            in_use: that of the model in use; None where there is none.
-            larger: whether a larger metric is a better one.
+            in_use: the metric of the model in use; None without one.
+            larger: whether a larger metric is better.
         """
         sign = 1.0 if larger else -1.0
         if math.isnan(value) or (self.least is not None and sign * value < sign * self.least):
@@ -68,7 +68,7 @@ class Score:
 
     Args:
         data: the rows, which need no label; {date} in a path, table or query is the run's date.
-        columns: the columns that are written; if empty, those of the rows and the predictions.
+        columns: the columns to write; if empty, those of the rows and the predictions.
     """
 
     data: Data
@@ -77,12 +77,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Day:
-    """A date's rows, model and scores.
+    """The stages of a date.
 
     Attributes:
         spark: the session.
         day: the date.
-        root: the folder of models, scores and ledgers, a path or URI that Spark and this process both know.
+        root: the folder of models, scores and ledgers, a path or URI for both Spark and this process.
         ledger: of the date.
     """
 
@@ -101,7 +101,7 @@ class Day:
 
     @property
     def _name(self) -> str:
-        """The prefix of the names of this run's version and scores; no other run has it."""
+        """The unique prefix of this run's version and scores."""
         return f"{self.day}-{self.ledger.configuration}-{self.ledger.own}"
 
     def extract(self, data: Data, clean: Clean, split: Split, label: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Day:
             rows = clean(dated(data, self.day).read(self.spark), labelled=True)
             if label not in rows.columns:
                 raise BadInput(f"there is no column {label!r} to learn; the rows have {', '.join(rows.columns)}.")
-            # Both sides in one pass: what SQL draws at random is drawn once.
+            # One pass writes both sides, as random values in SQL differ between passes.
             sides = rows.withColumn(_HELD, split(rows, self.day)).where(f"{_HELD} is not null")
             sides.write.mode("overwrite").partitionBy(_HELD).parquet(place)
         return {
@@ -130,8 +130,8 @@ class Day:
         return {"path": path, "rows": rows.count()}
 
     def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
-        """Fit the stages, from the weights of version ``start`` if it is given, and save the model as a version."""
-        # Other rows and another start are another training, with other checkpoints.
+        """Fit the stages, with the weights of version ``start`` if given, and save the model as a version."""
+        # Other rows or another start make another training, with its own checkpoints.
         training = hashlib.sha256(f"{path} {start}".encode()).hexdigest()[:8]
         placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(stages)]
         warm: list[Any] = placed if start is None else _warmed(placed, PipelineModel.load(self.versions.model(start)))
@@ -139,12 +139,12 @@ class Day:
         with reading_rows():
             fitted = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
         fitted.write().overwrite().save(self.versions.model(self._name))
-        self.ledger.check()  # a later run deletes what an earlier one leaves unfinished, such as half of this
+        self.ledger.check()  # a later run deletes unfinished files of an earlier one
         self.versions.complete(self._name, {"date": str(self.day), "rows": path, "start": used})
         return {"version": self._name}
 
     def _placed(self, stage: Params, name: str) -> Params:
-        """A stage with a place of its own for checkpoints, from which it goes on when this run is killed."""
+        """A copy of a stage with its own ``runDir``, from which a killed run resumes."""
         if not stage.hasParam("runDir"):
             return stage
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
@@ -169,7 +169,7 @@ class Day:
         return float(evaluator.evaluate(PipelineModel.load(self.versions.model(name)).transform(rows)))
 
     def score(self, score: Score, clean: Clean) -> dict[str, Any]:
-        """Write the scores of the model in use; they appear all at once."""
+        """Write the scores of the model in use, all at once."""
         current = self.versions.current()
         if current is None:
             return {"version": None}
@@ -188,7 +188,7 @@ class Day:
         return {"version": current, "path": place, "rows": self.spark.read.parquet(place).count()}
 
     def tidy(self, keep: int) -> None:
-        """Delete the rows, the checkpoints, files of killed runs, and old versions."""
+        """Delete the date's rows, checkpoints and files of killed runs, and old versions."""
         for configuration in files.Folder.of(files.join(self.root, f"runs/{self.day}")).folders():
             own = files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}"))
             for name in own.folders():
@@ -203,20 +203,20 @@ class Day:
 
 
 def dated(data: Data, day: date) -> Data:
-    """The rows with {date} in their place replaced."""
+    """Replace {date} in the path, table or query."""
     places = {name: getattr(data, name) for name in ("path", "table", "query")}
     return replace(data, **{n: text and text.replace("{date}", str(day)) for n, text in places.items()})
 
 
 def _with(stage: Params, name: str, value: object) -> Params:
-    # Set, and not given to copy(): a copy by a map is a fit of a search, in a directory of its own.
+    # Set, not copied with a map: a copy with a map is a fit of a search, in its own directory.
     stage = stage.copy()
     stage.set(stage.getParam(name), value)
     return stage
 
 
 def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
-    """The stages, PyTorch ones with the weights that they had in an earlier model, where these fit."""
+    """The stages; PyTorch stages start from the weights of an earlier model, if these fit."""
     places: list[object] = [*earlier.stages, *(None for _ in stages)]
     warmed = [_warm(stage, place) for stage, place in zip(stages, places, strict=False)]
     if not any(isinstance(stage, GangEstimator) for stage in stages):

@@ -1,4 +1,4 @@
-"""How many rows go through a model at a time: as many as a byte budget allows."""
+"""The batch size of a model's inference, from a byte budget."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 from sparkdl.data.batch import Input
 
 BUDGET = 8 << 20  # bytes of the largest tensor: enough rows for a cheap call, few enough for the caches
-_PROBE = 8  # rows that are sent through the model to see how many bytes they take
+_PROBE = 8  # rows of the pass that measures bytes
 
 
 class _Largest(TorchFunctionMode):
-    """Notes the size of the largest tensor that any operation returns."""
+    """Records the bytes of the largest tensor that any operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,15 +36,15 @@ def batch_rows(
     at_once: Callable[[], int] = lambda: 1,
     budget: int = BUDGET,
 ) -> int:
-    """Measure with the first few rows how many rows may go through a model at a time, at least one.
+    """Measure how many rows may go through a model at a time, at least one, with its first few rows.
 
-    Inputs, outputs and all tensors between them count: these may be many times larger than both.
+    The budget limits the largest of inputs, outputs and intermediate tensors.
 
     Args:
-        forward: puts some of the rows through the model.
+        forward: calls the model with a slice of the rows.
         inputs: the rows, at least one.
-        at_once: how many models the rows go through at the same time, asked after the first few rows:
-            ``torch.func.vmap`` shows the size of a tensor for one model.
+        at_once: returns the number of models in one call, read after the first few rows; ``torch.func.vmap`` shows the
+            size of a tensor for one model.
         budget: bytes of the largest tensor.
     """
     few = slice(0, min(_PROBE, len(inputs[0])))
@@ -55,7 +55,7 @@ def batch_rows(
 
 
 def batches(rows: int, most: int) -> Iterator[slice]:
-    """Cut ``rows`` rows into as few batches of at most ``most`` rows as possible, as equal as possible."""
+    """Cut ``rows`` rows into the fewest batches of at most ``most`` rows, of nearly equal sizes."""
     first = 0
     for left in range(-(-rows // most), 0, -1):
         size = -(-(rows - first) // left)

@@ -1,4 +1,4 @@
-"""How a model gets to the Python workers: broadcast, once to an executor however many tasks and queries use it."""
+"""Sends models to Python workers by a broadcast, once per executor for all its tasks and queries."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sparkdl.spark.python_worker import spare_imports
 
 @dataclass(frozen=True)
 class Shipped:
-    """A scorer as a query carries it: all of it but the model, and where the model is.
+    """A scorer in a query: all but the model, and a reference to the model.
 
     Attributes:
         scorer: without factory and weights.
-        digest: tells models apart.
+        digest: hash of factory and weights.
         size: bytes of factory and weights.
-        packed: factory and weights, pickled; themselves or broadcast.
+        packed: factory and weights, pickled, or their broadcast.
     """
 
     scorer: Scorer
@@ -37,7 +37,7 @@ class Shipped:
     packed: Broadcast[bytes] | bytes
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
-        """``Scorer.scores``, in a Python worker; the model is fetched only if the worker does not hold it."""
+        """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
         spare_imports()
         return self.scorer.scores(batches, SHELF.get(self.digest, self.size, lambda: self._unpacked().module()))
 
@@ -48,9 +48,9 @@ class Shipped:
 
 
 class Shipment:
-    """What a model has broadcast; its copies share it.
+    """The broadcast of a model, shared by the model's copies.
 
-    Spark frees a broadcast, on the executors and on the driver, once neither a model nor a query refers to it.
+    Spark frees a broadcast on executors and driver once no model and no query refers to it.
     """
 
     def __init__(self) -> None:
@@ -61,12 +61,9 @@ class Shipment:
         self._context: Any = None
 
     def ship(self, scorer: Scorer, session: SparkSession) -> Shipped:
-        """Make a scorer ready to travel.
+        """Prepare a scorer for a query; every call must have the same factory and weights.
 
-        Args:
-            scorer: the factory and weights must be the same in every call.
-            session: the session of the data; on Spark Connect, which has no broadcasts, the model travels in the
-                query, and a warning says so.
+        Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
         """
         rest = replace(scorer, factory=_elsewhere, weights=b"")
         with self._lock:
@@ -85,12 +82,12 @@ class Shipment:
                 stacklevel=2,
             )
             return packed
-        if self._broadcast is None or self._context is not context:  # an application that has ended took its own along
+        if self._broadcast is None or self._context is not context:  # a broadcast ends with its application
             self._broadcast, self._context = context.broadcast(packed), context
         return self._broadcast
 
     def __reduce__(self) -> Any:
-        """A model that is pickled takes no broadcast along: it belongs to this application."""
+        """Pickle the model without its broadcast, which belongs to this application."""
         return Shipment, ()
 
 

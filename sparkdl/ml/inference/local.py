@@ -1,7 +1,7 @@
-"""A model on data of this process, without Spark: DataFrames of pandas and arrays in, what ``transform`` adds out.
+"""Predictions in this process, without Spark, on pandas DataFrames and arrays.
 
-Rows go through the same code as in ``transform``, the one that Spark's Python workers run, so the figures are the same
-but for the order of sums, which depends on how many rows are computed at a time.
+The same code scores rows here and in ``transform``. Results differ only in the order of floating-point sums, which
+depends on the batch size.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["InProcess", "input_types", "output_types"]
 
 
 class InProcess:
-    """A model that is loaded and ready.
+    """A loaded model that predicts in this process.
 
     Args:
-        model: what predicts.
+        model: the trained model.
     """
 
     def __init__(self, model: TorchModel) -> None:
@@ -36,15 +36,15 @@ class InProcess:
         self._loaded = Loaded(self._scorer.module())
 
     def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """The columns that ``transform`` adds, the prediction first; vectors and arrays as numpy arrays.
+        """Predict the columns that ``transform`` adds, the prediction first; vectors and arrays are numpy arrays.
 
         Args:
-            data: a DataFrame with a column for each input, of numbers, lists or arrays; a mapping of arrays by the
-                inputs' names, rows first; or where there is one input, an array.
-            params: not used; MLflow gives it to whatever can predict.
+            data: a DataFrame with a column for each input, of numbers, lists or arrays; a mapping of arrays by input
+                names, rows first; or an array if there is one input.
+            params: ignored; MLflow passes it to every model.
 
         Raises:
-            InvalidInput: a column is missing, or cannot become a tensor; the model gives something else than it should.
+            InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
         inputs = [column.name for column in self._scorer.columns.inputs]
         columns = [_arrow(name, values) for name, values in zip(inputs, _picked(data, inputs), strict=True)]
@@ -58,9 +58,9 @@ class InProcess:
 
 
 def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
-    """Of each input the name, the shape of a row and the dtype; None where the model does not know what it is given.
+    """The name, the shape of a row and the dtype of each input; None if unknown.
 
-    It knows what arrives at its module, which is something else where ``collate`` or a column's description changes it.
+    If ``collate`` or a column's description changes the inputs, the module's signature does not give their types.
     """
     names, described = model.getInputCols(), model.getColumns()
     changed = any(each.ragged or each.decode or each.shape is not None for each in described)
@@ -70,7 +70,7 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
 
 
 def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
-    """Of each column that ``predict`` gives the name, ``"float"`` or ``"double"``, and whether it is an array of it."""
+    """The name, ``"float"`` or ``"double"``, and whether it is an array, of each column of ``predict``."""
     found, names = {}, _names(model)
     for field in model._scorer().returned():
         array = isinstance(field.dataType, ArrayType)
@@ -80,7 +80,6 @@ def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
 
 
 def _names(model: TorchModel) -> dict[str, str]:
-    """The output columns by the scorer's names for them, the prediction first."""
     return {
         "prediction": model.getPredictionCol(),
         "probability": model.getProbabilityCol(),
@@ -89,7 +88,6 @@ def _names(model: TorchModel) -> dict[str, str]:
 
 
 def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
-    """The inputs' values, in their order."""
     if isinstance(data, (pd.DataFrame, Mapping)):
         missing = [name for name in inputs if name not in data]
         if missing:
@@ -125,18 +123,16 @@ def _array(values: Any) -> pa.Array:
         if not values.ndim:
             raise InvalidInput(f"the input is the number {values}; expected an array with rows first.")
         return _lists(values)
-    # Of several lengths, bytes, or with values missing. NaN stays a number, as it does in Spark.
+    # Lists of several lengths, bytes, or missing values. As in Spark, NaN stays a number.
     return pa.array([each.tolist() if isinstance(each, np.ndarray) else each for each in values], from_pandas=False)
 
 
 def _alike(values: Any) -> bool:
-    """Whether they are arrays of one shape, or lists that can be, or numbers."""
     shapes = {getattr(each, "shape", None) for each in values}
     return len(values) > 0 and len(shapes) == 1 and None not in shapes
 
 
 def _lists(values: npt.NDArray[Any]) -> pa.Array:
-    """An array ``[rows, ...]`` as nested lists of fixed lengths, over the same memory."""
     array = pa.array(np.ascontiguousarray(values).reshape(-1))
     for length in reversed(values.shape[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, length)

@@ -1,4 +1,4 @@
-"""The models that a Python worker holds: workers outlive tasks, and loading a model again would cost each task."""
+"""The models that a Python worker holds across tasks, so that a task need not load them again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-LIMIT = 1 << 30  # bytes of weights that a worker keeps for tasks to come
+LIMIT = 1 << 30  # bytes of weights that a worker holds for later tasks
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Loaded:
 
     Attributes:
         module: in evaluation mode.
-        rows: how many go through it at a time; None until the first rows have been measured.
+        rows: the batch size; None until it is measured.
     """
 
     module: nn.Module
@@ -25,24 +25,24 @@ class Loaded:
 
     @property
     def bytes(self) -> int:
-        """What the weights and buffers take."""
+        """Bytes of parameters and buffers."""
         tensors = (*self.module.parameters(), *self.module.buffers())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
     def at_once(self) -> int:
-        """How many models the module puts a batch through at the same time; it says so where they are several."""
+        """The number of models that one call of the module evaluates, from its ``models_at_once``; default: 1."""
         return int(getattr(self.module, "models_at_once", 1))
 
 
 class Shelf:
-    """The models that were used last, as many as fit.
+    """Cache of models, least recently used out first.
 
-    The one in use always fits, however large; the others make room for it, the one unused for longest first. A plan
-    with several models, or a worker that Spark hands from one to the other, keeps all of them.
+    A new model always fits, however large. Queries with several models, and a worker that serves several queries, keep
+    all of them within the limit.
 
     Args:
-        limit: bytes of weights that are kept.
+        limit: bytes of weights.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -50,13 +50,7 @@ class Shelf:
         self._models: OrderedDict[str, Loaded] = OrderedDict()
 
     def get(self, digest: str, size: int, load: Callable[[], nn.Module]) -> Loaded:
-        """The model with this digest, loaded if it is not here.
-
-        Args:
-            digest: tells models apart.
-            size: bytes that it will take, so that there is room before it is loaded.
-            load: makes the module.
-        """
+        """Return the model with this digest, or make room for ``size`` bytes and load it."""
         if digest not in self._models:
             self._make_room(self._limit - size)
             self._models[digest] = Loaded(load())

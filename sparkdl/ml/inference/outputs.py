@@ -1,7 +1,7 @@
-"""What a model's raw output means: the columns that it becomes, and their types.
+"""The output columns of a model, and their types.
 
-The arrays are made over the memory of the tensors, in exactly the type that Spark was told, for which Spark passes
-them on as they are; any other it would cast, element by element where lists are concerned.
+The arrays share the memory of the tensors and have exactly the type of the UDF. Spark would cast any other type, lists
+element by element.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from sparkdl.errors import InvalidInput
 
 Kind = Literal["estimator", "classifier", "regressor"]
-"""What an output means: anything, class scores, or a number."""
+"""The type of an output: any tensor, class scores, or a number."""
 
 Meaning = Kind | Literal["votes"]
-"""The same of an ensemble's output as well, whose votes for each class are at least 0."""
+"""The same, or the votes of an ensemble for each class, at least 0."""
 
 
 def outputs(
@@ -32,22 +32,22 @@ def outputs(
     vectors: bool = True,
     disagreement: bool = False,
 ) -> pa.Array:
-    """The output columns of a batch.
+    """Make the output columns of a batch.
 
     Args:
-        raw: the model's output, ``[B, ...]``, float32 or float64: scores ``[B, classes]`` or one score, ``[B]`` or
-            ``[B, 1]``, for a classifier, a number, ``[B]`` or ``[B, 1]``, for a regressor, float64 votes
-            ``[B, classes]`` of an ensemble, whose probabilities are their shares.
-        kind: what it means.
-        thresholds: a number for each class; a classifier's prediction is the class with the largest probability /
-            threshold, as in pyspark.ml: a class with a threshold of 0 wins unless its probability is 0. None: the
-            class with the largest score. In either case NaN where a score is NaN.
-        vectors: whether a classifier's scores and probabilities are among the columns.
-        disagreement: whether the output goes on with how far the members of an ensemble are apart: a number in a last
-            column, or behind the votes the weight of the members that predict each class, ``[B, 2 * classes]``.
+        raw: the model's output, ``[B, ...]``, float32 or float64. Classifier: scores ``[B, classes]``, or one score,
+            ``[B]`` or ``[B, 1]``. Regressor: ``[B]`` or ``[B, 1]``. Ensemble: float64 votes ``[B, classes]``, whose
+            shares are the probabilities.
+        kind: the type of the output.
+        thresholds: a number per class; as in pyspark.ml, the predicted class has the largest probability / threshold,
+            and a class with threshold 0 wins unless its probability is 0. None: the class with the largest score. In
+            both cases, a row with a NaN score has the prediction NaN.
+        vectors: whether to return a classifier's scores and probabilities.
+        disagreement: whether ``raw`` also has the disagreement of an ensemble's members: a last column, or, for votes,
+            the weight of the members that predict each class, ``[B, 2 * classes]``.
 
     Raises:
-        InvalidInput: the output has another shape, or there is not one threshold for each class.
+        InvalidInput: the output has another shape, or the number of thresholds is not the number of classes.
     """
     if kind == "votes":
         return _voted(raw, thresholds, vectors=vectors, disagreement=disagreement)
@@ -80,21 +80,21 @@ def _voted(raw: Tensor, thresholds: Sequence[float] | None, *, vectors: bool, di
     if disagreement:
         total = ballots.sum(1)
         same = ballots.gather(1, predicted.nan_to_num().long().unsqueeze(1)).squeeze(1)
-        columns["disagreement"] = pa.array(((total - same) / total + 0 * predicted).numpy())  # NaN where that is NaN
+        columns["disagreement"] = pa.array(((total - same) / total + 0 * predicted).numpy())  # NaN if the prediction is
     return _struct(columns)
 
 
 def output_type(
     kind: Meaning, *, scalar: bool, floating: str, vectors: bool = True, disagreement: bool = False
 ) -> StructType:
-    """The Spark type of what ``outputs`` returns.
+    """The Spark type of the structs that ``outputs`` returns.
 
     Args:
-        kind: what the model's output means.
-        scalar: whether a raw output is one number a row.
+        kind: the type of the model's output.
+        scalar: whether a raw output is one number per row.
         floating: the dtype of the model's output.
-        vectors: whether a classifier's scores and probabilities are among the columns.
-        disagreement: whether there is a column of it.
+        vectors: whether there are columns for a classifier's scores and probabilities.
+        disagreement: whether there is a column for it.
     """
     number: DataType = DoubleType() if floating == "float64" or kind == "votes" else FloatType()
     numbers = ArrayType(number, False)
@@ -109,7 +109,7 @@ def output_type(
 
 
 def no_outputs(returned: StructType) -> pa.Array:
-    """What ``outputs`` returns for a batch without rows, which goes through no model."""
+    """The empty output columns of a batch without rows."""
     return pa.StructArray.from_arrays(
         [pa.array([], _arrow(field.dataType)) for field in returned],
         fields=[pa.field(field.name, _arrow(field.dataType), nullable=False) for field in returned],
@@ -127,8 +127,8 @@ def _classes(scores: Tensor, chances: Tensor, thresholds: Sequence[float] | None
                 "expected a number for each class."
             )
         scaled = chances.double() / torch.tensor(thresholds, dtype=torch.float64)
-        best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 is no reason to choose a class
-    # The largest of NaN would be the first class, which looks like any other prediction.
+        best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 must not win
+    # argmax of NaN is the first class, which would look valid.
     return best.double().masked_fill_(scores.isnan().any(1), torch.nan)
 
 

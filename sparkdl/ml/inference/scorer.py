@@ -1,4 +1,4 @@
-"""A model inside an Arrow UDF: input columns in, one struct of output columns out."""
+"""A model inside an Arrow UDF: reads input columns, returns one struct of output columns."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from sparkdl.training.objective import ModelFactory, Objective
 
 @dataclass(frozen=True)
 class Scorer:
-    """What a Python worker needs to score rows.
+    """Scores rows in a Python worker.
 
     Attributes:
         factory: makes the module.
-        weights: safetensors bytes; none where the factory carries them, as a ``Program`` does.
-        kind: what the output means.
-        precision: the precision it was trained in.
-        columns: the input columns. NaN and infinity in them go through the model as they are: what a row without a
-            number is worth is for the model to say, and its prediction is NaN where the model says nothing else.
-        collate: what every batch goes through; None for nothing.
+        weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
+        kind: the type of the output.
+        precision: the precision of the training.
+        columns: the input columns. The model gets their NaN and infinite values unchanged.
+        collate: transforms every batch; default: none.
         thresholds: of a classifier's classes; None for 1 each.
-        scalar: whether a raw output is one number a row.
-        vectors: whether a classifier's scores and probabilities are wanted beside its prediction.
-        disagreement: whether the output says how far the members of an ensemble are apart.
+        scalar: whether a raw output is one number per row.
+        vectors: whether to return a classifier's scores and probabilities.
+        disagreement: whether to return the disagreement of an ensemble's members.
     """
 
     factory: ModelFactory | nn.Module
@@ -57,14 +56,14 @@ class Scorer:
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: Loaded | None = None
     ) -> Iterator[pa.Array]:
-        """One struct array for each tuple of input arrays; Spark passes a single column without a tuple.
+        """Yield a struct array for each tuple of input arrays; Spark passes a single column without a tuple.
 
         Args:
             batches: arrays of one length, of the input columns in order.
-            loaded: the model, where there is one already.
+            loaded: the model; default: a new one.
 
         Raises:
-            InvalidInput: the data cannot be read, or the model's output is not what its kind says.
+            InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.
         """
         loaded = loaded or Loaded(self.module())
         context = TaskContext.get()
@@ -83,7 +82,7 @@ class Scorer:
             )
 
     def returned(self) -> StructType:
-        """The Spark type of what ``scores`` gives."""
+        """The Spark type of the structs that ``scores`` yields."""
         return output_type(
             self.kind,
             scalar=self.scalar,
@@ -106,18 +105,12 @@ class Scorer:
 
 
 def _tensor(array: npt.NDArray[Any]) -> Tensor:
-    """The array as a tensor of its own memory: Arrow's is read-only, and a model may write to its inputs."""
+    """A tensor with its own memory: Arrow's is read-only, and a model may write to its inputs."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
-    """A module with its weights, in evaluation mode.
-
-    Args:
-        factory: makes the module.
-        weights: safetensors bytes; none where the factory carries them.
-        precision: by which its dtype is chosen.
-    """
+    """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them."""
     module = Objective(factory, nn.MSELoss(), precision=precision).build()
     if weights:
         unpack(weights, module)
@@ -125,10 +118,10 @@ def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) 
 
 
 def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
-    """The raw outputs of at least one row, ``[rows, ...]``, written where they belong piece by piece.
+    """Compute the raw outputs of at least one row, ``[rows, ...]``, batch by batch.
 
     Raises:
-        InvalidInput: the model returned no tensor, or not one with as many rows as it was given.
+        InvalidInput: the model returned no tensor, or not one row of output per row of input.
     """
     rows = len(inputs[0])
 

@@ -1,4 +1,4 @@
-"""A scorer as a Spark function of its input columns, and the columns that it adds to a DataFrame."""
+"""A scorer as a Spark UDF, and the columns that it adds to a DataFrame."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _VECTORS = ("raw", "probability")
 
 
 def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: Mapping[str, str]) -> DataFrame:
-    """The rows, with the outputs of a scorer behind their own columns.
+    """Add a scorer's output columns to the rows.
 
     Args:
         dataset: the rows.
-        scorer: gives the outputs.
-        shipment: by which the model travels.
-        names: of the output columns, by the scorer's own names for them; "" for one that is left out.
+        scorer: computes the outputs.
+        shipment: sends the model to the Python workers.
+        names: of the output columns, by the scorer's names for them; "" omits a column.
 
     Raises:
-        InvalidInput: an input column is missing, or of a type that cannot become a tensor.
+        InvalidInput: an input column is missing, or its type cannot become a tensor.
     """
     inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
     if not hasattr(F, "arrow_udf"):
@@ -46,9 +46,9 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: 
 
 
 def make_udf(shipped: Shipped) -> Any:
-    """A Spark function that returns a struct of the output columns, or the prediction where that is the only one.
+    """Make a UDF that returns a struct of the output columns, or the prediction if it is the only one.
 
-    Where there are no Arrow UDFs its arguments are the inputs and then, of each of them, whether it is ``_absent``.
+    Without Arrow UDFs its arguments are the inputs, then a boolean per input: whether the value is or holds a null.
     """
     returned = shipped.scorer.returned()
     if hasattr(F, "arrow_udf"):  # from pyspark 4.1 on
@@ -57,21 +57,21 @@ def make_udf(shipped: Shipped) -> Any:
             for scored in shipped.scores(batches):
                 yield scored if len(returned) > 1 else scored.field(0)
 
-        # Spark reads the hints of the function itself, and they are text here.
+        # Spark reads the function's annotations, which are strings in this module.
         score.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
         return F.arrow_udf(score, _plain(returned))
     return _make_pandas_udf(shipped, returned)
 
 
 def _absent(column: Column, kind: DataType) -> Column:
-    """Whether a value is null, or has a null in it, which pandas does not tell from NaN."""
+    """Whether a value is or holds a null, which pandas does not distinguish from NaN."""
     if isinstance(kind, ArrayType):
         return column.isNull() | F.exists(column, lambda each: _absent(each, kind.elementType))
     return column.isNull()
 
 
 def _numbers(column: Column, kind: DataType) -> Column:
-    """What pandas has returned, with NaN where it has made null of it; outputs have no nulls of their own."""
+    """Turn nulls back into NaN: pandas makes nulls of NaN, and outputs have no nulls."""
     if isinstance(kind, ArrayType):
         return F.transform(column, lambda each: _numbers(each, kind.elementType))
     return F.coalesce(column, F.lit(float("nan")).cast(kind)) if isinstance(kind, (FloatType, DoubleType)) else column
@@ -82,7 +82,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
-    """The same for pyspark 4.0, which has no Arrow UDFs."""
+    """The UDF for pyspark 4.0, which has no Arrow UDFs."""
     import pandas as pd
     from pyspark.sql import pandas as spark_pandas
 
@@ -90,7 +90,7 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
 
     def arrays(batch: tuple[pd.Series, ...]) -> tuple[pa.Array, ...]:
         values, absent = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-        # To pandas both are NaN. Rows with a null are refused; where there is none no NaN is to become one.
+        # pandas shows nulls as NaN. A batch with nulls raises; in any other, NaN must not become a null.
         return tuple(pa.array(one, from_pandas=bool(gone.any())) for one, gone in zip(values, absent, strict=True))
 
     def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
@@ -100,7 +100,7 @@ def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
 
     score.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}
     make: Any = spark_pandas.functions.pandas_udf
-    # What comes from pandas may always be null, as far as Spark is concerned.
+    # Spark takes every value from pandas as nullable.
     fields = [StructField(field.name, _nullable(field.dataType), True) for field in returned]
     return make(score, _plain(StructType(fields)))
 

@@ -1,1 +1,1 @@
-"""Saved Params and models: their descriptions and their files."""
+"""Saved models and estimators, and stable descriptions of values."""

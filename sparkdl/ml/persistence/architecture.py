@@ -1,4 +1,4 @@
-"""How a saved model keeps its architecture: by its factory's name, as a torch.export program, or as a pickle.
+"""The saved architecture of a model: its factory's name, a torch.export program, or a pickle.
 
 factory     weights.safetensors, and the factory's name and arguments in the metadata
 program     program.pt2, weights included
@@ -28,16 +28,16 @@ _PICKLE = "model.pkl"
 def save_architecture(
     factory: Any, weights: bytes, module: Callable[[], nn.Module], program: Callable[[], bytes]
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Files of an architecture with its weights, and what the metadata says of them.
+    """Make the files of an architecture with its weights, and its fields for the metadata.
 
     Args:
         factory: makes the module.
         weights: safetensors; empty if the factory carries them.
         module: makes the trained module.
-        program: makes the bytes of a torch.export program; raises InvalidInput where there is none.
+        program: makes the bytes of a torch.export program, or raises InvalidInput.
 
     Raises:
-        InvalidInput: the factory has no name, no program, and no pickle.
+        InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.
     """
     try:
         described = None if isinstance(factory, Program) else factories.describe(factory)
@@ -59,7 +59,7 @@ def save_architecture(
 
 
 def load_architecture(saved: Saved) -> tuple[Any, bytes]:
-    """The factory and the weights of a saved model.
+    """Load the factory and the weights of a saved model.
 
     Raises:
         InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.

@@ -55,7 +55,7 @@ class Describer:
 
     Attributes:
         aliases: the texts that replace uids, see ``aliases``.
-        counts: whether a Param of this name of this object belongs to the description.
+        counts: whether the Param of this name of this object is part of the description.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Describer:
 
     def replaced(self, text: str) -> str:
         """Replace the uids in a text."""
-        for uid in sorted(self.aliases, key=len, reverse=True):  # one may be the beginning of another
+        for uid in sorted(self.aliases, key=len, reverse=True):  # a uid may be a prefix of another
             text = text.replace(uid, self.aliases[uid])
         return text
 
@@ -104,13 +104,13 @@ class Describer:
 
 
 class _Hasher:
-    """Hashes a value by its parts; ``hidden`` becomes true if its text leaves a part out."""
+    """Hashes a value by its parts; ``hidden`` becomes true if its text omits a part."""
 
     def __init__(self, describer: Describer) -> None:
         self.hidden = False
         self._describer = describer
         self._around: list[int] = []  # the ids of the values that hold the present one
-        self._known: dict[int, tuple[object, str]] = {}  # with the values, for ids of deleted objects are reused
+        self._known: dict[int, tuple[object, str]] = {}  # values keep their ids from being reused
 
     def digest(self, value: Any) -> str:
         if isinstance(value, (*_SCALARS, ModuleType)):
@@ -135,7 +135,7 @@ class _Hasher:
         if isinstance(value, _NUMBERS) and not (isinstance(value, np.ndarray) and value.dtype.hasobject):
             self.hidden = True
             return _numbers(value)
-        if isinstance(value, (set, frozenset)):  # each as if it were the first, for their order is random
+        if isinstance(value, (set, frozenset)):  # the order of sets is random, so each element is hashed as the first
             return sorted(map(self._first, value))
         return (self.digest(part).encode() for part in self._parts(value))
 
@@ -147,7 +147,6 @@ class _Hasher:
         return found.encode()
 
     def _parts(self, value: Any) -> Iterable[Any]:
-        """Return the values that a value consists of."""
         if isinstance(value, Params):
             self.hidden = True
             self._describer = Describer({**aliases(value), **self._describer.aliases}, self._describer.counts)
@@ -203,7 +202,7 @@ class _Hasher:
                     yield self._scope({name: member}, each.__module__)
 
     def _scope(self, values: Mapping[str, Any], module: str) -> dict[str, Any]:
-        """Return the values that code of a module has around it, with the names of other modules' code."""
+        """The values around code of a module; code of other modules becomes its name."""
         found = {name: value for name, value in values.items() if _counts(value, module)}
         for name, value in found.items():
             if isinstance(value, _CODE) and module not in map(
@@ -236,12 +235,12 @@ def _numbers(value: Tensor | np.ndarray[Any, Any] | Matrix) -> Iterable[bytes | 
     plain: Any = value.toArray() if isinstance(value, Matrix) else value
     try:
         return pack_pieces(plain.detach().as_subclass(Tensor) if isinstance(plain, Tensor) else plain)
-    except (InvalidInput, RuntimeError, TypeError, ValueError):  # texts, or a parameter without values yet
+    except (InvalidInput, RuntimeError, TypeError, ValueError):  # strings, or a parameter without values yet
         return [written(plain.tolist() if isinstance(plain, np.ndarray) else plain).encode()]
 
 
 def _counts(value: object, module: str, *around: object) -> bool:
-    """Whether a value around code counts: modules do not, nor do objects of libraries, such as loggers."""
+    """Whether a value around code is part of its hash: modules and libraries' objects, such as loggers, are not."""
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         inner = [*value, *value.values()] if isinstance(value, dict) else value
         known = any(value is each for each in around)

@@ -1,4 +1,4 @@
-"""Models as torch.export programs: what a model computes, with its weights, and without the code it was written in."""
+"""Models as torch.export programs: their computation and weights, without their source code."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.export_check import Archive
 
 Signature = list[tuple[list[int], str]]
-"""Of each input the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``."""
+"""The shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``."""
 
 
 def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
-    """A module in evaluation mode as the archive of a torch.export program, for batches of any size.
+    """Export a module in evaluation mode as a torch.export archive for batches of any size.
 
-    ``torch.export.load`` reads it as well. The inputs are not kept.
+    ``torch.export.load`` reads it as well. The archive does not hold the inputs.
 
     Args:
-        module: takes tensors ``[B, ...]``; stays as it is.
+        module: takes tensors ``[B, ...]``; left unchanged.
         inputs: an example of each, ``[B, ...]`` with at least 2 rows.
 
     Raises:
-        InvalidInput: torch cannot export the module, not for batches of any size, or the program computes something
-            else than the module.
+        InvalidInput: torch cannot export the module for batches of any size, or the program's outputs differ from the
+            module's.
     """
     if not inputs or any(tensor.dim() == 0 or len(tensor) < 2 for tensor in inputs):
         raise InvalidInput("the example inputs of an export are expected to be tensors of at least 2 rows.")
@@ -44,12 +44,12 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
     written = io.BytesIO()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's own modules, such as nn.LSTM
+            warnings.simplefilter("ignore")  # warnings of torch's own modules, such as nn.LSTM
             program = torch.export.export(module.eval(), tuple(inputs), dynamic_shapes=shapes)
             same = _same(_outputs(module, inputs), _outputs(program.module(), inputs))
             program.example_inputs = None
             torch.export.save(program, written)
-    except Exception as error:  # torch raises whatever the module's own code raises, and much of its own
+    except Exception as error:  # torch raises many types, and those of the module's code
         raise InvalidInput(f"{type(module).__name__} cannot be exported: {_first_line(error)}") from error
     finally:
         module.train(was_training)
@@ -62,11 +62,11 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
 
 
 def load(archive: bytes, *, trust: bool = False) -> Exported:
-    """The module of an archive that ``export``, or ``torch.export.save``, made.
+    """Load an archive of ``export`` or ``torch.export.save`` as a module.
 
     Args:
         archive: the bytes of the ``.pt2`` file.
-        trust: load it even where loading can run code that is in it.
+        trust: load it even if loading can run code inside it.
 
     Raises:
         InvalidInput: the archive is damaged, or without ``trust`` it could run code.
@@ -83,14 +83,14 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
     try:
         program = torch.export.load(io.BytesIO(archive if trust else checked.bare()))
         return Exported(program.module(), archive, trust=trust)
-    except Exception as error:  # torch raises all kinds for what it cannot read
+    except Exception as error:  # torch raises many types for unreadable archives
         raise InvalidInput(
             f"the program cannot be loaded with torch {torch.__version__}: {_first_line(error)}"
         ) from error
 
 
 def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
-    """Inputs ``[rows, ...]`` as a signature tells: numbers from 0 to 1, and zeros where they are whole."""
+    """Make example inputs ``[rows, ...]`` of a signature: numbers from 0 to 1; zeros for integer types."""
     made = []
     generator = torch.Generator().manual_seed(0)
     for shape, name in signature:
@@ -103,11 +103,11 @@ def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
 
 
 class Exported(nn.Module):
-    """A loaded program as a module. It computes as in evaluation mode, in either mode.
+    """A loaded program as a module; it computes in evaluation mode, whatever its mode.
 
     Args:
-        program: what ``ExportedProgram.module()`` gives.
-        archive: where it comes from; copies and pickles are made of it and of the weights.
+        program: the result of ``ExportedProgram.module()``.
+        archive: the program's archive; copies and pickles hold it and the weights.
         trust: whether the archive was loaded with ``trust``.
     """
 
@@ -118,16 +118,16 @@ class Exported(nn.Module):
         self.training = False
 
     def forward(self, *inputs: Tensor) -> Any:
-        """The program's output."""
+        """Compute the program's outputs."""
         return self.program(*inputs)
 
     def train(self, mode: bool = True) -> Exported:
-        """Take down the mode; the module inside refuses to be asked."""
+        """Set the mode of this module only: the program's own ``train`` raises."""
         self.training = mode
         return self
 
     def exported(self) -> bytes:
-        """The archive with the weights that the module has now: a program is not traced a second time."""
+        """Archive the program with the module's present weights, without tracing it again."""
         program = torch.export.load(io.BytesIO(self._archive if self._trust else Archive.read(self._archive).bare()))
         state = self.program.state_dict()
         for name, old in program.state_dict.items():
@@ -155,18 +155,18 @@ def _revived(archive: bytes, trust: bool, state: dict[str, Tensor], training: bo
 
 @dataclass(frozen=True)
 class Program:
-    """A model factory that carries the weights: the program of an archive.
+    """A model factory that carries the weights, as the archive of a program.
 
     Attributes:
-        archive: what ``export`` made.
-        trust: whether loading it may run code that is in it.
+        archive: the bytes of ``export``.
+        trust: whether loading it may run code inside it.
     """
 
     archive: bytes = field(repr=False)
     trust: bool = False
 
     def __call__(self) -> Exported:
-        """The program as a module.
+        """Load the program as a module.
 
         Raises:
             InvalidInput: as ``load``.
@@ -178,7 +178,6 @@ class Program:
 
 
 def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Any]:
-    """The outputs for a fixed state of torch's random numbers, as a flat list."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         return torch.utils._pytree.tree_leaves(module(*inputs))
@@ -200,7 +199,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def as_program(factory: Any, weights: bytes, signature: Signature | None, module: Callable[[], nn.Module]) -> bytes:
-    """A model as the archive of a torch.export program.
+    """Export a model as a torch.export archive.
 
     Args:
         factory: makes the module.
@@ -209,7 +208,7 @@ def as_program(factory: Any, weights: bytes, signature: Signature | None, module
         module: makes the trained module.
 
     Raises:
-        InvalidInput: the signature is not known, or torch.export cannot export the module.
+        InvalidInput: the signature is unknown, or torch cannot export the module.
     """
     if isinstance(factory, Program) and not weights:
         return factory.archive

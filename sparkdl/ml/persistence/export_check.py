@@ -1,8 +1,8 @@
-"""Archives of torch.export programs, checked before torch reads them.
+"""Checks torch.export archives before torch reads them.
 
-torch's loader trusts an archive: it unpickles payloads, runs any operator that it finds by attribute path, has sympy
-evaluate expressions, and generates Python from the graph's names. So an archive may hold only the files that
-``torch.export.save`` writes, no pickle, and strings that cannot be code. torch then reads a copy of what was checked.
+torch's loader trusts an archive: it unpickles payloads, runs any operator by attribute path, evaluates expressions with
+sympy, and generates Python from the graph's names. So an archive may hold only the files of ``torch.export.save``, no
+pickle, and no string that could be code. torch then reads a copy with the checked content only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ARITHMETIC = re.compile(
     r"([A-Za-z]\w*\b|\d+(\.\d+)?(e[+-]?\d+)?(?![\w.])|'([A-Za-z]\w*|-?\d+(\.\d*)?(e[+-]?\d+)?)'|[-+*/%<>=,() ])+",
     re.ASCII,
 )
-# Other calls, powers, unpacked arguments, dunders, strings with a prefix or beside one another.
+# Other calls, powers, unpacked arguments, dunders, prefixed or adjacent strings.
 _NO_ARITHMETIC = re.compile(r"[\w')] *\(|[*(,] *\*|__|['\w] *'[\w-]|' *'")
 _NAME = r"([^\W\d]\w*)?"
 _STRUCTURE = {
@@ -60,7 +60,7 @@ _STRUCTURE = {
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive's files by their names below its root."""
+    """The files of an archive by their names below its root."""
 
     files: dict[str, bytes]
     repeated: tuple[str, ...]
@@ -70,7 +70,7 @@ class Archive:
         """Read an archive.
 
         Raises:
-            InvalidInput: it is none, or it is damaged.
+            InvalidInput: it is not an archive, or is damaged.
         """
         try:
             with zipfile.ZipFile(io.BytesIO(archive)) as found:
@@ -86,7 +86,7 @@ class Archive:
         return Archive(files, tuple(sorted({name for name in names if names.count(name) > 1})))
 
     def doubts(self) -> list[str]:
-        """What in it could run code when torch loads it; empty for a program that only computes."""
+        """The contents that could run code when torch loads them; empty for a harmless program."""
         found = [f"{name} is there more than once" for name in self.repeated]
         for name, data in self.files.items():
             if name == _EXAMPLES:
@@ -99,7 +99,7 @@ class Archive:
         return list(dict.fromkeys(found))
 
     def bare(self) -> bytes:
-        """The archive anew: what ``doubts`` has looked at, and nothing else."""
+        """Write a new archive with only the content that ``doubts`` checks."""
         kept = {name: data for name, data in self.files.items() if _PLAIN.fullmatch(name) or name == _EXAMPLES}
         kept |= {name: json.dumps(self._json(name)).encode() for name in _CONFIGS}
         kept[_MODEL] = json.dumps(self._program()).encode()
@@ -110,7 +110,7 @@ class Archive:
         return written.getvalue()
 
     def _program(self) -> Any:
-        """The program without what it need not have to be run: the guards, and where its operators came from."""
+        """The program without guards and metadata, which it does not need to run."""
         program = self._json(_MODEL)
         try:
             module = program["graph_module"]
@@ -149,7 +149,7 @@ def _without_metadata(value: Any) -> Any:
 
 
 def _odd_strings(value: Any) -> Iterator[str]:
-    """The strings that no harmless program has at their place; whatever can hold code is a string."""
+    """The strings that fail the check of their key; only strings can hold code."""
     for key, text in _strings(value):
         check = _CHECKS.get(key)
         if check is None or not check(text):
@@ -167,7 +167,7 @@ def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _operator(target: str) -> bool:
-    """Whether a target is an operator that computes: of ATen's dispatcher, and none that reads or writes files."""
+    """Whether a target is an operator of ATen's dispatcher that accesses no files, or of plain arithmetic."""
     names = _ATEN.fullmatch(target)
     if names is None:
         return bool(_OPERATOR.fullmatch(target))
@@ -181,7 +181,7 @@ def _operator(target: str) -> bool:
 
 
 def _expression(text: str) -> bool:
-    """Whether a symbolic expression is only arithmetic: torch has sympy evaluate it as Python."""
+    """Whether a symbolic expression is plain arithmetic: torch lets sympy evaluate it as Python."""
     bare = _CALL.sub("(", text)
     words = re.findall(r"[A-Za-z]\w*", bare)
     plain = _ARITHMETIC.fullmatch(bare) and not _NO_ARITHMETIC.search(bare)
@@ -189,7 +189,7 @@ def _expression(text: str) -> bool:
 
 
 def _structure(text: str) -> bool:
-    """Whether inputs or outputs are nested tuples, lists and dictionaries: torch imports the classes of others."""
+    """Whether inputs or outputs are nested tuples, lists and dicts: for other types, torch imports their classes."""
     try:
         protocol, spec = json.loads(text)
         return protocol == 1 and all(
@@ -211,8 +211,8 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(("in_spec", "out_spec"), _structure),
     **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), _matches(_NAME)),
     **dict.fromkeys(_PATHS.split(), _matches(r"[\w./ -]*")),
-    **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, which travels as its repr
+    **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, stored as its repr
     **dict.fromkeys(("as_float", "as_floats", "real", "imag"), _matches(r"-?Infinity|NaN")),
     "torch_version": _matches(r"(?a:[\w.+<=-]*)"),
 }
-"""What a string may be, by the key that it, or the list it is in, stands under; no other key may hold one."""
+"""The check of a string by its key, or the key of its list; other keys may not hold strings."""

@@ -1,4 +1,4 @@
-"""Model factories by name, so that a saved model needs no pickle."""
+"""Saves model factories by name, without pickles."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _FOREIGN = sys.stdlib_module_names | {
     *("cloudpickle", "jsonargparse", "numpy", "pandas", "pip", "py4j", "pyarrow", "pyspark", "safetensors"),
     *("setuptools", "torch", "torchmetrics", "tqdm", "yaml"),
 }
-"""Packages that come with sparkdl: some of their functions run or unpickle what their arguments say."""
+"""Packages installed with sparkdl, some of whose functions run code or unpickle their arguments."""
 
 
 def describe(factory: object) -> dict[str, Any]:
-    """A factory as plain JSON: where it is imported from, and its arguments; tuples among them become lists.
+    """Describe a factory as JSON: its import path and its arguments; tuples become lists.
 
     Args:
         factory: a class or function, or a ``functools.partial`` of one with JSON arguments.
 
     Raises:
-        InvalidInput: it cannot be imported by another program, or has other arguments.
+        InvalidInput: another program cannot import it, or its arguments are no JSON.
     """
     arguments: dict[str, Any] = {"args": [], "kwargs": {}}
     if isinstance(factory, partial):
@@ -58,7 +58,7 @@ def describe(factory: object) -> dict[str, Any]:
 
 
 def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
-    """The factory that ``describe`` described.
+    """Import the factory of a description.
 
     Raises:
         InvalidInput: it cannot be imported here.
@@ -82,11 +82,9 @@ def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
 
 
 def callable_by_name(found: object, classes: tuple[type, ...]) -> bool:
-    """Whether what is saved may name it: what is named is called, so that a forged name must not reach os.system.
+    """Whether a saved name may refer to an object: loading calls it, so a forged name must not reach os.system.
 
-    Args:
-        found: what the name leads to.
-        classes: subclasses of these may be called, and functions of modules that did not come with sparkdl.
+    Allowed are subclasses of ``classes``, and functions of modules that are not installed with sparkdl.
     """
     if isinstance(found, type):
         return issubclass(found, classes)
@@ -96,7 +94,7 @@ def callable_by_name(found: object, classes: tuple[type, ...]) -> bool:
 
 
 def _refuse_other_keys(value: object) -> None:
-    """JSON would make strings of them, and so another model when it is loaded."""
+    """Raise for keys that are no strings: JSON would turn them into strings, which makes another model."""
     if isinstance(value, dict):
         other = [key for key in value if not isinstance(key, str)]
         if other:
@@ -114,7 +112,7 @@ def _imports(module: str, name: str, factory: object) -> bool:
 
 
 def find(module: str, name: str) -> Any:
-    """What a dotted name in a module leads to."""
+    """Import a dotted name of a module."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)

@@ -1,4 +1,4 @@
-"""Values of Params as one line of text: by the names in the code, without memory addresses."""
+"""Formats values of Params as one line, as in the code, without memory addresses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def shown(value: object) -> str:
 
 
 def written(value: object, override: Callable[[object], str | None] = lambda value: None) -> str:
-    """Format a value much as the code that makes it, on one line; a string stays as it is.
+    """Format a value as the code that makes it, on one line; a string stays as it is.
 
-    Args:
-        value: a Param's value.
-        override: returns the text of a value that is formatted in another way, and None for any other value.
+    ``override`` returns the text of a value with a special format, and None for any other value.
     """
     return " ".join((value if isinstance(value, str) and value else _text(value, override)).split())
 
@@ -51,7 +49,7 @@ def is_opaque(value: object) -> bool:
 
 
 def _text(value: Any, override: Callable[[object], str | None], around: tuple[int, ...] = ()) -> str:
-    """Format a value; ``around`` has the ids of the values that hold it, where it may occur again."""
+    """Format a value; ``around`` has the ids of the values that hold it, against endless recursion."""
     text = partial(_text, override=override, around=(*around, id(value)))
     if id(value) in around:
         return "..."

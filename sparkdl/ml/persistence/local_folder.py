@@ -1,7 +1,7 @@
 """Saved models in folders of this host, written and read without Spark.
 
-A folder is what ``TorchModel.write().save`` writes, and ``TorchModel.load`` reads it where Spark can see it. With Spark
-it is an executor that writes the metadata, which on a cluster is not this host.
+The folder has the format of ``TorchModel.write().save``, so ``TorchModel.load`` reads it if Spark can. Spark's own
+writer writes metadata on an executor, which on a cluster is another host.
 """
 
 from __future__ import annotations
@@ -20,29 +20,21 @@ __all__ = ["read_folder", "write_folder"]
 
 
 def write_folder(model: TorchModel, folder: str) -> None:
-    """Save a model.
-
-    Args:
-        model: what is saved.
-        folder: a path on this host; what is there is overwritten.
+    """Save a model in a folder of this host, and replace its content.
 
     Raises:
-        InvalidInput: a part of it cannot even be pickled.
+        InvalidInput: a part of the model cannot be pickled.
     """
     written, plain, said = Writer(model).packed()
     for name, data in written.items():
         files.write(f"{folder}/{name}", data)
-    version: Any = SimpleNamespace(version=pyspark.__version__)  # all that it asks a session for
+    version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
     metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, said)
     files.write(f"{folder}/{METADATA}", f"{metadata}\n".encode())
 
 
 def read_folder(folder: str, *, trust: bool = False) -> TorchModel:
-    """Load a model that ``write_folder`` saved.
-
-    Args:
-        folder: a path on this host.
-        trust: load it even where a part of it is pickled, and loading runs code that is in it.
+    """Load a model that ``write_folder`` saved; ``trust`` also loads pickled parts, which runs the code inside them.
 
     Raises:
         InvalidInput: as ``TorchModel.load``.

@@ -1,4 +1,4 @@
-"""Objects with Params inside other objects with Params: stages, bases, values, and names for all of them."""
+"""Objects with Params inside the values, stages and bases of others, and aliases for their uids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def within(params: Params, *around: Params) -> Iterator[Params]:
 
 
 def params_in(value: Any, *around: Any) -> list[Params]:
-    """Return the value if it has Params, or those in its lists and maps."""
+    """Return a value with Params in a list, or the objects with Params in its lists and maps."""
     if isinstance(value, Params):
         return [value]
     if not isinstance(value, (list, tuple, Mapping)) or any(value is each for each in around):
@@ -40,7 +40,7 @@ def params_in(value: Any, *around: Any) -> list[Params]:
 
 
 def aliases(*given: Params) -> dict[str, str]:
-    """Return ``<class>#<number>`` by uid, for objects with Params and all within, numbered in this order."""
+    """Return ``<class>#<number>`` by uid, for objects with Params and all within them, in this order."""
     uids: dict[str, str] = {}
     for each in (inner for params in given for inner in within(params)):
         uids.setdefault(each.uid, f"{type(each).__name__}#{len(uids)}")
@@ -48,5 +48,5 @@ def aliases(*given: Params) -> dict[str, str]:
 
 
 def is_default_seed(params: Params, name: str) -> bool:
-    """Return whether this is pyspark.ml's default seed, a hash of the class's name that differs between processes."""
+    """Return whether a Param has pyspark.ml's default seed, a hash of the class name that differs between processes."""
     return name == "seed" and not params.isSet(name) and params.getOrDefault(name) == hash(type(params).__name__)

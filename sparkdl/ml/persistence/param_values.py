@@ -1,4 +1,4 @@
-"""The values of Params that are no JSON, by name where a name and arguments make them again."""
+"""Saves values of Params that are no JSON by a name and arguments that make them again."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from torch.optim.lr_scheduler import LRScheduler
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence import factory
 
-_LARGEST = 4096  # numbers of a tensor that is written as JSON, such as class weights
+_LARGEST = 4096  # the largest size of a tensor that is saved as JSON, such as class weights
 
 
 class Nameless(Exception):
-    """A value that names and arguments do not make again."""
+    """A value that no name and arguments make again."""
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """What a Param may hold beside JSON, frozen dataclasses and functions of modules that did not come with sparkdl.
+    """The types that a Param may hold besides JSON, frozen dataclasses and the user's functions.
 
     Attributes:
-        classes: whose subclasses it may name.
-        instances: whether it may hold instances of them, made again of the constructor's arguments.
+        classes: their subclasses may be named.
+        instances: whether the Param may hold instances of them, made again from the constructor's arguments.
     """
 
     classes: tuple[type, ...] = ()
@@ -47,16 +47,16 @@ _KINDS: dict[str, Kinds] = {
 
 
 def kinds_of(param: str) -> Kinds:
-    """What the Param of a name may hold."""
+    """The types that the Param ``param`` may hold."""
     if param == "metrics":
-        from torchmetrics import Metric  # as long to import as half of torch, and most models have no metrics
+        from torchmetrics import Metric  # the import takes half as long as torch's, and most models have no metrics
 
         return Kinds((Metric,), instances=True)
     return _KINDS.get(param, Kinds())
 
 
 def is_plain(value: object) -> bool:
-    """Whether JSON gives the very value back."""
+    """Whether JSON reproduces the value exactly."""
     if isinstance(value, dict):
         return all(type(key) is str and is_plain(inner) for key, inner in value.items())
     if isinstance(value, list):
@@ -65,15 +65,15 @@ def is_plain(value: object) -> bool:
 
 
 def describe(value: object, kinds: Kinds) -> dict[str, Any]:
-    """A value as JSON of names and arguments; ``resolve`` makes it again, and has been tried.
+    """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
 
     Raises:
-        Nameless: they do not make it again.
+        Nameless: it does not.
     """
     description = _describe(value, kinds)
     try:
         again = resolve(json.loads(json.dumps(description)), kinds)
-    except Exception as error:  # a constructor may raise anything, and the value is then pickled
+    except Exception as error:  # a constructor may raise anything; then the value is pickled
         raise Nameless(str(error)) from error
     if not same(value, again):
         raise Nameless(f"{description} makes something else")
@@ -81,10 +81,10 @@ def describe(value: object, kinds: Kinds) -> dict[str, Any]:
 
 
 def resolve(description: Any, kinds: Kinds) -> Any:
-    """The value that ``describe`` described.
+    """Make the value of a description again.
 
     Raises:
-        InvalidInput: something named cannot be imported here, or may not be called; the description is damaged.
+        InvalidInput: a name cannot be imported or may not be called, or the description is damaged.
     """
     match description:
         case {"value": value}:
@@ -113,7 +113,7 @@ def resolve(description: Any, kinds: Kinds) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to whoever uses them: by their parts, where they have no equality."""
+    """Whether two values are equal; values without equality are compared by their parts."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -134,7 +134,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _is_metric(value: object) -> bool:
-    torchmetrics = sys.modules.get("torchmetrics")  # whoever has a metric has imported it
+    torchmetrics = sys.modules.get("torchmetrics")  # a metric exists only if it is imported
     return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
 
 
@@ -162,7 +162,7 @@ def _describe(value: Any, kinds: Kinds) -> dict[str, Any]:
 
 
 def _constructed_with(value: Any) -> dict[str, Any]:
-    """The arguments of the constructor, found as attributes of the same name, but for those at their defaults."""
+    """The constructor's arguments that differ from their defaults, from attributes of the same names."""
     parameters = inspect.signature(type(value)).parameters.values()
     named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
     given = {part.name: getattr(value, part.name) for part in named if hasattr(value, part.name)}
@@ -205,7 +205,7 @@ def _named(path: str, kinds: Kinds) -> Any:
 
 
 def _is_frozen(found: object) -> bool:
-    """Whether it is a frozen dataclass that is not Python's own."""
+    """Whether it is a frozen dataclass outside the standard library."""
     if not isinstance(found, type) or not is_dataclass(found):
         return False
     settings: Any = vars(found).get("__dataclass_params__")

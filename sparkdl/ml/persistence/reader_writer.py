@@ -1,12 +1,12 @@
-"""Models and estimators on disk: ``metadata/`` as pyspark.ml writes it, and beside it files and parts.
+"""Saves models and estimators: ``metadata/`` as pyspark.ml writes it, with files and parts beside it.
 
     <path>/metadata/         Params as JSON, and ``saved_fields`` of the class
     <path>/objects.pkl       Params that only a pickle holds
-    <path>/<name>            files that the class adds, such as weights
+    <path>/<name>            files of the class, such as weights
     <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer
 
-One writer and one reader serve every class: a class that is ``Saveable`` declares its fields, files and parts. The
-writer writes beside the path and moves the whole into place.
+One writer and one reader serve every class: a ``Saveable`` declares its fields, files and parts. The writer writes
+beside the path and then moves all of it into place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparkdl.ml.persistence import param_values
 from sparkdl.spark.jvm import qualified
 
 METADATA = "metadata/part-00000"
-"""The file that is written without Spark in the place of those that Spark writes."""
+"""The metadata file of a folder that is written without Spark."""
 
 _FORMAT = 2
 _OBJECTS = "objects.pkl"
@@ -43,41 +43,33 @@ Self = TypeVar("Self", bound="Reader")
 
 
 class Saveable(Params, MLReadable[Any], MLWritable):
-    """A model or an estimator that is saved and loaded by what it declares.
+    """A model or an estimator that declares its saved fields, files and parts.
 
     Attributes:
-        saved_fields: attributes with JSON values, which are also keyword arguments of the constructor.
+        saved_fields: attributes with JSON values that are also keyword arguments of the constructor.
     """
 
     saved_fields: ClassVar[tuple[str, ...]] = ()
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Files beside the metadata, and JSON values inside it."""
+        """The files beside the metadata, and the JSON values in it."""
         return {}, {name: getattr(self, name) for name in self.saved_fields}
 
     def parts(self) -> dict[str, Params]:
-        """Models, estimators and evaluators that their own writers save, by folder."""
+        """The models, estimators and evaluators that their own writers save, by folder."""
         return {}
 
     def params_in_parts(self) -> set[str]:
-        """The names of the Params whose values are among the parts."""
+        """The names of the Params whose values are saved as parts."""
         return set()
 
     @classmethod
     def restored(cls, saved: Saved) -> Any:
-        """An instance without its Params.
-
-        Args:
-            saved: files, fields and parts at the path.
-        """
+        """Make an instance without its Params."""
         return cls(**{name: saved.fields[name] for name in cls.saved_fields})
 
     def with_parts(self, saved: Saved) -> Any:
-        """The instance, once its Params are set, with those of its parts that Params hold.
-
-        Args:
-            saved: files, fields and parts at the path.
-        """
+        """Set the Params that hold parts, after the other Params, and return the instance."""
         return self
 
     def write(self) -> Writer:
@@ -98,8 +90,8 @@ class Saveable(Params, MLReadable[Any], MLWritable):
             trust: also load pickled parts, which runs the code inside them.
 
         Raises:
-            InvalidInput: the path holds no instance of this class, a damaged one, one of another format, one whose
-                factory cannot be imported, or, without ``trust``, one with pickled parts.
+            InvalidInput: the path holds no instance of this class, or one that is damaged, has another format, names a
+                factory that cannot be imported, or, without ``trust``, has pickled parts.
         """
         return cls.read().trust(trust).load(path)
 
@@ -132,22 +124,22 @@ class Saved:
 
 
 def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Values by ``folder/00000`` and so on."""
+    """Name values ``folder/00000`` and so on."""
     return {f"{folder}/{index:05d}": value for index, value in enumerate(values)}
 
 
 class Writer(MLWriter):
-    """Writes beside the path and then puts what it wrote in its place: a save that fails leaves what was there."""
+    """Writes beside the path and then moves the result into place; a failed save keeps the older copy."""
 
     def __init__(self, instance: Saveable) -> None:
         super().__init__()
         self._instance = instance
 
     def save(self, path: str) -> None:
-        """Save it.
+        """Save the instance.
 
         Raises:
-            InvalidInput: the path exists and is not to be overwritten; a part of it cannot even be pickled.
+            InvalidInput: the path exists and may not be overwritten, or a part cannot be pickled.
         """
         root = qualified(self.sparkSession, path)
         if not self.shouldOverwrite and files.exists(root):
@@ -161,7 +153,7 @@ class Writer(MLWriter):
             raise
 
     def saveImpl(self, path: str) -> None:
-        """Write it, the metadata last: a path with metadata is whole."""
+        """Write files, parts and, last, the metadata: a path with metadata is complete."""
         written, plain, said = self.packed()
         root = qualified(self.sparkSession, path)
         for name, data in written.items():
@@ -171,7 +163,7 @@ class Writer(MLWriter):
         DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=said)
 
     def packed(self) -> tuple[dict[str, bytes], Params, dict[str, Any]]:
-        """The files beside the metadata, the Params that go into it, and what it says beside them."""
+        """The files beside the metadata, the Params in the metadata, and its other fields."""
         written, said = self._instance.saved()
         plain, named, pickled = _sorted_params(self._instance, self._instance.params_in_parts())
         if pickled:
@@ -181,29 +173,24 @@ class Writer(MLWriter):
 
 
 class Reader(MLReader[Any]):
-    """Reads what ``Writer`` wrote; nothing is unpickled without trust."""
+    """Reads the files of ``Writer``; without trust it unpickles nothing."""
 
     def __init__(self, kind: type[Saveable]) -> None:
         super().__init__()
         self._kind, self._trust, self._local = kind, False, False
 
     def trust(self: Self, value: bool = True) -> Self:
-        """Load even what is pickled: unpickling runs code that is in it. The session's conf can say so as well."""
+        """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
         self._trust = value
         return self
 
     def local(self: Self) -> Self:
-        """Read a folder of this host, without Spark; only what has no parts can be read so."""
+        """Read a folder of this host without Spark; the instance may not have parts."""
         self._local = True
         return self
 
     def load(self, path: str) -> Any:
-        """Load it.
-
-        Raises:
-            InvalidInput: the path holds none, a damaged one, one of a newer format, one that names what cannot be
-                imported, or without trust one with pickled parts.
-        """
+        """Load the instance; raises as ``Saveable.load`` does."""
         metadata = self._metadata(path)
         found = metadata["sparkdl"]
         try:
@@ -224,14 +211,10 @@ class Reader(MLReader[Any]):
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
     def part(self, path: str, name: str) -> Any:
-        """What has been written by a writer of its own; trust is handed on, to stages of pipelines as well.
-
-        Args:
-            path: where the whole was saved.
-            name: the part's folder.
+        """Load the part ``name`` with its own reader and with this reader's trust, stages of pipelines included.
 
         Raises:
-            InvalidInput: it is not there, damaged, of a class that is not here, or pickled and not trusted.
+            InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
         """
         where = f"{qualified(self.sparkSession, path)}/{name}"
         try:
@@ -247,18 +230,18 @@ class Reader(MLReader[Any]):
             )
         except InvalidInput:
             raise
-        except Exception as error:  # Spark's own, and those of other libraries' readers
+        except Exception as error:  # Spark's errors, and those of other libraries' readers
             reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             raise InvalidInput(f"{path} is damaged: {name} cannot be loaded: {reason}") from error
 
     def _pipeline(self, where: str, kind: Any, metadata: dict[str, Any]) -> Any:
-        """A pipeline that Python wrote; pyspark.ml's own reader hands nothing on to the stages."""
+        """Load a pipeline that Python wrote: pyspark.ml's own reader does not pass trust to the stages."""
         uids = metadata["paramMap"]["stageUids"]
         folders = [PipelineSharedReadWrite.getStagePath(uid, at, len(uids), "stages") for at, uid in enumerate(uids)]
         return kind(stages=[self.part(where, folder) for folder in folders])._resetUid(metadata["uid"])
 
     def file(self, path: str, name: str) -> bytes:
-        """The bytes of a file beside the metadata."""
+        """The bytes of the file ``name`` beside the metadata."""
         try:
             return files.read(f"{path if self._local else qualified(self.sparkSession, path)}/{name}")
         except OSError as error:
@@ -266,13 +249,13 @@ class Reader(MLReader[Any]):
 
     @property
     def trusted(self) -> bool:
-        """Whether what is pickled may be loaded."""
+        """Whether pickled parts may be loaded."""
         if self._trust or self._local:
             return self._trust
         return self.sparkSession.conf.get(TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
 
     def refuse_pickled(self, path: str, names: list[str]) -> None:
-        """Refuse what is pickled, unless it is trusted."""
+        """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
         if not self.trusted:
             raise InvalidInput(f"{path} has pickled parts, and loading them runs code that is in them: {names}. {HOW}")
 
@@ -284,7 +267,7 @@ class Reader(MLReader[Any]):
                 else DefaultParamsReader.loadMetadata(path, self.sparkSession)
             )
             found, saved = metadata.get("sparkdl"), metadata["class"]
-        except Exception as error:  # Spark's own, for a path that is not there, and what damaged JSON gives
+        except Exception as error:  # Spark's errors for a missing path, and those of damaged JSON
             reason = str(error).strip().partition("\n")[0]
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
         if not isinstance(found, dict) or saved != f"{self._kind.__module__}.{self._kind.__name__}":
@@ -308,7 +291,7 @@ def _writer_of(part: Any, name: str) -> MLWriter:
 
 
 def _class(name: str) -> Any:
-    """The class that metadata names, Spark's own by their names on the JVM."""
+    """The class named in the metadata; Spark's own classes have their names on the JVM."""
     module, _, own = name.replace("org.apache.spark", "pyspark").rpartition(".")
     found = factories.find(module, own)
     if not isinstance(found, type) or not issubclass(found, Params):
@@ -317,9 +300,9 @@ def _class(name: str) -> Any:
 
 
 def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str, Any], dict[str, Any]]:
-    """A copy with the Params that are JSON, the others by name, and those that have none; but for those ``apart``.
+    """Return a copy with the JSON Params, the other Params by name, and those to pickle, without those ``apart``.
 
-    Defaults that are no JSON are left out: the class sets them again.
+    The copy has no defaults that are no JSON: the class sets them again.
     """
     plain, named, pickled = instance.copy(), {}, {}
     for param, value in instance._paramMap.items():

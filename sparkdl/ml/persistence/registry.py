@@ -1,15 +1,15 @@
-"""Published versions of a model: a folder for each, and a pointer to the one that is in use.
+"""Published versions of a model, with a pointer to the version in use.
 
-    root/CURRENT                         the name of the version in use, and nothing else
+    root/CURRENT                         the name of the version in use
     root/versions/<name>/model/          the model, as pyspark.ml saves it
-    root/versions/<name>/version.json    what it is, written last: a version that has it is whole
-    root/versions/<name>/fate.json       whether it was published or refused, and when; none before that is decided
+    root/versions/<name>/version.json    its description, written last: a version that has it is complete
+    root/versions/<name>/fate.json       whether and when it was published or rejected; missing before that
 
-The model of a version is never changed once it is whole, and CURRENT is replaced in one piece, so whoever reads CURRENT
-and then the version that it names has a whole model, however many publish at the time; of two that do, the later one's
-is in use. On HDFS CURRENT is deleted and then renamed to, since Arrow's file system has no other way: ``current()``
-then takes the version that was published last. It stops where the version is pruned between the two reads, which takes
-``keep`` newer ones in that time.
+A complete version never changes, and CURRENT is replaced atomically. So a reader of CURRENT always finds a complete
+model, however many processes publish. Of two that publish at once, the later one's version is in use.
+
+HDFS has no atomic replacement in Arrow: CURRENT is deleted, then renamed to. In between, ``current()`` returns the
+version published last. A reader fails only if ``keep`` newer versions are published between its two reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Versions:
     """The versions of a model.
 
     Attributes:
-        root: the folder of them all, a path or URI; it need not exist.
+        root: the folder of all versions, a path or URI; it need not exist.
     """
 
     root: str
@@ -46,12 +46,12 @@ class Versions:
         """The name of the version in use; None before the first is published.
 
         Raises:
-            InvalidInput: CURRENT names a version that is not whole; nobody but a person can have written that.
+            InvalidInput: CURRENT names an incomplete version, which only a person can have written.
         """
         name = self._pointed()
         while name is not None and not self.whole(name):
             before, name = name, self._pointed()
-            if name == before:  # else another was published, and this one pruned, after it was read
+            if name == before:  # else another process has published, and pruned this version, since the read
                 raise InvalidInput(
                     f"{files.join(self.root, CURRENT)} names the version {name!r}, which is not whole; expected one of "
                     f"{', '.join(self.names()) or 'none'}. Write the name of one that is there into it."
@@ -65,29 +65,24 @@ class Versions:
             return next(reversed(self._decided(_PUBLISHED)), None)
 
     def model(self, name: str) -> str:
-        """Where the model of a version is saved, a path or URI."""
+        """The path or URI of a version's model."""
         return files.join(self.root, f"{_FOLDER}/{name}/{_MODEL}")
 
     def whole(self, name: str) -> bool:
-        """Whether a version is there, with all that belongs to it."""
+        """Whether a version is complete."""
         return bool(name) and files.exists(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"))
 
     def about(self, name: str) -> dict[str, Any]:
-        """What ``complete`` was told of a version, and ``saved``, when that was, in unix seconds.
+        """The description given to ``complete``, with ``saved``, its time in unix seconds.
 
         Raises:
-            FileNotFoundError: there is no such version, or it is not whole.
+            FileNotFoundError: the version is missing or incomplete.
         """
         found: dict[str, Any] = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}")))
         return found
 
     def complete(self, name: str, about: Mapping[str, Any]) -> None:
-        """Say that the version's model is saved in full.
-
-        Args:
-            name: of the version.
-            about: JSON values by name, to be read by people.
-        """
+        """Mark a version whose model is saved as complete; ``about`` has JSON values by name, for people."""
         text = json.dumps({**about, "saved": time.time()}, indent=2) + "\n"
         files.write(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"), text.encode())
 
@@ -95,15 +90,15 @@ class Versions:
         """Put a version into use.
 
         Raises:
-            InvalidInput: it is not whole.
+            InvalidInput: it is incomplete.
         """
         if not self.whole(name):
             raise InvalidInput(f"the version {name!r} in {self.root} is not whole; complete() it before.")
-        self._decide(name, _PUBLISHED)  # first: nobody prunes what was published last
+        self._decide(name, _PUBLISHED)  # first: the version published last is never pruned
         files.write(files.join(self.root, CURRENT), f"{name}\n".encode())
 
     def refuse(self, name: str) -> None:
-        """Say that a version is not put into use; it may be published all the same, by a person."""
+        """Mark a version as rejected; a person may still publish it."""
         self._decide(name, _REFUSED)
 
     def _decide(self, name: str, fate: str) -> None:
@@ -111,7 +106,7 @@ class Versions:
         files.write(files.join(self.root, f"{_FOLDER}/{name}/{_FATE}"), text.encode())
 
     def _decided(self, fate: str) -> list[str]:
-        """The whole versions of a fate, in the order in which it was decided."""
+        """The complete versions with a fate, ordered by its time."""
         found = {}
         for name in self._folder().folders():
             with contextlib.suppress(FileNotFoundError):
@@ -121,36 +116,35 @@ class Versions:
         return sorted(found, key=lambda name: (found[name], name))
 
     def names(self) -> list[str]:
-        """The whole versions, in the order in which they were completed."""
+        """The complete versions, in the order of their completion."""
         found = {}
         for name in self._folder().folders():
-            with contextlib.suppress(FileNotFoundError):  # it is not whole, or another run prunes it just now
+            with contextlib.suppress(FileNotFoundError):  # incomplete, or pruned by another run just now
                 found[name] = self.about(name)["saved"]
         return sorted(found, key=lambda name: (found[name], name))
 
     def prune(self, keep: int) -> list[str]:
-        """Delete the oldest versions, never the one in use, nor one that was neither published nor refused.
+        """Delete the oldest versions, except the one in use and those neither published nor rejected.
 
-        Args:
-            keep: how many stay of those that were published last, and as many that were refused last; at least 1.
+        The last ``keep`` published and the last ``keep`` rejected versions stay. Returns the deleted names.
 
-        Returns:
-            The names of those that are gone.
+        Raises:
+            InvalidInput: keep is less than 1.
         """
         if keep < 1:
             raise InvalidInput(f"keep is {keep}; expected the number of versions that stay, at least 1.")
         gone = []
         for name in (*self._decided(_PUBLISHED)[:-keep], *self._decided(_REFUSED)[:-keep]):
-            if name == self.current():  # which others may change at any time
+            if name == self.current():  # another process may change it at any time
                 continue
             with contextlib.suppress(FileNotFoundError):  # another run prunes as well
-                self._folder().delete(f"{name}/{_ABOUT}")  # first, so that half of a version is never taken for one
+                self._folder().delete(f"{name}/{_ABOUT}")  # first: a version without it is incomplete
                 self._folder().delete(name)
                 gone.append(name)
         return gone
 
     def discard(self, prefix: str) -> None:
-        """Delete what is left of versions whose names begin so and that will never be whole; whole ones stay."""
+        """Delete the incomplete versions whose names have this prefix, left by killed runs."""
         for name in self._folder().folders():
             if name.startswith(prefix) and not self.whole(name):
                 self._folder().delete(name)

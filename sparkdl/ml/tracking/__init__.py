@@ -1,12 +1,12 @@
-"""Trackers: hooks that are called on the driver and write a run down where its user looks at all runs.
+"""Trackers: callbacks that run on the driver and log a run to TensorBoard, MLflow or another service.
 
     TorchClassifier(..., runDir="/runs/digits", hooks=[TensorBoard(), MLflow(experiment="digits")])
 
-They work the same for gangs and for rounds. A tracker is settings alone: one object serves any number of fits, also at
-a time. It is asked before anything is launched whether it can be used, and an extra that is not installed, or a place
-that cannot be, refuses the fit. From then on it is best effort: a tracker that fails is a warning, and costs no run.
+Trackers serve gangs and rounds. A tracker holds settings only, so one object serves any number of fits, also
+concurrent ones. Before workers start, a tracker checks its package and its destination; if one is missing, ``fit``
+raises. After that, a tracker that fails only warns.
 
-Libraries of others are imported when a fit begins, not before: without trackers nobody needs them.
+A tracker's package is imported when a fit begins.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Curves in TensorBoard's event files.
+"""Scalars in TensorBoard's event files.
 
-Each file begins with the step from which on all earlier files of its folder are void, ``SummaryWriter(purge_step=)``.
-A run that resumes writes its earlier rows again, so TensorBoard shows each step once, and nothing has to be read back.
+Each file begins with the step from which it voids all earlier files of its folder, ``SummaryWriter(purge_step=)``. A
+resumed run writes its earlier rows again, so TensorBoard shows each step once, and no file is read back.
 
 TensorBoard reads the files of a folder in the order of their names, which begin with the second of their creation. So
-a new file waits until its name is the last one. If two fits write into one folder at a time, each voids the curves of
-the other.
+a new file waits until its name is the last. If two fits write to one folder at a time, each voids the other's scalars.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ EXTRA = "tensorboard"
 MODULE = "torch.utils.tensorboard"
 
 _MARK = ".tfevents."
-_SHARE = 10  # of the time at most, one part in so many goes into copies
-_TURN = 2.0  # seconds at most that a new file waits to be the last by its name
-_BEYOND = 1 << 62  # no step: a file that begins with it voids nothing
+_SHARE = 10  # copies take at most this fraction of the time: one tenth
+_TURN = 2.0  # seconds; a new file does not wait longer for its name to be the last
+_BEYOND = 1 << 62  # larger than any step: a file that begins with it voids nothing
 
 
 class Curves:
     """Scalars by step, and texts, in one folder.
 
     Args:
-        mirror: where files are written.
-        inner: the name of the folder in it.
+        mirror: the folder of the files.
+        inner: the name of a folder in it; default: none.
 
     Attributes:
-        steps: the steps that are shown, in order.
+        steps: the valid steps, in order.
     """
 
     def __init__(self, mirror: Mirror, inner: str = "") -> None:
@@ -47,7 +46,7 @@ class Curves:
         self._texts: dict[str, str] = {}
 
     def put(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write the scalars of a step; earlier ones of this and later steps are void."""
+        """Write the scalars of a step; this voids earlier scalars of this step and of later ones."""
         if self._writer is None or step <= max(self.steps, default=-1):
             self.steps = [each for each in self.steps if each < step]
             self._begin(step)
@@ -56,18 +55,18 @@ class Curves:
         self.steps.append(step)
 
     def text(self, tag: str, text: str) -> None:
-        """Write a text, at once or with the first scalars: which step it may stand at follows from them."""
+        """Write a text, at once or with the first scalars, whose step it takes."""
         self._texts[tag] = text
         if self._writer is not None:
             self._writer.add_text(tag, text, self.steps[-1] if self.steps else 0)
 
     def flush(self) -> None:
-        """Have in the file what was written."""
+        """Flush the file."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        """End the file, with texts that had to wait for scalars."""
+        """Close the file, after the texts that waited for scalars."""
         if self._texts:
             self._open()
         if self._writer is not None:
@@ -89,11 +88,11 @@ class Curves:
 
 
 class Mirror:
-    """A folder anywhere: files are written on this host, and copied there if it is elsewhere.
+    """A folder at any URI: files are written on this host, and copied if the folder is elsewhere.
 
     Args:
-        uri: of the folder, a path or URI.
-        inner: the names of the folders in it that have files as well.
+        uri: the folder, a path or URI.
+        inner: the names of folders in it that also have files.
     """
 
     def __init__(self, uri: str, inner: tuple[str, ...]) -> None:
@@ -107,11 +106,7 @@ class Mirror:
         self._copied, self._took = -math.inf, 0.0
 
     def turn(self, inner: str) -> str:
-        """Wait until a new file is the last by its name; one that another host's clock dates far ahead stays ahead.
-
-        Returns:
-            The path of the folder on this host.
-        """
+        """Wait until a new file's name is the last, unless that takes over 2 s; return the local folder."""
         path = os.path.join(self._path, inner)
         names = {*_event_files(path), *self._folder.sizes(inner)}
         seconds = [name.partition(_MARK)[2].partition(".")[0] for name in names]
@@ -121,17 +116,15 @@ class Mirror:
         return path
 
     def copy(self, every: float = 0.0) -> None:
-        """Copy new files, and those that have changed unless the last copy is too new.
+        """Copy new files, and changed ones if the last copy is older than ``every`` seconds.
 
-        Args:
-            every: seconds from one copy to the next; in any case so many that copying takes a tenth of the time at
-                most.
+        The interval is longer if copying would take over a tenth of the time.
         """
         if self._temporary is not None:
             self._copy(changed=time.monotonic() - self._copied >= max(every, _SHARE * self._took))
 
     def close(self) -> None:
-        """Copy the last, and let go of the folder on this host."""
+        """Copy the last changes and delete the folder on this host."""
         if self._temporary is not None:
             self._copy(changed=True)
             self._temporary.cleanup()

@@ -1,12 +1,12 @@
-"""A run in MLflow: parameters, metrics, tags, artifacts and the model.
+"""Logs runs to MLflow: parameters, metrics, tags, artifacts and the model.
 
-Each fit is a run of MLflow, or the one that is active where ``fit`` is called, which goes on afterwards. A fit that
-goes on in its ``runDir`` is another run, with the earlier rows as well; the tag ``sparkdl.runDir`` is what they share.
-A driver that is killed leaves its run as RUNNING.
+Each fit logs to a new run of MLflow, or to the active one, which stays active. A fit that resumes in its ``runDir``
+logs to another run, with the earlier rows; both have the same tag ``sparkdl.runDir``. If the driver is killed, its run
+stays RUNNING.
 
-Where the tracking server cannot be reached, a fit is refused before anything is launched. Later on nothing waits for it
-but the end of the fit, for as long as MLflow itself tries again (``MLFLOW_HTTP_REQUEST_MAX_RETRIES``). All goes by way
-of a client with an address of its own: what ``mlflow.set_tracking_uri`` has set is neither turned nor asked twice.
+If the tracking server cannot be reached, ``fit`` raises before workers start. Later only the end of the fit waits for
+it, as long as MLflow retries (``MLFLOW_HTTP_REQUEST_MAX_RETRIES``). The tracker uses its own client, and leaves
+``mlflow.set_tracking_uri`` unchanged.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from sparkdl.ml.tracking.mlflow_run import ModelLogging, Place, TrackedRun
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.tracker import DriverRun
 
-_DEFAULT = "0"  # the id of the experiment that every store has
+_DEFAULT = "0"  # the id of every store's default experiment
 _PARENT = "mlflow.parentRunId"
 
 
 @dataclass(frozen=True)
 class MLflow:
-    """Writes runs to MLflow.
+    """Logs runs to MLflow.
 
     Attributes:
-        experiment: its name; made if it is not there. Default: that of the active run, else the one that
-            ``mlflow.set_experiment`` has set.
-        tracking_uri: of the server or store; default: as ``mlflow`` has it when ``fit`` is called. Not shown, for a
+        experiment: its name; created if missing. Default: the experiment of the active run, else of
+            ``mlflow.set_experiment``.
+        tracking_uri: of the server or store; default: MLflow's own when ``fit`` is called. Not in the ``repr``, as a
             URI may hold credentials.
-        run_name: default: the estimator's class and the name of the run's directory. With a run that is active, the
-            fit is a run of this name below it, not that run itself.
-        tags: more of them.
-        log_model: whether the model is logged.
-        registered_model_name: the registered model that it becomes a version of; default none.
-        code_paths: local files and folders with the model's own code, which go with the model.
+        run_name: default: the estimator's class and the name of the run's directory. If a run is active, the fit
+            logs to it, or, with a name, to a child run.
+        tags: additional tags.
+        log_model: whether to log the model.
+        registered_model_name: register the model as a version of this one; default: none.
+        code_paths: local files and folders with the model's code, logged with the model.
 
     Raises:
-        InvalidInput: a model is to be registered and not to be logged.
+        InvalidInput: ``registered_model_name`` is set and ``log_model`` is false.
     """
 
     experiment: str | None = None
@@ -64,10 +64,10 @@ class MLflow:
             )
 
     def prepare(self, run: DriverRun) -> TrackedRun:
-        """What writes this run.
+        """Make the object that logs this run.
 
         Raises:
-            InvalidInput: MLflow is not installed, cannot be reached, or the settings contradict the active run.
+            InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
         """
         mlflow = required("mlflow", EXTRA)
         here = str(mlflow.get_tracking_uri())
@@ -78,20 +78,19 @@ class MLflow:
             place = self._new(client, default=uri == here) if active is None else self._beside(client, active.info)
         except InvalidInput:
             raise
-        except Exception as error:  # of whichever store it is
+        except Exception as error:  # any store's error
             told = f"{type(error).__name__}: {error}".replace(uri, public(uri))
             raise InvalidInput(
                 f"MLflow cannot be used at {public(uri)}: {told} Expected the URI of a server or store that can "
                 "be reached, as tracking_uri or by mlflow.set_tracking_uri."
             ) from error
         tags = {**place.tags, **self._tags(run)}
-        if place.run_id is None:  # who began it, from which notebook, job or commit
+        if place.run_id is None:  # user, and notebook, job or commit
             tags = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
         logging = ModelLogging(self.log_model, self.registered_model_name, self.code_paths)
         return TrackedRun(logging, client, replace(place, tags=tags), self.run_name or run.name)
 
     def _beside(self, client: Any, active: Any) -> Place:
-        """The run that is active, or one below it."""
         found = client.get_experiment(active.experiment_id)
         if self.experiment not in (None, found.name):
             raise InvalidInput(
@@ -103,9 +102,8 @@ class MLflow:
         return Place(found.experiment_id, tags={_PARENT: active.run_id})
 
     def _new(self, client: Any, *, default: bool) -> Place:
-        """A run of its own, by default in the experiment that MLflow itself would take."""
         if self.experiment is None:
-            # There is no public word for it: set_experiment's, that of the environment, or the default one.
+            # MLflow has no public function for its current experiment.
             fluent = required("mlflow.tracking.fluent", EXTRA)
             return Place(client.get_experiment(fluent._get_experiment_id() if default else _DEFAULT).experiment_id)
         found = client.get_experiment_by_name(self.experiment)

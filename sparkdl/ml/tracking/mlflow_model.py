@@ -1,8 +1,8 @@
-"""A trained model as a model of MLflow: ``mlflow.pyfunc.load_model`` gives it back, and it predicts without Spark.
+"""A trained model in MLflow's format; ``mlflow.pyfunc.load_model`` loads it, and it predicts without Spark.
 
-What is logged is the saved form of ``TorchModel`` by the same rules: safetensors weights and a factory by its name;
-where it has none that can be imported, as in a notebook, a torch.export program; and only where torch cannot export it,
-a pickle by value. A factory that is named has to be importable where the model is loaded: ``code_paths`` go with it.
+It holds the saved form of ``TorchModel``: safetensors weights and the factory's name. If the factory cannot be
+imported, as in a notebook, it holds a torch.export program; if torch cannot export it, a pickle. A named factory must
+be importable where the model is loaded: ``code_paths`` are logged with the model.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ _NAME = "model"
 
 
 def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[str], step: int) -> Any:
-    """Log a model.
+    """Log a model after the run's last step, and return the logged model of MLflow.
 
     Args:
-        client: of MLflow.
-        run: that it belongs to.
-        model: what is logged.
-        code_paths: files and folders that are on the Python path where it is loaded.
-        step: of the run, after which it is as it is.
-
-    Returns:
-        It, as MLflow has it.
+        client: MLflow's.
+        run: the MLflow run of the model.
+        model: the trained model.
+        code_paths: files and folders that MLflow adds to the Python path when it loads the model.
+        step: the run's last step.
     """
     logged = client.create_logged_model(
         run.info.experiment_id, name=_NAME, source_run_id=run.info.run_id, params=run.data.params
@@ -57,19 +54,13 @@ def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[
 
 
 def register(client: Any, logged: Any, name: str) -> None:
-    """Make a logged model the next version of a registered one, which need not be there.
-
-    Args:
-        client: of MLflow.
-        logged: the logged model.
-        name: of the registered one.
-    """
+    """Register a logged model as the next version of the model ``name``, which is created if missing."""
     try:
         client.create_registered_model(name)
     except required("mlflow.exceptions", EXTRA).MlflowException as error:
         if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
             raise
-    # Its own URI, models:/<id>, would be looked up in the store that MLflow takes by itself, which may be another.
+    # MLflow would look up the model's URI, models:/<id>, in its current store, which may be another one.
     client.create_model_version(name, logged.artifact_location, run_id=logged.source_run_id, model_id=logged.model_id)
 
 
@@ -83,7 +74,7 @@ def _save(model: TorchModel, folder: str, path: str, logged: Any, code_paths: Se
         model_id=logged.model_id,
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is no guess
+        warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is given
         required("mlflow.pyfunc", EXTRA).save_model(
             path,
             loader_module=_LOADER,
@@ -96,7 +87,7 @@ def _save(model: TorchModel, folder: str, path: str, logged: Any, code_paths: Se
 
 
 def _signature(model: TorchModel) -> Any:
-    """What MLflow checks and converts before the model is asked; None where that is not known."""
+    """MLflow's signature of the model; None if its inputs are unknown."""
     types, schema = required("mlflow.types", EXTRA), required("mlflow.types.schema", EXTRA)
     inputs = input_types(model)
     if inputs is None or any(not hasattr(np, dtype) for _, _, dtype in inputs):

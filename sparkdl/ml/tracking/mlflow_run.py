@@ -1,4 +1,4 @@
-"""One run of a fit, as MLflow has it."""
+"""Logs one run to MLflow."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import Row, configuration
 from sparkdl.ml.tracking.tracker import DriverRun
 
-_EVERY = 5.0  # seconds between batches of what steps tell
-_BATCH = 100  # parameters or tags in a request, and metrics; the limit for all is 1 000
-_STOPPED = ("Stopped:", "KeyboardInterrupt:")  # errors of runs that somebody has ended
-_REFUSED = re.compile(r"[^\w\-. :/]")  # in names
+_EVERY = 5.0  # seconds between batches of step metrics
+_BATCH = 100  # parameters, tags or metrics in a request; MLflow limits the total to 1 000
+_STOPPED = ("Stopped:", "KeyboardInterrupt:")  # errors of runs that a person stopped
+_REFUSED = re.compile(r"[^\w\-. :/]")  # characters that names may not have
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run goes.
+    """The MLflow run to log to.
 
     Attributes:
-        experiment_id: of the experiment; None for one that is to be made.
-        new_experiment: the name of that one.
-        run_id: of a run that is there already; None for a new one.
+        experiment_id: of the experiment; None if it is to be created.
+        new_experiment: the name of an experiment to create.
+        run_id: of an existing run; None for a new one.
         tags: of the run.
     """
 
@@ -45,12 +45,12 @@ class Place:
 
 @dataclass(frozen=True)
 class ModelLogging:
-    """What becomes of the model.
+    """Settings for logging the model.
 
     Attributes:
-        log: whether the model is logged.
-        registered_name: the registered model that it becomes a version of; None for none.
-        code_paths: local files and folders with the model's own code.
+        log: whether to log the model.
+        registered_name: register it as a version of this model; None to skip.
+        code_paths: local files and folders with the model's code.
     """
 
     log: bool = True
@@ -59,12 +59,12 @@ class ModelLogging:
 
 
 class TrackedRun:
-    """Writes one run.
+    """Logs one run.
 
     Args:
-        logging: what becomes of the model.
+        logging: settings for the model.
         client: MLflow's.
-        place: where the run goes.
+        place: the MLflow run to log to.
         name: of a new run.
     """
 
@@ -76,7 +76,7 @@ class TrackedRun:
         self._last = 0
 
     def on_start(self, run: DriverRun) -> None:
-        """Make the run, or take the one that is there; write what is known of it."""
+        """Create the run unless it exists; log configuration and environment."""
         place = self._place
         if place.run_id is None:
             experiment = place.experiment_id or self._make_experiment(place.new_experiment)
@@ -88,14 +88,14 @@ class TrackedRun:
         self._client.log_dict(self._run_id, dict(run.environment), "environment.json")
 
     def on_step(self, run: DriverRun) -> None:
-        """Write what a gang does on its way, now and then."""
+        """Log a gang's step metrics, at most every 5 s."""
         if self._run_id is not None:
             self._measure(run.clock["step"], {f"step_{name}": value for name, value in run.values.items()})
             if time.monotonic() - self._sent >= _EVERY:
                 self._send(self._run_id)
 
     def on_epoch(self, run: DriverRun) -> None:
-        """Write the new row."""
+        """Log the new row."""
         if self._run_id is not None:
             row = Row.of(run.history[-1])
             self._last = max(self._last, row.number)
@@ -103,7 +103,7 @@ class TrackedRun:
             self._send(self._run_id)
 
     def on_end(self, run: DriverRun) -> None:
-        """Write how it ended and what came of it."""
+        """Log the report, artifacts and model, and set the run's status."""
         run_id = self._run_id
         if run_id is None:
             return
@@ -111,7 +111,7 @@ class TrackedRun:
         for write in (self._log_error, self._send_last, self._log_artifacts, self._log_page, self._log_model):
             try:
                 write(run_id, run)
-            except Exception as error:  # one that fails must not cost the others
+            except Exception as error:  # a failure must not prevent the other steps
                 failures.append(error)
         if self._place.run_id is None:
             self._client.set_terminated(run_id, _status(run.error))
@@ -122,7 +122,7 @@ class TrackedRun:
         try:
             return str(self._client.create_experiment(name))
         except required("mlflow.exceptions", EXTRA).MlflowException:
-            found = self._client.get_experiment_by_name(name)  # somebody else may have made it meanwhile
+            found = self._client.get_experiment_by_name(name)  # another process may have created it meanwhile
             if found is None:
                 raise
             return str(found.experiment_id)
@@ -147,7 +147,7 @@ class TrackedRun:
         self._waiting += [metric(_name(name), value, now, step) for name, value in figures.items()]
 
     def _send(self, run_id: str) -> None:
-        waiting, self._waiting = self._waiting, []  # what cannot be sent is not tried again
+        waiting, self._waiting = self._waiting, []  # a failed request is not repeated
         for start in range(0, len(waiting), _BATCH):
             self._client.log_batch(run_id, metrics=waiting[start : start + _BATCH])
         self._sent = time.monotonic()

@@ -1,4 +1,4 @@
-"""Modules of packages that not everybody has."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ _DISTRIBUTION = "sparkdl-torch"
 
 
 def required(module: str, extra: str) -> Any:
-    """A module that comes with an extra of this package.
-
-    Args:
-        module: its dotted name.
-        extra: the extra's name.
+    """Import a module that an extra of this package installs.
 
     Raises:
         InvalidInput: it cannot be imported.

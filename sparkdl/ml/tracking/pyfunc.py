@@ -1,6 +1,6 @@
-"""What MLflow loads a logged model with: ``mlflow.pyfunc.load_model`` imports this module by name.
+"""Loads a logged model; ``mlflow.pyfunc.load_model`` imports this module by name.
 
-Whoever loads a model of MLflow runs the code that it names, so what is pickled in one is loaded as well.
+MLflow runs the code that a logged model names, so pickled parts are loaded as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What trackers show of a run: the numbers of its rows, and its configuration without secrets."""
+"""The numbers of a run's rows, and its configuration without secrets, for trackers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from sparkdl.io.redaction import public
 from sparkdl.ml.tracking.tracker import DriverRun
 
 _NUMBERS = ("epoch", "round", "member")
-_LIMITS = frozenset({"rounds"})  # what a row says of the run, in each row the same
+_LIMITS = frozenset({"rounds"})  # the same value in every row
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the history as a tracker writes it.
+    """A row of the history for a tracker.
 
     Attributes:
         number: of the epoch, the round or the member.
-        figures: its other numbers by name, of a dict or a list ``name/key``; what is no number, such as a status, is
-            left out.
+        figures: the other numbers by name, of a dict or a list ``name/key``; values that are no numbers are left out.
     """
 
     number: int
@@ -28,14 +27,14 @@ class Row:
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Row:
-        """The row of a history."""
+        """Convert a row of a history."""
         name = next(each for each in _NUMBERS if each in row)
         others = {key: value for key, value in row.items() if key != name and key not in _LIMITS}
         return Row(int(row[name]), dict(_figures("", others)))
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be a point of a curve, which NaN and infinity can."""
+    """Whether a value is a number, NaN and infinity included."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -45,12 +44,12 @@ def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
             yield before + name, float(value)
         elif isinstance(value, Mapping):
             yield from _figures(f"{before}{name}/", value)
-        elif isinstance(value, list):  # such as a metric of each class
+        elif isinstance(value, list):  # such as a metric per class
             yield from ((f"{before}{name}/{key}", float(each)) for key, each in enumerate(value) if is_number(each))
 
 
 def configuration(run: DriverRun) -> dict[str, Any]:
-    """The Params of a run by name; URIs of directories as anybody may see them."""
+    """The Params of a run by name; directories without credentials."""
     given = dict(run.configuration)
     if isinstance(given.get("runDir"), str):
         given["runDir"] = public(given["runDir"])

@@ -1,16 +1,16 @@
-"""A run for TensorBoard: its history and how fast it goes as curves, its configuration as a text.
+"""Logs runs to TensorBoard: history and throughput as scalars, configuration as text.
 
 ``folder`` has a point for each row of the history, by the number of the epoch, round or member:
 
-    train/loss, train/<metric>    and what else an algorithm of rounds tells
+    train/loss, train/<metric>    and an algorithm's other metrics
     valid/loss, valid/<metric>
     run/seconds, run/rows_per_second, run/step, run/samples
 
 ``folder/steps`` has ``step/loss`` and ``step/rows_per_second`` of a gang, by optimizer step, a few times a second at
-most. These are runs of their own to TensorBoard, for their steps count something else.
+most. TensorBoard shows it as a separate run, as its steps count optimizer steps.
 
-A run that resumes in its ``runDir`` continues the same curves. With ``folder`` given every fit writes there: give one
-for each run, or leave it out, so that a search has one in the directory of each of its fits.
+A run that resumes in its ``runDir`` continues the same scalars. If ``folder`` is given, every fit writes there: use one
+per run. If not, each fit of a search writes to its own run directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkdl.ml.tracking.tracker import DriverRun
 
 _STEPS = "steps"
 _RUN = frozenset({"seconds", "rows_per_second", "step", "samples"})
-_EVERY = 30.0  # seconds between copies of what steps tell, to a folder that is not on this host
+_EVERY = 30.0  # seconds between copies of step scalars to a folder on another host
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class TensorBoard:
     """Writes TensorBoard's event files.
 
     Attributes:
-        folder: where they go, a path or a ``pyarrow.fs`` URI; ``tb`` in the run's directory by default. Not shown, for
-            a URI may hold credentials.
+        folder: a path or a ``pyarrow.fs`` URI; default: ``tb`` in the run's directory. Not in the ``repr``, as a URI
+            may hold credentials.
     """
 
     folder: str | None = field(default=None, repr=False)
     on_driver: ClassVar[bool] = True
 
     def prepare(self, run: DriverRun) -> Board:
-        """What writes this run.
+        """Make the object that logs this run.
 
         Raises:
-            InvalidInput: there is nowhere to write, or tensorboard is not installed.
+            InvalidInput: there is no folder, or tensorboard is not installed.
         """
         required(MODULE, EXTRA)
         if self.folder is None and run.directory is None:
@@ -62,7 +62,7 @@ class Board:
     """The event files of one run.
 
     Args:
-        folder: where they go.
+        folder: a path or URI.
     """
 
     def __init__(self, folder: str) -> None:
@@ -72,7 +72,7 @@ class Board:
         self._steps: Curves | None = None
 
     def on_start(self, run: DriverRun) -> None:
-        """Have the configuration written with the first row."""
+        """Open the files; the configuration is written with the first row."""
         self._mirror = Mirror(self._folder, (_STEPS,))
         self._rows = Curves(self._mirror)
         self._steps = Curves(self._mirror, _STEPS)
@@ -80,7 +80,7 @@ class Board:
         self._rows.text("environment", _table(run.environment))
 
     def on_step(self, run: DriverRun) -> None:
-        """Write what a gang does on its way; a step that another attempt takes again is left out."""
+        """Write the scalars of a new step; a step that another attempt repeats is left out."""
         if self._steps is None or self._mirror is None:
             return
         if run.clock["step"] > max(self._steps.steps, default=-1):
@@ -94,7 +94,7 @@ class Board:
             self._save()
 
     def on_end(self, run: DriverRun) -> None:
-        """Write all rows anew if one is missing, and how the run ended."""
+        """Write the report; if a row is missing, write all rows again."""
         if self._rows is None or self._steps is None or self._mirror is None:
             return
         rows = {Row.of(row).number: row for row in run.history}
@@ -128,7 +128,7 @@ def _tag(name: str) -> str:
 
 
 def _table(values: Mapping[str, Any]) -> str:
-    """Markdown, as TensorBoard shows texts."""
+    """Markdown, which TensorBoard renders."""
     lines = [f"| {name} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 

@@ -1,20 +1,20 @@
-"""Hooks that are called on the driver: trackers, above all.
+"""Callbacks that run on the driver: trackers.
 
-The driver has the credentials, the network and the files that a tracker needs, and it is there in rounds too, whose
-tasks come and go. A hook with an attribute ``on_driver`` that is true is called there, and never travels:
+The driver has the credentials, network access and files that a tracker needs, for gangs and for rounds. A callback
+whose attribute ``on_driver`` is true runs there, and is never pickled:
 
     on_start(run)    the run begins
-    on_step(run)     a gang is on its way; a few times a second at most, with the latest ``values``
-    on_epoch(run)    there is another row of the history, of an epoch, a round or a member: once for each
-    on_end(run)      the run is over: ``model`` is what came of it, or ``error`` says why there is none
+    on_step(run)     a gang trains; a few times a second at most, with the latest ``values``
+    on_epoch(run)    the history has a new row, of an epoch, a round or a member; once per row
+    on_end(run)      the run is over; ``model`` is the fitted model, or ``error`` says why there is none
 
-All but the last are called in a thread of their own, which training does not wait for, as events come in: best effort.
-A run that goes on from where it was left is first told of its earlier rows; rows that no event has told of, on_epoch is
-called with before on_end. What a hook raises is a warning.
+The methods run in their own thread as events arrive, on best effort; only ``on_end`` delays ``fit``. A run that
+resumes first replays its earlier rows. Rows without an event reach ``on_epoch`` before ``on_end``. If a method raises,
+sparkdl warns.
 
-A hook may have a method ``prepare(run)`` as well. It is called in the thread that called ``fit``, before anything is
-launched, and what it raises refuses the fit. What it returns is called in the hook's place, if it returns anything: so
-a hook can serve several runs, also at a time, and keep what it has of one of them apart.
+A tracker may have a method ``prepare(run)``, called in the thread of ``fit`` before workers start. If it raises,
+``fit`` fails. If it returns an object, the methods of that object are called instead. So one tracker serves several
+runs, also concurrent ones, with separate state.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from sparkdl.training.callbacks import MOMENTS, check_hooks
 
 __all__ = ["DriverHooks", "DriverRun", "apart"]
 
-_ROWS = ("member", "round", "epoch")  # what a row is of; a member's has the figures of its last epoch as well
+_ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
 
 
 @dataclass
 class DriverRun:
-    """What a hook on the driver is shown of its run.
+    """A run, as trackers see it.
 
     Attributes:
         name: of the run.
-        directory: of the run, a path or URI; None where it has none.
+        directory: of the run, a path or URI; default: none.
         configuration: the estimator's Params as JSON values by name.
-        environment: versions and machines.
+        environment: versions and hosts.
         history: the rows so far, each once; the last one is new in ``on_epoch``.
         clock: ``epoch``, ``step`` and ``samples`` so far, of a gang; empty in rounds and ensembles.
         values: the latest ``loss`` and ``rows_per_second`` of a gang.
-        report: what the run took; empty before ``on_end``.
-        model: the fitted model; None before ``on_end``, and where there is none.
-        error: why there is no model; None where there is one.
+        report: seconds, rows, bytes and more; empty before ``on_end``.
+        model: the fitted model; None before ``on_end`` and if the fit failed.
+        error: why the fit failed; None if it did not.
     """
 
     name: str
@@ -62,14 +62,14 @@ class DriverRun:
 
 
 class DriverHooks:
-    """A listener that calls hooks.
+    """Calls trackers as events arrive.
 
     Args:
-        hooks: the user's objects.
-        run: what they are shown.
+        hooks: the trackers.
+        run: passed to their methods.
 
     Raises:
-        InvalidInput: a hook has none of the methods, or cannot be used with this run.
+        InvalidInput: a tracker has none of the methods, or cannot be used with this run.
     """
 
     def __init__(self, hooks: Sequence[Any], run: DriverRun) -> None:
@@ -79,11 +79,11 @@ class DriverHooks:
         self._warned: set[int] = set()
 
     def wants(self, event: Event) -> bool:
-        """Whether a hook is called for an event of this kind."""
+        """Whether an event of this kind calls a tracker."""
         return event.kind in ("begin", "restored", *_ROWS) or (event.kind == "progress" and event.rank == 0)
 
     def __call__(self, event: Event) -> None:
-        """Call the hooks that an event is for."""
+        """Call the trackers for an event."""
         run, told = self._run, event.payload
         if event.kind == "begin":
             run.environment = dict(told.get("environment", {}))
@@ -108,13 +108,13 @@ class DriverHooks:
         model: Any = None,
         error: str | None = None,
     ) -> None:
-        """The run is over; called once, when no event comes any more.
+        """Call ``on_epoch`` for missing rows, then ``on_end``, once, after the last event.
 
         Args:
             history: all rows.
-            report: what the run took.
-            model: what came of it.
-            error: why nothing did.
+            report: seconds, rows, bytes and more; default: none.
+            model: the fitted model; default: none.
+            error: why the fit failed; default: none.
         """
         for row in history:
             self._row(row)
@@ -126,7 +126,7 @@ class DriverHooks:
     def _row(self, row: dict[str, Any]) -> None:
         name = next((each for each in _ROWS if each in row), None)
         if name is None or any(name in each and each[name] == row[name] for each in self._run.history):
-            return  # told before the attempt that it was told in failed
+            return  # the attempt before reported it
         self._run.history.append(dict(row))
         self._call("on_epoch")
 
@@ -138,7 +138,7 @@ class DriverHooks:
                 continue
             try:
                 method(self._run)
-            except Exception as error:  # a tracker that fails must not cost the run
+            except Exception as error:  # a failing tracker must not fail the run
                 if id(hook) not in self._warned:
                     self._warned.add(id(hook))
                     warnings.warn(
@@ -155,6 +155,6 @@ def _prepared(hook: Any, run: DriverRun) -> Any:
 
 
 def apart(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Hooks that travel to the members, and those that are called on the driver."""
+    """Split callbacks into those that run on workers and the trackers, which run on the driver."""
     here = [hook for hook in hooks if getattr(hook, "on_driver", False)]
     return [hook for hook in hooks if not getattr(hook, "on_driver", False)], here
