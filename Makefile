@@ -5,6 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Two targets never install into $(VENV) at the same time.
+.NOTPARALLEL:
 .PHONY: help demo test test-all check stubs docs notebooks compat clean
 
 PYTHON ?= python3
@@ -12,6 +14,8 @@ VENV ?= .venv
 
 BIN := $(VENV)/bin
 OLDEST ?= .venv-oldest
+# The demo needs the runtime alone; every other target needs all extras.
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 CLASSES := build/classes.jsa
 
@@ -30,7 +34,7 @@ SUBMIT = $(WITH_JAVA) $(BIN)/spark-submit --properties-file conf/spark/local.con
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## write digits as Parquet, train on two Spark executors, predict
+demo: $(RUNTIME) ## write digits as Parquet, train on two Spark executors, predict
 	rm -rf build/demo
 	$(BIN)/python examples/digits_to_parquet.py build/demo/data
 	$(SUBMIT) --py-files examples/digits_net.py jobs/train.py --config conf/train/digits.yaml
@@ -76,14 +80,17 @@ $(CLASSES): $(INSTALLED) tests/class_archive.py
 	@echo "writing Spark's classes into $@, which takes a minute"
 	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
-# One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency.
-$(INSTALLED): setup.cfg conf/constraints.txt
+# One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency. All
+# extras include the runtime.
+$(RUNTIME): EXTRAS := spark,examples
+$(INSTALLED): EXTRAS := dev
+$(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	$(if $(shell $(PYTHON) -c 'import sys; print("ok" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error \
 	the pinned versions need Python 3.11 or later and PYTHON=$(PYTHON) is not: set PYTHON))
-	@echo "installing the pinned versions into $(VENV), which takes a few minutes"
+	@echo "installing the pinned versions for [$(EXTRAS)] into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[dev]'
-	touch $@
+	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
+	touch $(RUNTIME) $@
 
 # The same versions but for those of the oldest Spark.
 $(OLDEST)/.installed: setup.cfg conf/constraints.txt conf/oldest.txt

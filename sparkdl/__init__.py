@@ -1,6 +1,7 @@
 """Deep learning on the data of a Spark cluster.
 
-Public names load on first use: ``import sparkdl`` imports neither pyspark nor torch.
+Public names load on first use: ``import sparkdl`` imports neither pyspark nor torch. pyspark is an extra, and only the
+names that work on Spark need it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,15 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - the table has the names
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'sparkdl' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        raise ModuleNotFoundError(
+            f"sparkdl.{name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.", name="pyspark"
+        ) from error
+    value = getattr(home, name)
     globals()[name] = value
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -58,6 +59,7 @@ COMMANDS = {
     ),
     "report": Command("sparkdl.cli.report:main", "Write the page of one or several runs.", plain=True),
 }
+_NO_SPARK = 2  # BAD_CONFIGURATION of sparkdl.cli.app, which needs pyspark itself
 
 
 def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
@@ -69,7 +71,15 @@ def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None =
         prog: the program's name in the help; default: the script's.
     """
     command = COMMANDS[name]
-    job = resolve_name(command.job)
+    try:
+        job = resolve_name(command.job)
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        print(
+            f"error: {name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.", file=sys.stderr
+        )
+        return _NO_SPARK
     if command.plain:
         return int(job(arguments, prog=prog))
     from sparkdl.cli.app import main

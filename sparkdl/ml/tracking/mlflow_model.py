@@ -101,5 +101,5 @@ def _signature(model: TorchModel) -> Any:
 
 
 def _requirements() -> list[str]:
-    names = ("sparkdl-torch", "torch", "mlflow-skinny")
-    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in names]
+    extras = {"sparkdl-torch": "[spark]", "torch": "", "mlflow-skinny": ""}
+    return [f"{name}{extra}=={metadata.version(name).partition('+')[0]}" for name, extra in extras.items()]

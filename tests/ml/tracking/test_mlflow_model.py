@@ -199,7 +199,7 @@ def test_requirements_name_the_versions(loaded):
 
     found, _ = loaded(made())
     text = Path(mlflow.artifacts.download_artifacts(f"{found.metadata.artifact_path}/requirements.txt")).read_text()
-    assert {line.partition("==")[0] for line in text.split()} == {"sparkdl-torch", "torch", "mlflow-skinny"}
+    assert {line.partition("==")[0] for line in text.split()} == {"sparkdl-torch[spark]", "torch", "mlflow-skinny"}
     assert "+" not in text
 
 
