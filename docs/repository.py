@@ -29,6 +29,7 @@ SCHEME = "repository:"
 
 _LINK = re.compile(r"(?<=\]\()[^()\s]+(?=\))")
 _FENCE = re.compile(r"\s*(```+|~~~+)")
+_PICTURES = (".png", ".svg")
 _LANGUAGES = {
     ".conf": "properties",
     ".ipynb": "json",
@@ -75,8 +76,8 @@ def rewritten(page: str, text: str) -> str:
 
     def site(match: re.Match[str]) -> str:
         path = place(page, match[0])
-        if path is None or not (ROOT / path).exists():
-            return match[0]  # what leads nowhere is for Sphinx to complain of
+        if path is None or not (ROOT / path).exists() or path.endswith(_PICTURES):
+            return match[0]  # what leads nowhere is for Sphinx to complain of; pictures it copies itself
         found = page_of(path)
         if found is None:
             return SCHEME + path

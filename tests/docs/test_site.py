@@ -75,6 +75,7 @@ def test_a_page_has_those_below_it_alone(repository):
         ("#slots", "#slots"),
         ("https://example.com/train.py", "https://example.com/train.py"),
         ("../nowhere.py", "../nowhere.py"),
+        ("images/rooms.svg", "images/rooms.svg"),
     ],
 )
 def test_links_lead_to_pages_or_to_files(repository, link, expected):

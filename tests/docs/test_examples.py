@@ -1,0 +1,233 @@
+"""The files of docs/examples, which docs/design.md includes: each trains, and its result equals a built-in one's."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import replace
+from functools import partial
+from pkgutil import resolve_name
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from docs.examples.algorithm import GradientDescent
+from docs.examples.layout import Recomputed
+from docs.examples.reducer import HalfPrecision
+from docs.examples.strategy import MeanGradient
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.local_tasks import dealt
+from sparkdl.rounds import is_algorithm
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.buckets import make_buckets
+from tests import law
+from tests.contracts import work
+from tests.contracts.algorithm_contract import COLUMNS, ROWS, AlgorithmContract, data, states
+from tests.contracts.strategy_contract import SAMPLE, Case, SynchronousContract, assert_equal, numbers
+from tests.docs.pages import ROOT, Block, blocks, read
+
+PAGE = "docs/design.md"
+MOST_NOUNS = 8
+MOST_LINES = 50
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as cluster:
+        yield cluster
+
+
+def weights(cluster, case: Case, **settings) -> dict[str, np.ndarray]:
+    """Train; the parameters, which all workers have alike, and the buffers of rank 0."""
+    training = replace(case.training(AllReduce()), **settings)
+    found = cluster.gang(work.Fit(training), numbers(), case.columns())
+    for worker in found:
+        assert_equal(worker["parameters"], found[0]["parameters"])
+    return found[0]["parameters"] | found[0]["buffers"]
+
+
+# ---- the strategy -------------------------------------------------------------------------------------------------
+
+
+class TestMeanGradient(SynchronousContract):
+    """On two workers it takes the steps of a single process, as ``AllReduce`` does."""
+
+    strategy = MeanGradient()
+    cases: ClassVar = ("SGD", "clipping", "weights", *SAMPLE)
+
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
+
+
+@pytest.mark.parametrize("case", [Case(batch_size=7), Case(batch_size=20, accumulate=2, weight="weight")])
+def test_the_strategy_ends_with_the_weights_of_all_reduce(pair, case):
+    found = weights(pair, case, strategy=MeanGradient())
+    assert_equal(found, weights(pair, case), 1e-12)
+
+
+# ---- the algorithm ------------------------------------------------------------------------------------------------
+
+
+class TestGradientDescent(AlgorithmContract):
+    algorithm = GradientDescent(lr=0.2, rounds=20)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_round_of_the_algorithm_is_one_of_parallel_sgd_with_whole_shards_as_batches(parts):
+    descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, batch_size=ROWS)
+    shards = dealt(data(), COLUMNS, parts)
+    own, builtin = (states(each, shards, 8) for each in (descent, averaging))
+    for one, other in zip(own, builtin, strict=True):
+        for name, tensor in other["weights"].items():
+            assert torch.allclose(one["weights"][name], tensor, rtol=0, atol=1e-12)
+    assert descent.done(own[-1])
+    assert is_algorithm(descent)
+
+
+# ---- the layout ---------------------------------------------------------------------------------------------------
+
+
+class Blocks(nn.Sequential):
+    """Three blocks that draw random numbers and normalise; the first counts its forward passes."""
+
+    passes = 0
+
+    def __init__(self) -> None:
+        wide = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5))
+        super().__init__(wide, nn.BatchNorm1d(8), nn.Linear(8, 1), nn.Flatten(0))
+        wide[0].register_forward_hook(self._count)
+
+    def _count(self, *_) -> None:
+        type(self).passes += 1
+
+
+def test_the_layout_ends_with_the_bits_of_replicated(pair):
+    case = Case(Blocks, batch_size=20, precision="fp32")
+    assert_equal(weights(pair, case, layout=Recomputed()), weights(pair, case))
+    assert_equal(weights(pair, case, layout=Recomputed(("0",))), weights(pair, case))
+
+
+def test_the_layout_runs_a_block_a_second_time_in_the_backward_pass_to_the_same_weights():
+    passes, ends = [], []
+    for settings in ({}, {"layout": Recomputed()}, {"layout": Recomputed(("2",))}):
+        before = Blocks.passes
+        ends.append(weights(InlineCluster(), Case(Blocks, batch_size=24, epochs=2), **settings))
+        passes.append(Blocks.passes - before)
+        assert_equal(ends[-1], ends[0])
+    assert passes == [4, 8, 4]
+    assert "1.running_mean" in ends[0]
+
+
+# ---- the reducer --------------------------------------------------------------------------------------------------
+
+
+def test_the_reducer_ends_near_the_weights_of_exact_sums(pair):
+    for optimizer in (partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)):
+        case = Case(optimizer=optimizer, batch_size=12, precision="fp32")
+        found, exact = weights(pair, case, strategy=AllReduce(reduce=HalfPrecision())), weights(pair, case)
+        assert_equal(found, exact, 0.01)
+        assert any((found[name] != exact[name]).any() for name in exact)
+
+
+class Doubling:
+    """A group of two workers with the same gradients, which notes how many bytes travel."""
+
+    size, sent = 2, 0
+
+    def sum_(self, tensor, *, wait):
+        assert not wait
+        self.sent += tensor.nbytes
+        tensor *= 2
+        return self
+
+    def wait(self):
+        """As a collective that is over."""
+
+
+def test_the_reducer_sends_half_the_bytes():
+    (bucket,), group = make_buckets([nn.Parameter(torch.ones(64))], 1 << 20), Doubling()
+    expected = bucket.buffer.normal_().clone() * 2
+    HalfPrecision().open([bucket], group).start(bucket).wait()
+    assert group.sent == bucket.buffer.nbytes // 2
+    assert torch.allclose(bucket.buffer, expected, rtol=2**-8)
+
+
+# ---- the page -----------------------------------------------------------------------------------------------------
+
+
+def nouns() -> dict[str, str]:
+    """Noun -> module, from the page's table."""
+    table = read(PAGE).partition("## Nouns to know before writing a strategy")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| \[`?(sparkdl/\w[\w/]*)\.py`?\]", table, re.MULTILINE)
+    return {noun: path.removesuffix("/__init__").replace("/", ".") for noun, path in rows}
+
+
+def classes_named(path: str) -> dict[str, str]:
+    """Class -> module, of the classes that a file imports from sparkdl."""
+    found = {}
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.Import):
+            assert not any(each.name.startswith("sparkdl") for each in node.names)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sparkdl"):
+            values = {each.name: resolve_name(f"{node.module}:{each.name}") for each in node.names}
+            found |= {name: str(node.module) for name, value in values.items() if inspect.isclass(value)}
+    return found
+
+
+def test_a_strategy_needs_the_nouns_of_the_table_alone():
+    assert 0 < len(nouns()) <= MOST_NOUNS
+    for noun, module in nouns().items():
+        assert inspect.isclass(resolve_name(f"{module}:{noun}"))
+    assert classes_named("docs/examples/strategy.py").items() <= nouns().items()
+
+
+INCLUDES = [block for block in blocks(PAGE) if block.language == "{literalinclude}"]
+
+
+@pytest.mark.parametrize("block", INCLUDES, ids=str)
+def test_a_file_that_the_page_quotes_has_what_is_quoted(block: Block):
+    text = (ROOT / "docs" / target_of(block)).read_text(encoding="utf-8")
+    options = dict(re.findall(r"^:([\w-]+): *(.*)$", block.code, re.MULTILINE))
+    assert options.pop("language") == "python"
+    for option in ("start-at", "end-before"):
+        assert options.pop(option, "").strip('"') in text
+    if function := options.pop("pyobject", ""):
+        assert function in {getattr(node, "name", "") for node in ast.parse(text).body}
+    assert not options
+
+
+def target_of(block: Block) -> str:
+    """The file that a block includes."""
+    fence = read(block.page).splitlines()[block.line - 2]
+    return fence.partition("} ")[2].strip()
+
+
+def test_the_page_quotes_all_examples_and_the_law():
+    examples = {f"examples/{path.name}" for path in (ROOT / "docs/examples").glob("*.py")}
+    assert {target_of(block) for block in INCLUDES} == examples | {"../tests/law.py", "../sparkdl/training/loop.py"}
+    for example in examples:
+        assert len(read(f"docs/{example}").splitlines()) <= MOST_LINES
+
+
+def test_every_path_on_the_page_exists():
+    """Links lead to what they say; test_links.py and test_site.py check links and backticks of all pages."""
+    page = read(PAGE)
+    for text, target in re.findall(r"\[`?([\w/]+\.\w+)`?\]\(([^)#]+)\)", page):
+        assert (ROOT / "docs" / target).resolve() == ROOT / text
+    paths = re.findall(r"[\w/.]*\w\.(?:py|md|svg)\b", page)
+    assert len(paths) > 40
+    for path in paths:
+        assert (ROOT / path).exists() or (ROOT / "docs" / path).exists(), path
+
+
+def test_the_picture_has_every_room_of_the_law():
+    drawn = set(re.findall(r"<text[^>]*class=\"room\"[^>]*>([\w/ ,]+)</text>", read("docs/images/rooms.svg")))
+    rooms = {room.removeprefix("sparkdl.") for room in law.STANDS_ON}
+    assert {name for text in drawn for name in re.split(r",\s*", text)} == rooms
