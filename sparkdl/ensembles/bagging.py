@@ -1,19 +1,19 @@
-"""Bagging: the same base on rows that are drawn anew for each member.
+"""Bagging: the same base on a new bootstrap sample for each member.
 
     T_m = base(rows drawn with seed_m)          m = 1 ... M
     T   = argmax_k sum_m p_m(k)                 soft vote: the mean of the members' probabilities
         = argmax_k sum_m 1[T_m = k]             hard vote
-        = 1/M sum_m T_m                         numbers
+        = 1/M sum_m T_m                         regression
 
-Rows are drawn with replacement, as L. Breiman has it (Bagging predictors, Machine Learning 24, 1996), or without
-(Pasting small votes for classification in large databases and on-line, Machine Learning 36, 1999); with
-``featureSubset`` each member sees some of the features (random subspaces, see
-``sparkdl.ensembles.resampling.subspace``). How rows are drawn is in ``sparkdl.ensembles.resampling.bootstrap``.
+Rows are drawn with replacement (L. Breiman, Bagging predictors, Machine Learning 24, 1996) or without (L. Breiman,
+Pasting small votes for classification in large databases and on-line, Machine Learning 36, 1999); see
+``sparkdl.ensembles.resampling.bootstrap``. With ``featureSubset``, each member sees a random subspace of the features;
+see ``sparkdl.ensembles.resampling.subspace``.
 
-With ``partitioned=True`` no row leaves its partition: every partition trains a member of its own, and only models
-travel. N. Chawla, L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.
+With ``partitioned=True``, each partition trains one member on its own rows, and only models leave it. N. Chawla,
+L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.
 
-A random forest draws features at every split, not for every tree: for that take pyspark.ml's own.
+A random forest draws features at every split, not once per tree: use the forest of pyspark.ml for that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sparkdl.spark.columns import named
 
 
 class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
-    """Trains the same base on rows that are drawn anew for each member."""
+    """Trains the same base on a new bootstrap sample for each member."""
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start, base = time.monotonic(), self._checked(dataset)
@@ -75,7 +75,6 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
         )
 
     def _checked(self, dataset: DataFrame) -> Estimator[Any]:
-        """The base, if it can be bagged so."""
         base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
         label = column(base, "labelCol")
@@ -107,7 +106,6 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
         return cast(Rule, self.getVoting() or ("soft" if soft else "hard"))
 
     def _row(self, models: Models, position: int) -> dict[str, Any]:
-        """The history's row of a member: its seed, seconds and last figures."""
         last = (getattr(models.models[position], "history", None) or [{}])[-1]
         return {
             "member": models.indices[position],
@@ -117,11 +115,11 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
         }
 
     def bases(self) -> list[Estimator[Any]]:
-        """See ``EnsembleParams``."""
+        """The base, as a list."""
         return [self.getBase()] if self.isDefined(self.base) else []
 
     def with_bases(self, bases: list[Estimator[Any]]) -> Bagging:
-        """See ``EnsembleParams``."""
+        """Set the base."""
         return self._set(base=bases[0]) if bases else self
 
     def getBase(self) -> Any:
@@ -132,7 +130,7 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
 
 
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:
-    """Classes of all rows: a member that was drawn none of the last one knows of fewer."""
+    """Number of classes among all rows; a member without rows of the last class would count fewer."""
     label = column(base, "labelCol")
     if label is None:
         return None

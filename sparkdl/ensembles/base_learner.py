@@ -1,7 +1,7 @@
-"""What an ensemble asks of a base estimator, whichever library it comes from.
+"""Queries and copies of base estimators, independent of their library.
 
-A base is a PyTorch estimator of this library, one of pyspark.ml's, another that keeps to its conventions, as those of
-xgboost.spark do, or a ``Pipeline`` that ends in one: then its last stage is what is asked, and changed.
+A base is a PyTorch estimator of sparkdl, an estimator of pyspark.ml or of a library with its conventions, such as
+xgboost.spark, or a ``Pipeline`` that ends in one. Of a pipeline, the functions query and change the last stage.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparkdl.ml.params import TrainingParams
 from sparkdl.rounds import is_algorithm
 
 Kind = Literal["classifier", "regressor", "estimator"]
-"""What a base predicts: a class, a number, or whatever its model's output is (``TorchEstimator``)."""
+"""Prediction type of a base: a class, a number, or the raw output of its model (``TorchEstimator``)."""
 
 
 def leaf(base: Params) -> Params:
-    """What predicts: the estimator or the model, or the last stage of a pipeline.
+    """The predicting estimator or model; of a pipeline, its last stage.
 
-    Of a fitted pipeline it is the last stage that has a prediction: another may come after it, to take a column away.
+    Of a fitted pipeline, return the last stage with a ``predictionCol``: a later stage may drop columns.
 
     Raises:
-        InvalidInput: a pipeline has no stages, or does not end in an estimator.
+        InvalidInput: a pipeline has no stages or does not end in an estimator.
     """
     if isinstance(base, PipelineModel):
         found = [each for each in map(leaf, base.stages) if each.hasParam("predictionCol")]
@@ -41,10 +41,10 @@ def leaf(base: Params) -> Params:
 
 
 def kind_of(base: Estimator[Any]) -> Kind:
-    """What a base predicts.
+    """Prediction type of a base.
 
     Raises:
-        InvalidInput: it is no estimator that predicts.
+        InvalidInput: the base is no estimator, or it does not predict.
     """
     if not isinstance(base, Estimator):
         raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
@@ -60,7 +60,7 @@ def kind_of(base: Estimator[Any]) -> Kind:
 
 
 def column(base: Params, name: str) -> str | None:
-    """The name of a column that a base or a model reads or writes, such as that of ``"labelCol"``; None for none."""
+    """Column name in a Param such as ``"labelCol"`` of a base or a model; None if unset, empty or no string."""
     found = leaf(base)
     if not found.hasParam(name) or not found.isDefined(name):
         return None
@@ -69,7 +69,7 @@ def column(base: Params, name: str) -> str | None:
 
 
 def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
-    """A copy with other values of its last stage's Params; those that it does not have are left out."""
+    """A copy with new values for Params of its last stage; unknown Params are ignored."""
     found = leaf(base)
     return base.copy({found.getParam(name): value for name, value in values.items() if found.hasParam(name)})
 

@@ -1,4 +1,4 @@
-"""The best of several candidates, as cross-validation sees it: a bucket of models.
+"""Model selection by cross-validation: the best of several candidates.
 
 M. Stone, Cross-validatory choice and assessment of statistical predictions, JRSS B 36(2), 1974. With the folds and
 members of ``folds.py``, where h_(j, k) is candidate j trained without the rows of fold k,
@@ -6,7 +6,7 @@ members of ``folds.py``, where h_(j, k) is candidate j trained without the rows 
     metric_(j, k) = evaluator(h_(j, k) on the rows of fold k)          metric_j = mean over k of metric_(j, k)
     best          = argmax_j metric_j, or argmin_j where smaller is better; the first of equals
 
-and the model is the best candidate, trained on all rows. A metric that is not a number loses to all others.
+The result is the best candidate, trained on all rows. A NaN metric loses to every number.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 class BestOfModel(CheckedParams, Saveable, Model):
     """The model of the best candidate.
 
-    Made by ``BestOf.fit``. It transforms as ``bestModel`` does.
+    ``BestOf.fit`` returns it. ``transform`` runs ``bestModel``.
 
     Args:
-        bestModel: of the best candidate, trained on all rows.
-        bestIndex: of the best candidate.
-        avgMetrics: of each candidate, the mean of its folds.
-        foldMetrics: of each candidate, of each fold.
+        bestModel: the best candidate, trained on all rows.
+        bestIndex: index of the best candidate.
+        avgMetrics: mean metric of each candidate over its folds.
+        foldMetrics: metric of each fold, by candidate.
         history: a row per candidate.
         report: ``seconds``, and the indices of the members ``trained`` and ``restored``.
     """
@@ -92,13 +92,13 @@ class BestOfModel(CheckedParams, Saveable, Model):
 
 
 class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
-    """Trains the best of several candidates.
+    """Selects the best of several candidates by cross-validation.
 
-    Each candidate is trained once for each fold, without its rows, and judged by them; the best one then on all rows:
-    ``candidates * folds + 1`` fits.
+    ``fit`` trains each candidate once per fold, without the fold's rows, and evaluates it on them. It then trains the
+    best candidate on all rows: ``candidates * folds + 1`` fits.
 
     Raises:
-        InvalidInput: a Param has a value that cannot be.
+        InvalidInput: a Param has an invalid value.
     """
 
     def bases(self) -> list[Estimator[Any]]:
@@ -157,7 +157,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
                 "BestOf(evaluator=RegressionEvaluator())."
             )
         judged = column(evaluator, "labelCol")
-        made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # which may make their own labels
+        made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # may create their own label column
         if judged is not None and judged not in dataset.columns and not made:
             raise InvalidInput(
                 f"labelCol of the evaluator is {judged!r}, which is no column; the data has {listed(dataset.columns)}."
@@ -168,10 +168,10 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
 
 
 def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:
-    """The metric of each member on the rows that it has not seen, by candidate and fold.
+    """Metric of each member on the rows of its fold, by candidate and fold.
 
     Raises:
-        Stopped: the process was asked to stop; evaluations that had begun by then have ended.
+        Stopped: the process received a stop request; running evaluations have finished.
     """
 
     def metric(member: int) -> float | BaseException:
@@ -180,10 +180,10 @@ def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, para
         try:
             held = folds.held(rows, member % folds.count)
             return float(evaluator.evaluate(first.models[member].transform(held)))
-        except BaseException as error:  # the pool would wait for ever for a thread that SystemExit has ended
+        except BaseException as error:  # the pool would never return if SystemExit ended a thread
             return error
 
-    # Each call is given local properties of its own: Spark tells queries apart by what it puts there.
+    # Each call needs its own local properties: Spark identifies queries by them.
     session = rows.frame.sparkSession
     calls = [inheritable_thread_target(session)(partial(metric, member)) for member in range(len(first.models))]
     with ThreadPool(min(parallelism, len(calls))) as pool:
@@ -197,10 +197,10 @@ def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, para
 
 
 def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: bool) -> int:
-    """The index of the best candidate, the first of equals.
+    """Index of the best candidate, the first of equals.
 
     Raises:
-        InvalidInput: there is no metric that is a number.
+        InvalidInput: every metric is NaN.
     """
     numbers = [index for index, mean in enumerate(means) if not math.isnan(mean)]
     lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
@@ -214,7 +214,6 @@ def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: 
 
 
 def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: DataFrame) -> None:
-    """Refuse a candidate whose predictions or labels are not those that the evaluator reads."""
     label, judged = column(candidate, "labelCol"), column(evaluator, "labelCol")
     if label is not None and judged is not None and label != judged and label in dataset.columns:
         raise InvalidInput(

@@ -1,6 +1,6 @@
 """The Params of ensembles, each declared once.
 
-``declarations.pyi`` has the accessors and constructors that are generated; ``make stubs`` writes it.
+``make stubs`` writes the generated accessors and constructors to ``declarations.pyi``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from sparkdl.ml.param_types import (
 )
 from sparkdl.ml.params import PredictionParams
 
-# Members are the same whatever these are: more of them are trained, elsewhere, or another number of them is used.
+# These Params do not change a member's weights: they choose how many members, where they are stored, how they combine.
 _SAME_MEMBERS = Scope.ALL & ~Scope.MEMBERS
 
 
 class DisagreementParams(PredictionParams):
-    """What a model of several members writes."""
+    """Output columns of a model with several members."""
 
     disagreementCol: Param[str] = param("column of how far the members are apart; '' for none", to_string, "")
 
 
 class MembersParams(ConstructedParams):
-    """What all ensembles have in common."""
+    """Params of all ensembles."""
 
     seed: Param[int] = param("seed of everything that is random: members' own seeds derive from it", to_int, 0)
     runDir: Param[str | None] = param(
@@ -139,16 +139,16 @@ class BoostingParams(MembersParams):
 
 
 class FoldCountParams(MembersParams):
-    """What the ensembles that work with folds have in common."""
+    """Params of ensembles with folds."""
 
     folds: Param[int] = param("parts of the rows; a member is trained without one of them", at_least(2, to_int), 5)
 
 
 class StackingParams(FoldCountParams):
-    """The Params of ``Stacking``, and the bases, which are none."""
+    """The Params of ``Stacking``; its bases are no Param."""
 
     class Arguments:
-        """Arguments that are no Params."""
+        """Constructor arguments that are no Params."""
 
         bases: Sequence[Estimator[Any]] | None
 

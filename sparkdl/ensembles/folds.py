@@ -1,13 +1,13 @@
-"""Folds: members that are trained on all rows but those of a fold, and judged by that fold's.
+"""Cross-validation folds and the members trained on them.
 
-With folds k = 0 ... K - 1, bases b = 0 ... B - 1, and the random number u_i of row i (``draws.py``),
+With folds k = 0 ... K - 1, bases b = 0 ... B - 1, and the random number u_i of row i (``resampling/bootstrap.py``),
 
-    fold(i) = floor(u_i K)           member(b, k) = b (K + 1) + k          member(b, K): of base b, on all rows
+    fold(i) = floor(u_i K)           member(b, k) = b (K + 1) + k          member(b, K): base b on all rows
 
-Member ``(b, k)`` is trained on the rows i with fold(i) != k and predicts those with fold(i) = k, so that each row is
-predicted once for each base, by a model that has not seen it. Which fold a row is in depends on its id and the seed
-alone. Where ids are numbers that Spark gives rows as they come, the numbered rows are persisted while members train,
-and looked at again after it: a row whose number changed would be predicted by a model that has seen it.
+Member ``(b, k)`` trains on the rows with fold(i) != k and predicts the rows with fold(i) = k. Each base thus predicts
+each row once, with a model that never saw it. The fold of a row depends on its id and the seed alone. If Spark numbers
+the rows, ``fit`` persists them while members train and verifies the numbers afterwards: a renumbered row could reach a
+model that saw it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from sparkdl.spark.columns import named
 
 @dataclass(frozen=True)
 class Folds:
-    """Which rows are in which fold, and the members that they make.
+    """Assignment of rows to folds, and the members of each fold.
 
     Attributes:
-        count: of the folds, at least 2.
-        seed: of the folds and of the members.
+        count: number of folds, at least 2.
+        seed: seed of the folds and the members.
     """
 
     count: int
@@ -48,21 +48,21 @@ class Folds:
         return rows.frame.where(fold_column(named(rows.row_id), self.count, self.seed) == fold)
 
     def index(self, base: int, fold: int | None = None) -> int:
-        """The number of a member: of a fold, or with None of the one that is trained on all rows."""
+        """Index of the member of a fold; with ``fold=None``, of the member trained on all rows."""
         return base * (self.count + 1) + (self.count if fold is None else fold)
 
     def member(self, bases: Sequence[Estimator[Any]], base: int, fold: int | None = None) -> Member:
-        """A member as ``index`` numbers it, with a seed of its own."""
+        """The member with its own index and seed."""
         number = self.index(base, fold)
         estimator = seeded(bases[base], self.seed, number)
         return Member(number, estimator) if fold is None else Member(number, estimator, self.without(fold))
 
     def without(self, fold: int) -> Without:
-        """All rows but those of a fold."""
+        """All rows outside a fold."""
         return Without(fold, self.count, self.seed)
 
     def members(self, bases: Sequence[Estimator[Any]]) -> list[Member]:
-        """The members of all folds of all bases, those of the first base first."""
+        """The members of all folds, ordered by base."""
         return [self.member(bases, base, fold) for base in range(len(bases)) for fold in range(self.count)]
 
     def checked(self, rows: Rows, label: str | None = None) -> Tally:
@@ -70,10 +70,10 @@ class Folds:
 
         Args:
             rows: all rows.
-            label: the column of class labels; None where there is none.
+            label: column of class labels; default: none.
 
         Raises:
-            InvalidInput: there are fewer rows than folds, a fold has none, or the labels are all of one class.
+            InvalidInput: there are fewer rows than folds, a fold is empty, or all labels have one class.
         """
         fold = fold_column(named(rows.row_id), self.count, self.seed).alias("fold")
         labels = F.lit(None) if label is None else named(label)
@@ -97,11 +97,11 @@ class Folds:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a look at the rows has found.
+    """Row counts and classes of a dataset.
 
     Attributes:
-        rows: of each fold.
-        classes: one more than the largest label; None where there are no labels of classes.
+        rows: number of rows in each fold.
+        classes: one more than the largest label; None without class labels.
     """
 
     rows: tuple[int, ...]
@@ -109,12 +109,12 @@ class Tally:
 
 
 def seeded(base: Estimator[Any], seed: int, index: int) -> Estimator[Any]:
-    """A copy of a base with the seed of a member, where it has one."""
+    """A copy of a base with a member's seed; unchanged if the base has no seed."""
     return changed(base, seed=member_seed(seed, index))
 
 
 def told(*fits: Models) -> dict[str, Any]:
-    """What a report says of members: the indices of those ``trained`` and ``restored``."""
+    """Report entries of fits: the indices of the members ``trained`` and ``restored``."""
     return {
         "trained": sorted(index for fit in fits for index in fit.trained),
         "restored": sorted(index for fit in fits for index in fit.restored),
@@ -122,13 +122,13 @@ def told(*fits: Models) -> dict[str, Any]:
 
 
 class FoldParams(FoldCountParams, EnsembleParams):
-    """What the ensembles that work with folds have in common."""
+    """Shared behavior of the ensembles with folds."""
 
     _judged_by_rows = True
 
     @contextlib.contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """See ``EnsembleParams``."""
+        """Number the rows and open the run; warn about an ignored ``disagreementCol``."""
         if self.getDisagreementCol():
             warnings.warn(
                 f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "

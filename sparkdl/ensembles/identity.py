@@ -1,4 +1,4 @@
-"""What tells the members of one ensemble from those of another: what they are trained by, and on which rows."""
+"""Identity of an ensemble's members: the Params, bases and rows that their weights depend on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sparkdl.ml.persistence.nested_params import Ensemble, aliases, within
 
 
 def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
-    """What members depend on, for ``Kept.begin``.
+    """Configuration that determines the members, for ``Kept.begin``.
 
     Args:
-        ensemble: its Params count, but for how many members there are, where they are kept, and the bases among them.
-        bases: what trains members, each with its Params, the stages of pipelines too; but for the seeds that members'
-            own replace, and for what says how a fit runs.
-        rows: their fingerprint.
+        ensemble: its Params count, except its bases, the number of members, and where they are stored.
+        bases: estimators of the members, with their Params and pipeline stages. Params about how a fit runs are
+            ignored, as are seeds that member seeds replace.
+        rows: fingerprint of the rows.
 
     Returns:
-        Texts by name, of a base by the names of its Params, as ``describe`` gives them: equal across processes.
+        Descriptions by name, as ``describe`` returns them; equal across processes.
     """
     reseeded = {id(last) for last in [*map(leaf, bases), *(each for base in bases for each in _leaves(base))]}
 
@@ -42,12 +42,11 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
 
 
 def _leaves(base: Params) -> list[Params]:
-    """What is given the seeds of members by the ensembles in a base."""
     return [leaf(inner) for each in within(base) if isinstance(each, Ensemble) for inner in each.bases()]
 
 
 def _scope(params: Params, name: str) -> Scope:
-    """What a Param is about; of pyspark.ml's own only the parallelism says how a fit runs."""
+    """Scope of a Param; among pyspark.ml's own Params, only ``parallelism`` is about how a fit runs."""
     declared = params.declared().get(name) if isinstance(params, CheckedParams) else None
     if declared is not None:
         return declared.scope

@@ -1,13 +1,13 @@
-"""What models predict of a row, side by side in one vector: the features of the model that learns from it.
+"""Meta features: the predictions of all bases for a row, concatenated to one vector.
 
-With bases b = 0 ... B - 1, h_b what base b predicts, x the row's own features and K classes,
+With bases b = 0 ... B - 1, the prediction h_b of base b, the row's own features x, and K classes,
 
     z = (h_0, ..., h_(B-1) [, x])
 
-    h_b    the probabilities of a classifier that gives them, K of them; else its scores, K of them; else the class
-           of a regressor its number or numbers
+    h_b    of a classifier, its K probabilities; else its K scores; else its class
+           of a regressor, its number or numbers
 
-A model that was trained without the rows of the last classes may know fewer than K: then zeros follow.
+If a model was trained without rows of the last classes and writes fewer than K numbers, zeros pad its vector.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from sparkdl.spark.columns import named, travelling
 
 LEVEL_ONE = "sparkdl level one"
 
-_OUTPUTS = ("probabilityCol", "rawPredictionCol", "predictionCol")  # the first that a model writes is taken
+_OUTPUTS = ("probabilityCol", "rawPredictionCol", "predictionCol")  # the first column that a model writes counts
 
 
 @dataclass(frozen=True)
 class LevelOne:
-    """How the vector is made.
+    """Assembles the vector of meta features.
 
     Attributes:
-        classes: of the labels; None where they are numbers.
-        passthrough: the columns of the rows' own features, which follow what the models predict.
+        classes: number of classes; default: none, for regression.
+        passthrough: feature columns appended to the predictions; default: none.
     """
 
     classes: int | None = None
     passthrough: tuple[str, ...] = ()
 
     def of(self, dataset: DataFrame, models: Sequence[Model]) -> DataFrame:
-        """The rows with their vectors, in the column ``LEVEL_ONE``; nothing is computed yet.
+        """The rows with their vectors in the column ``LEVEL_ONE``, as a lazy DataFrame.
 
         Raises:
-            InvalidInput: a model writes no column of predictions; a feature cannot become a number.
+            InvalidInput: a model writes no prediction column, or a feature cannot become a number.
         """
         frame, own = dataset, list(dataset.columns)
         parts = []
@@ -62,7 +62,6 @@ class LevelOne:
         return frame.select(*map(named, own), vector)
 
     def _predicted(self, frame: DataFrame, model: Model, index: int) -> tuple[DataFrame, str]:
-        """The rows with one more column, an array of what the model predicts, and the column's name."""
         hidden = {name: f"sparkdl {name} {index}" for name in _OUTPUTS}
         scored = writing(model, hidden).transform(frame)
         found = next((hidden[name] for name in _OUTPUTS if hidden[name] in scored.columns), None)
@@ -75,24 +74,23 @@ class LevelOne:
         if self.classes is not None and isinstance(scored.schema[found].dataType, VectorUDT):
             missing = F.greatest(F.lit(self.classes) - F.size(numbers), F.lit(0))
             numbers = F.concat(numbers, F.array_repeat(F.lit(0.0), missing))
-        # What else a model writes, as the stages of a pipeline do, would be in the way of the next one's.
+        # Other columns of a model, such as those of pipeline stages, would collide with those of the next model.
         part = f"sparkdl part {index}"
         return scored.select(*map(named, frame.columns), numbers.alias(part)), part
 
 
 def writing(model: Model, outputs: dict[str, str]) -> Model:
-    """A copy of a model that writes its columns under other names.
+    """A copy of a model with other output column names.
 
     Args:
-        model: of an estimator, or of a pipeline; of that it is about the last stage that predicts.
-        outputs: names by Params, such as ``"predictionCol"``; those that the model does not have are left out.
+        model: model of an estimator or a pipeline; of a pipeline, its last predicting stage changes.
+        outputs: column names by Params, such as ``"predictionCol"``; unknown Params are ignored.
     """
     last: Any = leaf(model)
     return model.copy({last.getParam(name): column for name, column in outputs.items() if last.hasParam(name)})
 
 
 def _numbers(frame: DataFrame, name: str) -> SparkColumn:
-    """A column as an array of doubles."""
     found = travelling(frame, Column(name), "float64")
     kind = frame.schema[name].dataType
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, ArrayType):

@@ -1,19 +1,19 @@
-"""Several models as one: their votes, their mean, or their sum.
+"""The model of an ensemble: votes, mean or sum of its members.
 
 With members m = 1 ... M, weights a_m, classes k and p_m(k) the probability that member m gives to class k,
 
     soft    raw_k = sum_m a_m p_m(k)                                       classifiers with probabilities
     hard    raw_k = sum_m a_m 1[member m predicts k]                       any classifiers
-    mean    prediction = sum_m a_m h_m / sum_m a_m                         numbers, and arrays of them
-    sum     prediction = intercept + sum_m a_m h_m                         numbers, and arrays of them
+    mean    prediction = sum_m a_m h_m / sum_m a_m                         numbers, and arrays of numbers
+    sum     prediction = intercept + sum_m a_m h_m                         numbers, and arrays of numbers
 
     probability_k = raw_k / sum_j raw_j          prediction = argmax_k probability_k (/ threshold_k)
 
-A tie goes to the smallest class. Disagreement is how far members are apart: of classes the share of the weight of
-those that predict another class than the ensemble, of the mean of numbers the weighted standard deviation.
+The smallest class wins a tie. The disagreement of a vote is the weight share of the members that predict another class
+than the ensemble; the disagreement of a mean is the weighted standard deviation.
 
-PyTorch members that read the same columns score the rows together (``stacked.py``); any others add their columns one
-after the other (``chained.py``). In either case the rows are passed over once.
+PyTorch members that read the same columns score batches together (``combine/vmap.py``). All other members append their
+columns in turn (``combine/sql.py``). Both ways make one pass over the rows.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ Self = TypeVar("Self", bound="EnsembleModel")
 
 
 class EnsembleModel(DisagreementParams, Saveable, Model):
-    """Several models as one.
+    """Combines the predictions of several models.
 
     Args:
-        models: the members; their input columns are their own. Of a search it is the best model.
-        rule: how they are combined.
-        weights: of the members, finite and at least 0, for ``"sum"`` any finite ones; None for 1 each. A member of
-            weight 0 is not asked.
-        intercept: of ``"sum"``.
-        numClasses: of classifiers; None asks the members, and takes the largest. Hard votes need it where neither all
-            members are PyTorch ones nor one of them has ``numClasses``.
+        models: the members, each with its own input columns. The best model replaces the model of a search.
+        rule: combination rule: ``"soft"``, ``"hard"``, ``"mean"`` or ``"sum"``.
+        weights: weight per member, finite and at least 0, for ``"sum"`` any finite number; default: 1 each. Members
+            of weight 0 do not run.
+        intercept: constant of ``"sum"``; default: 0.
+        numClasses: number of classes; default: the largest number among the members. Hard votes require it unless all
+            members are PyTorch models or one of them has ``numClasses``.
         history: a row per member.
-        report: what the fit took.
+        report: metrics of the fit.
 
     Raises:
-        InvalidInput: there is no member, they do not fit the rule, or their weights do not.
+        InvalidInput: there are no members, or the members or weights do not fit the rule.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
-        self._shipments: dict[bool, tuple[Assembly, Shipment]] = {}  # with disagreement, and without
+        self._shipments: dict[bool, tuple[Assembly, Shipment]] = {}  # by whether they compute disagreement
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
         """A copy with the same uid, and copies of its members.
 
         Args:
-            extra: other values for Params of the copy, or of its members.
+            extra: new values for Params of the copy or its members; default: none.
         """
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
@@ -93,7 +93,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
     saved_fields: ClassVar[tuple[str, ...]] = ("rule", "weights", "intercept", "numClasses", "history", "report")
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The fields, and how many members there are."""
+        """The fields, and the number of members."""
         written, fields = super().saved()
         return written, fields | {"members": len(self.models)}
 
@@ -123,7 +123,6 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         return self.rule in VOTES
 
     def _names(self, dataset: DataFrame) -> dict[str, str]:
-        """The output columns by what they are, checked."""
         params = [self.predictionCol, self.disagreementCol]
         if self._votes:
             params = [self.rawPredictionCol, self.probabilityCol, *params]
@@ -138,7 +137,6 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         return {each.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(each) for each in params}
 
     def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:
-        """What scores rows by all members together; None where they have to be asked one by one."""
         if not all(isinstance(model, TorchModel) for model in models):
             return None
         members: list[Any] = list(models)
@@ -149,7 +147,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         if self._votes != (first.kind == "classifier"):
             return None
         if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
-            return None  # what a member predicts is then not the class of its largest score
+            return None  # with thresholds, a member may not predict the class of its largest score
         meaning: Meaning = "votes" if self._votes else first.kind
         combining = Combining(self.rule, weights, self.intercept, apart, same_type=meaning == "estimator")
         thresholds = self.getThresholds() if self._votes else None
@@ -167,12 +165,12 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         )
 
     def _shipment(self, scorer: Scorer) -> Shipment:
-        """By which the members travel; another one where they, or how they are combined, are no longer the same."""
+        """The members' broadcast; a new one if the members or their combination changed."""
         assert isinstance(scorer.factory, Assembly)
         shipped, shipment = self._shipments.setdefault(scorer.disagreement, (scorer.factory, Shipment()))
         if not shipped.holds_what(scorer.factory):
             shipment = Shipment()
-            # In a dictionary of its own: copies have the one that was there, and may still be what has been shipped.
+            # A new dictionary: copies of this model share the old one, and may still match its broadcast.
             self._shipments = {**self._shipments, scorer.disagreement: (scorer.factory, shipment)}
         return shipment
 
@@ -226,5 +224,4 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:
-    """What members must have in common to score rows together."""
     return scorer.kind, scorer.precision, scorer.columns, scorer.collate, scorer.scalar

@@ -1,4 +1,4 @@
-"""The Params that ensembles share, and what they do alike: copies, maps, persistence, the rows' ids."""
+"""Shared behavior of the ensembles: copies, param maps, persistence, row ids and the run."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 
 
 class EnsembleParams(MembersParams, Saveable):
-    """What bagging, boosting, stacking and best-of have in common."""
+    """Base class of ``Bagging``, ``Boosting``, ``Stacking`` and ``BestOf``."""
 
-    _judged_by_rows: ClassVar[bool] = False  # whether members are judged by rows that, by their ids, they have not seen
+    _judged_by_rows: ClassVar[bool] = False  # whether row ids decide on which unseen rows members are evaluated
 
-    _map: Mapping[str, Any] | None = None  # as of MappedEstimator: what a param map has set; None where there was none
+    _map: Mapping[str, Any] | None = None  # values of a param map, as in MappedEstimator; None without a map
 
     def bases(self) -> list[Estimator[Any]]:
-        """The estimators that it trains members of."""
+        """The base estimators of the members."""
         raise NotImplementedError
 
     def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
-        """Set the estimators that it trains members of, in the order of ``bases()``."""
+        """Set the base estimators, in the order of ``bases()``."""
         raise NotImplementedError
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """How many bases there are, and which Params hold evaluators."""
+        """The number of bases, and the names of the Params that hold evaluators."""
         return {}, {"bases": len(self.bases()), "params": sorted(self._evaluators())}
 
     def parts(self) -> dict[str, Params]:
-        """The bases, and evaluators."""
+        """The bases and evaluators."""
         return numbered("bases", self.bases()) | {f"params/{name}": one for name, one in self._evaluators().items()}
 
     def params_in_parts(self) -> set[str]:
@@ -75,13 +75,13 @@ class EnsembleParams(MembersParams, Saveable):
         """A copy with the same uid, and copies of its bases.
 
         Args:
-            extra: other values for Params of the copy, or of its bases; its members are then kept in
-                ``runDir/<hash>``, or with another ``runDir`` among them there.
+            extra: new values for Params of the copy or its bases; default: none. With ``extra``, members are stored
+                in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
         """
         copied = super().copy(extra)
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
         if extra is not None:
-            # Of whose Params they are, what is the same in another process: a uid ends in random digits.
+            # Aliases name the Params' owners across processes: a uid ends in random digits.
             given = sorted(extra.items(), key=lambda each: each[0].name)
             others = [each for _, value in given for each in params_in(value)]
             owners = aliases(self, *others)
@@ -90,14 +90,14 @@ class EnsembleParams(MembersParams, Saveable):
         return copied
 
     def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]) -> Iterator[tuple[int, Any]]:
-        """Fit a model for each map; an empty one of several is a map as well."""
+        """Fit a model for each param map; an empty map counts as a map."""
         return super(EnsembleParams, self.copy({})).fitMultiple(dataset, paramMaps)  # type: ignore[misc,no-any-return]
 
     def numbered(self, dataset: DataFrame) -> Rows:
         """The rows with their ids.
 
         Raises:
-            InvalidInput: there is no such column of ids, or it holds no integers.
+            InvalidInput: the id column is missing or holds no integers.
         """
         given = self._ids()
         row_id = F.monotonically_increasing_id() if given is None else _identity(dataset, given)
@@ -105,17 +105,17 @@ class EnsembleParams(MembersParams, Saveable):
 
     @contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """The numbered rows, and how members are trained; while the block runs, members are kept, and it is watched.
+        """Open a run: yield the numbered rows and the settings of the fit, with the store and the monitor open.
 
-        Where a change of the numbers that Spark gives rows would matter, the rows are persisted for the block.
+        If Spark numbers the rows and their numbers matter, the block persists them and verifies the numbers at its end.
 
         Args:
-            dataset: all rows; they are computed once for their fingerprint, in which their numbers count, where there
-                is a ``runDir``, and twice where numbers matter.
+            dataset: all rows. With a ``runDir``, Spark computes them once more for their fingerprint; if it must
+                verify numbers, twice more.
 
         Raises:
-            InvalidInput: the ``runDir`` holds members of another ensemble, or of other rows.
-            SparkdlError: rows that have no ids were given other numbers while the block ran.
+            InvalidInput: the ``runDir`` holds members of another ensemble or of other rows.
+            SparkdlError: the numbers of rows without ids changed during the block.
         """
         rows, directory = self.numbered(dataset), self.getRunDir()
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
@@ -127,13 +127,12 @@ class EnsembleParams(MembersParams, Saveable):
             with keeping as kept, watching(self._watch(directory)) as watch:
                 watch.begin(dataset.sparkSession)
                 yield rows, Plan(kept, self.getParallelism(), watch)
-            # What is persisted is computed anew where it was evicted, or lost with an executor.
+            # Spark recomputes persisted rows that were evicted or lost with an executor.
             if watched and fingerprint(rows.frame) != mark:
                 raise self._renumbered()
 
     @contextmanager
     def _keeping(self, directory: str, mark: str) -> Iterator[Kept]:
-        """Where members are kept, of the rows that have this fingerprint."""
         kept = Kept(directory)
         kept.begin(configuration(self, self.bases(), mark))
         try:
@@ -142,7 +141,6 @@ class EnsembleParams(MembersParams, Saveable):
             kept.end()
 
     def _own_directory(self, directory: str, mark: str) -> str:
-        """The directory of this fit: of one with a param map, in that of all."""
         if self._map is None:
             return directory
         return files.join(directory, map_hash(self._map, mark))
@@ -155,7 +153,6 @@ class EnsembleParams(MembersParams, Saveable):
         return Watch(Run(directory), type(self).__name__, told, events=events, unit="Member")
 
     def _ids(self) -> str | None:
-        """The column of ids; None where Spark numbers the rows."""
         return self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
 
     def _renumbered(self) -> SparkdlError:
@@ -171,20 +168,19 @@ class EnsembleParams(MembersParams, Saveable):
         )
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
-        """The model of a fit, with a base's names of output columns, and where members vote softly its thresholds."""
+        """Set a base's output column names on the model and, for soft votes, its thresholds."""
         found = leaf(base)
         outputs = {
             name: found.getOrDefault(name)
             for name in PredictionParams.declared()
             if found.hasParam(name) and found.isDefined(name)
         }
-        if model.rule != "soft":  # members of the others heed their own thresholds, or have none
+        if model.rule != "soft":  # otherwise, members apply their own thresholds or have none
             outputs.pop("thresholds", None)
         return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
 
 def _identity(dataset: DataFrame, name: str) -> Column:
-    """A column of ids, in which each row has one."""
     if name not in dataset.columns:
         raise InvalidInput(f"idCol is {name!r}; the data has {listed(dataset.columns)}.")
     kind = dataset.schema[name].dataType

@@ -1,9 +1,9 @@
-"""Stacking: a model that learns from what others predict of rows they have not seen.
+"""Stacking: a meta model that learns from out-of-fold predictions of the bases.
 
 D. H. Wolpert, Stacked generalization, Neural Networks 5(2), 1992. With the folds and members of ``folds.py`` and the
-vectors z of ``level_one.py``,
+vectors z of ``meta_features.py``,
 
-    z_i = (h_(0, k)(x_i), ..., h_(B-1, k)(x_i) [, x_i])    k = fold(i)      level one: each row by models without it
+    z_i = (h_(0, k)(x_i), ..., h_(B-1, k)(x_i) [, x_i])    k = fold(i)      by models trained without row i
     m   = meta trained on (z_i, y_i) of all rows
     h_b = base b trained on all rows                                        b = 0 ... B - 1
 
@@ -39,15 +39,16 @@ _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is wh
 
 
 class StackingModel(CheckedParams, Saveable, Model):
-    """Several models, and one that predicts from what they predict.
+    """Base models, and a meta model on their predictions.
 
-    Made by ``Stacking.fit``. Its columns are those of the meta model; one pass over the rows writes them.
+    ``Stacking.fit`` returns it. One pass over the rows writes the output columns of the meta model.
 
     Args:
-        models: of the bases, in their order.
-        meta: the model that reads what they predict, in the column ``LEVEL_ONE``.
-        level: how its features are made.
-        history: a row per member: its ``member``, ``base`` and ``fold``, None for all rows; ``base`` None is meta.
+        models: models of the bases, in their order.
+        meta: meta model; it reads the column ``LEVEL_ONE``.
+        level: assembles the meta features.
+        history: a row per member with its ``member``, ``base`` and ``fold``. A ``fold`` of None means all rows; a
+            ``base`` of None means meta.
         report: ``seconds``, and the indices of the members ``trained`` and ``restored``.
     """
 
@@ -55,7 +56,7 @@ class StackingModel(CheckedParams, Saveable, Model):
         self,
         models: Sequence[Model],
         meta: Model,
-        level: LevelOne = LevelOne(),  # noqa: B008 - it is frozen
+        level: LevelOne = LevelOne(),  # noqa: B008 - frozen
         *,
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
@@ -68,7 +69,7 @@ class StackingModel(CheckedParams, Saveable, Model):
         """A copy with the same uid, and copies of its models.
 
         Args:
-            extra: other values for Params of the models; what ``meta`` reads stays ``LEVEL_ONE``.
+            extra: new values for Params of the models; ``meta`` still reads ``LEVEL_ONE``. Default: none.
         """
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
@@ -78,7 +79,7 @@ class StackingModel(CheckedParams, Saveable, Model):
         return copied
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """How the features of ``meta`` are made, and what the fit took."""
+        """The settings of the meta features, the history and the report."""
         return {}, {
             "bases": len(self.models),
             "classes": self.level.classes,
@@ -88,7 +89,7 @@ class StackingModel(CheckedParams, Saveable, Model):
         }
 
     def parts(self) -> dict[str, Params]:
-        """The bases' models, and the meta model."""
+        """The base models and the meta model."""
         return {**numbered("bases", self.models), "meta": self.meta}
 
     @classmethod
@@ -108,17 +109,17 @@ class StackingModel(CheckedParams, Saveable, Model):
 
 
 class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
-    """Trains a model on what others predict of rows they have not seen.
+    """Trains a meta model on out-of-fold predictions of the bases.
 
-    Each base is trained once for each fold, without its rows, and once on all rows: ``bases * (folds + 1)`` fits, and
-    that of ``meta``, whose features are the bases' predictions: probabilities of classifiers that give them, else
-    scores, else classes, and numbers of regressors.
+    ``fit`` trains each base once per fold, without the fold's rows, and once on all rows: ``bases * (folds + 1)`` fits.
+    It then trains ``meta``, whose features are the predictions: probabilities of classifiers, else scores, else
+    classes, and numbers of regressors.
 
     Args:
-        bases: estimators, all of them classifiers or all of them regressors, with the same ``labelCol``.
+        bases: estimators, all classifiers or all regressors, with the same ``labelCol``.
 
     Raises:
-        InvalidInput: a Param has a value that cannot be.
+        InvalidInput: a Param has an invalid value.
     """
 
     def _take(self, given: dict[str, Any]) -> None:
@@ -126,12 +127,12 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         super()._take({name: value for name, value in given.items() if name != "bases"})
 
     def bases(self) -> list[Estimator[Any]]:
-        """The bases, and after them the meta estimator where one was given."""
+        """The bases, followed by the meta estimator if it is set."""
         meta = self.getMeta()
         return [*self._bases, *([] if meta is None else [meta])]
 
     def with_bases(self, bases: list[Estimator[Any]]) -> Stacking:
-        """Set the bases, and after them the meta estimator where one was given."""
+        """Set the bases, followed by the meta estimator if it is set."""
         if self.getMeta() is None:
             return self.setBases(bases)
         return self.setBases(bases[:-1]).setMeta(bases[-1])
@@ -142,7 +143,7 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         return written, fields | {"meta": self.getMeta() is not None}
 
     def with_parts(self, saved: Saved) -> Any:
-        """The stacking with its bases and its meta estimator."""
+        """Set the saved bases and meta estimator."""
         super().with_parts(saved)
         if saved.fields["meta"]:
             *bases, meta = self.getBases()
@@ -173,7 +174,6 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         return plan.told(made)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
-        """The label, and the meta estimator that reads it and the level-one features."""
         bases = self.getBases()
         if not bases:
             raise InvalidInput(f"bases is {bases}; expected one estimator at least, as Stacking(bases=[...]).")
@@ -205,13 +205,13 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
 
 
 def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:
-    """All rows, each with what the models predict that were trained without its fold.
+    """All rows with their out-of-fold predictions.
 
     Args:
         rows: all rows.
-        folds: of them.
-        models: by the indices of the members.
-        level: how the vectors are made.
+        folds: folds of the rows.
+        models: models by member index.
+        level: assembles the vectors.
     """
     bases = len(models) // (folds.count + 1)
     parts = [
@@ -222,7 +222,6 @@ def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne
 
 
 def _members(folds: Folds, bases: list[Estimator[Any]]) -> list[Member]:
-    """The members of all folds and of all rows, by their indices."""
     found = folds.members(bases) + [folds.member(bases, base) for base in range(len(bases))]
     return sorted(found, key=lambda member: member.index)
 
@@ -245,7 +244,6 @@ def _default(kind: Kind, label: str | list[str]) -> Estimator[Any]:
 
 
 def _label(bases: list[Estimator[Any]]) -> str | list[str]:
-    """The label column of all bases, or columns."""
     found = [_of(base, "labelCol") for base in bases]
     if any(label != found[0] for label in found):
         raise InvalidInput(f"the bases have different label columns: {found}; expected the same labelCol of all.")
@@ -256,7 +254,6 @@ def _label(bases: list[Estimator[Any]]) -> str | list[str]:
 
 
 def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
-    """A copy of the meta estimator that reads the level-one features and the bases' labels."""
     last = leaf(meta)
     if not last.hasParam("labelCol"):
         raise InvalidInput(f"meta is {meta.uid}, which has no labelCol; expected an estimator that learns from labels.")
@@ -276,7 +273,6 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
 
 
 def _first(meta: Any) -> Params:
-    """The first stage of a pipeline, or of a fitted one; any other is its own."""
     while isinstance(meta, (Pipeline, PipelineModel)):
         meta = meta.getStages()[0] if isinstance(meta, Pipeline) else meta.stages[0]
     found: Params = meta
@@ -284,7 +280,6 @@ def _first(meta: Any) -> Params:
 
 
 def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
-    """The columns of a base's features, which have to be in the data."""
     found: Any = leaf(base)
     names = found.getInputCols() if isinstance(found, GangEstimator) else [_of(base, "featuresCol")]
     missing = [name for name in names if name not in dataset.columns]

@@ -64,7 +64,7 @@ def test_a_link_to_nowhere_is_found(link):
     [
         "[a](rounds.md)",
         "[a](../conf/spark)",
-        "[a](rounds.md#what-params-mean)",
+        "[a](rounds.md#params-of-rounds)",
         "[a](#a-page)",
         "[a](https://example.com/nowhere#at-all)",
         "`[a](nowhere.md)`",

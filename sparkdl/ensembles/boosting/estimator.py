@@ -1,7 +1,7 @@
-"""Boosting: members one after the other, each trained on what those before it got wrong.
+"""The Boosting estimator: sequential members, each trained on the errors of the members before it.
 
-Classes are boosted by SAMME (``samme.py``), numbers by gradient boosting of the squared loss (``gradient.py``). The
-rows stay on the executors; of a round the driver sees the member and a few sums.
+SAMME boosts classifiers (``samme.py``); gradient boosting of the squared loss boosts regressors (``gradient.py``). The
+rows stay on the executors; the driver sees each member and a few sums per round.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _MOST = {"classifier": 50, "regressor": 100}
 
 
 class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
-    """Boosts an estimator of classes by SAMME, one of numbers by gradient boosting.
+    """Boosts classifiers by SAMME and regressors by gradient boosting.
 
-    Members are trained one at a time, for each depends on those before it. With a ``runDir`` each is kept when it is
-    finished: the same fit again, also with more models, loads what is there and trains the rest. Weights of members
-    are computed again from the rows, and come out the same to the bit.
+    Members train one at a time, since each depends on the members before it. With a ``runDir``, ``fit`` stores each
+    finished member. Calling ``fit`` again, also with a larger ``numModels``, loads the stored members and trains the
+    rest. ``fit`` recomputes the member weights from the rows; they are bit-identical.
 
-    The result of classes is a vote by the members' weights; that of numbers a sum.
+    Classifiers combine by weighted vote, regressors by a weighted sum.
 
     Raises:
-        InvalidInput: a Param has a value that cannot be.
+        InvalidInput: a Param has an invalid value.
     """
 
     def bases(self) -> list[Estimator[Any]]:
@@ -74,7 +74,6 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
         return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def _checked(self) -> tuple[Estimator[Any], Kind]:
-        """The base and its kind."""
         if not self.isSet(self.base):
             raise InvalidInput("base is not set; expected an estimator, as Boosting(base=...).")
         base = self.getBase()
@@ -134,7 +133,6 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
 
 
 def _outputs(base: Estimator[Any]) -> dict[str, Any]:
-    """The names of the columns that models of the base write, which are those of the ensemble."""
     found = leaf(base)
     names = [name for name in OUTPUTS if found.hasParam(name) and found.isDefined(name)]
     return {name: found.getOrDefault(name) for name in names}
@@ -142,7 +140,7 @@ def _outputs(base: Estimator[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A rule that is ready to begin, and what its ensemble is to be."""
+    """A boosting rule ready to start, with the settings of its ensemble."""
 
     rounds: Callable[[DataFrame], Rounds]
     rule: Rule
@@ -153,7 +151,7 @@ class _Opened:
 
 @dataclass
 class _Course:
-    """Members so far, and what is known of them."""
+    """Progress of one boosting fit: members, weights and history."""
 
     base: Estimator[Any]
     seed: int
@@ -165,7 +163,7 @@ class _Course:
     restored: list[int] = field(default_factory=list)
 
     def run(self, rounds: Rounds, most: int) -> str:
-        """Train members; returns why there are no more."""
+        """Train members; return the stop reason."""
         for index in range(most):
             start = time.monotonic()
             found = rounds.running.steadily(partial(self._member, index, rounds))
@@ -187,7 +185,7 @@ class _Course:
         return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), self.plan)
 
     def ensemble(self, opened: _Opened, over: str, seconds: float) -> EnsembleModel:
-        """All members as one; with early stopping those up to the best."""
+        """The ensemble of all members; with early stopping, up to the best one."""
         used = len(self.models)
         if opened.stopping is not None and opened.stopping.patience is not None:
             used = opened.stopping.best or 1

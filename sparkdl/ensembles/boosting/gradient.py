@@ -8,8 +8,8 @@ users' weights w_i and a learning rate nu,
     F_m  = F_{m-1} + nu h_m                      h_m is trained on the labels r_i
     loss = sum_i w_i (y_i - F_m(x_i))^2 / sum_i w_i
 
-The best factor of each leaf, which other losses need, is what a regressor of the squared loss gives already. The sums
-are exact (``exact.py``). Early stopping goes by the loss of the rows that are held out.
+Other losses need an optimal factor per leaf; for the squared loss the regressor already predicts it. The sums are exact
+(``exact_sums.py``). Early stopping monitors the loss on the validation rows.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RESIDUAL = "sparkdl residual"
 
 @dataclass(frozen=True)
 class Start:
-    """Before there is a member.
+    """State before the first member.
 
     Attributes:
         mean: ``F_0``.
-        weight: the sum of the weights of training rows.
-        held: that of the rows that are held out.
+        weight: total weight of the training rows.
+        held: total weight of the validation rows.
     """
 
     mean: float
@@ -49,10 +49,10 @@ class Start:
 
 
 def start_of(dataset: DataFrame, target: Target) -> Start:
-    """Where boosting starts; the rows are computed three times for it.
+    """Compute the start of boosting; Spark computes the rows three times.
 
     Raises:
-        InvalidInput: labels are no finite numbers, weights no weights, or none is above 0.
+        InvalidInput: a label is not finite, a weight is negative or not finite, or no weight is above 0.
     """
     labels, weights = target.labels, target.weights
     fault, faulty = weight_fault(target)
@@ -75,14 +75,14 @@ def start_of(dataset: DataFrame, target: Target) -> Start:
 
 
 class GradientRounds:
-    """One round after the other.
+    """Rounds of gradient boosting.
 
     Args:
-        rows: with ids.
-        target: their labels and weights.
-        start: what ``start_of`` has found.
+        rows: rows with ids.
+        target: label and weight columns.
+        start: result of ``start_of``.
         rate: ``nu``.
-        prediction: the column that members write.
+        prediction: prediction column of the members.
         stopping: early stopping.
     """
 
@@ -103,15 +103,15 @@ class GradientRounds:
         self._target, self._start, self._rate = target, start, rate
 
     def member_rows(self) -> DataFrame:
-        """The rows for the next member, with what is left of their labels in ``RESIDUAL``."""
+        """The training rows of the next member, with the residuals ``r_i`` in ``RESIDUAL``."""
         residual = self._target.labels - named(SUM)
         return self.running.frame.where(~self._target.valid).withColumn(RESIDUAL, residual).drop(SUM)
 
     def judge(self, index: int, model: Model) -> Verdict:
-        """Add a member.
+        """Add a member and compute the losses.
 
         Raises:
-            SparkdlError: it predicts what is not finite.
+            SparkdlError: a prediction or its squared error is not finite.
         """
         looked, target = self.running.look(model), self._target
         left = target.labels - (named(SUM) + F.lit(self._rate) * named(TERM))

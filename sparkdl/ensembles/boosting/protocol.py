@@ -1,4 +1,4 @@
-"""What one round of boosting finds of its member."""
+"""Protocol of boosting rules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sparkdl.ensembles.boosting.running_sums import Running
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a member.
+    """Result of evaluating a member.
 
     Attributes:
-        weight: of the member in the ensemble; None where it is discarded.
-        row: of the history.
-        over: why it is the last member; None where others follow.
+        weight: weight of the member in the ensemble; None if it is discarded.
+        row: history row.
+        over: stop reason; None if another member follows.
     """
 
     weight: float | None
@@ -28,10 +28,10 @@ class Verdict:
 
 
 class Rounds(Protocol):
-    """Rounds of one rule.
+    """Rounds of one boosting rule.
 
     Attributes:
-        columns: the Params of members that name hidden columns of their rows.
+        columns: hidden column names by the members' Params.
         running: the rows and their sums.
     """
 
@@ -42,9 +42,9 @@ class Rounds(Protocol):
         """The rows for the next member."""
 
     def judge(self, index: int, model: Model) -> Verdict:
-        """What becomes of a member; one that is not discarded is added to the sums.
+        """Evaluate a member, and add it to the sums unless it is discarded.
 
         Args:
-            index: of the member, from 0.
+            index: index of the member, from 0.
             model: the member.
         """

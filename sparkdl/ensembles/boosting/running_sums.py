@@ -1,11 +1,11 @@
-"""Rows, and for each of them a sum over the members so far: all that one round of boosting hands to the next.
+"""Running sums per row: the only state that boosting passes between rounds.
 
     S_i = start_i + sum_m a_m t_m(i)                 added in the order of the members
 
-The term ``t_m(i)`` is a function of what member m predicts of row i. After each member the rows and their sums are
-computed once and held by the executors (Spark's local checkpoint, in memory or on disk), so that a round costs no more
-after many members than after few. With an executor its rows are lost: then the sums are computed anew from the rows as
-they were given and all members so far, in the same order, and so to the same bits.
+The term ``t_m(i)`` is a function of member m's prediction for row i. After each member, Spark computes the rows and
+their sums once and keeps them on the executors (local checkpoint, in memory or on disk), so the cost of a round does
+not grow with the number of members. If an executor is lost, the sums are recomputed from the input rows and all members
+in the same order; they are bit-identical.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sparkdl.spark.jvm import release
 SUM = "sparkdl sum"
 TERM = "sparkdl term"
 
-_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # what Spark says of held rows that are gone
-_TIMES = 4  # that a step is taken, as often as Spark by default runs a task
-_BREATH = 8  # members whose terms are computed in one job when all are computed anew
+_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's error class for lost checkpoint blocks
+_TIMES = 4  # attempts of a step, like Spark's default for tasks
+_BREATH = 8  # members per job of a recovery
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Term:
-    """What a member adds to the sum of a row, before its weight.
+    """Contribution of a member to a row's sum, before its weight.
 
     Attributes:
-        prediction: the column that members write.
-        of: from that column to the term, a double that is never null.
+        prediction: prediction column of the members.
+        of: maps that column to the term, a double that is never null.
     """
 
     prediction: str
@@ -47,12 +47,12 @@ class Term:
 
 
 class Running:
-    """The rows with their sums. It is to be closed.
+    """The rows with their running sums; call ``close`` at the end.
 
     Args:
-        rows: as they were given; they are computed again when an executor is lost.
-        start: the sums before any member.
-        term: what members add.
+        rows: input rows; Spark recomputes them if an executor is lost.
+        start: sums before the first member.
+        term: contribution of each member.
     """
 
     def __init__(self, rows: DataFrame, start: Column, term: Term) -> None:
@@ -68,22 +68,22 @@ class Running:
         return self._frame
 
     def look(self, model: Model) -> DataFrame:
-        """The rows with their sums, and in ``TERM`` what a member that is not yet among them would add."""
+        """The rows with their sums, and the contribution of a new member in ``TERM``."""
         before, self._held = self._held, _hold(self._with_term(self._frame, model))
         release(before)
         self._frame = self._held.drop(TERM)
         return self._held
 
     def add(self, model: Model, weight: float) -> None:
-        """Add the member that was looked at last."""
+        """Add the member of the last ``look``."""
         self._frame = _summed(self._held, weight)
         self._members.append((model, weight))
 
     def steadily(self, step: Callable[[], T]) -> T:
-        """Take a step on the rows, and take it again where rows were lost while it lasted.
+        """Run a step on the rows; if executors lose rows meanwhile, recompute them and run it again.
 
         Raises:
-            Exception: what the step raises while no row is lost, or every time.
+            Exception: the step failed without lost rows, or in every attempt.
         """
         for left in reversed(range(_TIMES)):
             try:
@@ -96,7 +96,7 @@ class Running:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         release(self._held)
 
     def _with_term(self, frame: DataFrame, model: Model) -> DataFrame:
@@ -111,7 +111,7 @@ class Running:
         return True
 
     def _recover(self) -> None:
-        """Compute the sums of all members so far; executors that are lost meanwhile are noticed by the next step."""
+        """Recompute the sums of all members; the next step notices executors lost meanwhile."""
         held: DataFrame | None = None
         try:
             held = frame = _hold(self._given)
@@ -133,10 +133,9 @@ class Running:
 
 
 def _summed(frame: DataFrame, weight: float) -> DataFrame:
-    """The rows with the sums of one member more."""
     return frame.withColumn(SUM, named(SUM) + F.lit(weight) * named(TERM)).drop(TERM)
 
 
 def _hold(frame: DataFrame) -> DataFrame:
-    """The rows, computed, without how they were computed."""
+    """Compute the rows and cut their lineage."""
     return frame.localCheckpoint()

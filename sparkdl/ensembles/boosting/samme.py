@@ -1,18 +1,19 @@
 """SAMME: AdaBoost for any number of classes.
 
 J. Zhu, H. Zou, S. Rosset and T. Hastie, Multi-class AdaBoost, Statistics and Its Interface 2, 2009. With K classes,
-the users' weights u_i and a learning rate nu, members T_m are trained one after the other on rows of weight w_i:
+the users' weights u_i and a learning rate nu, members T_m train in sequence on rows of weight w_i:
 
     w_i     = u_i exp(S_i),   S_i = sum_{j<m} alpha_j 1[T_j(x_i) != c_i]
     err_m   = sum_i w_i 1[T_m(x_i) != c_i] / sum_i w_i
     alpha_m = nu (log((1 - err_m) / err_m) + log(K - 1))
 
-and the prediction is the class of the largest sum of the alpha_m of those that predict it. With K = 2 it is AdaBoost.M1
-(Freund and Schapire, 1997). As in scikit-learn, a member with err_m = 0 has the weight 1 and is the last one; one with
-err_m >= 1 - 1/K, no better than chance, is discarded, and those before it are all there are.
+    prediction(x) = argmax_k sum_m alpha_m 1[T_m(x) = k]
 
-Weights are held as logarithms, L_i = log(u_i) + S_i, and count in units of the largest, e^P with P = max_i L_i, so that
-no number of members makes them overflow. The sums are exact (``exact.py``).
+With K = 2 this is AdaBoost.M1 (Freund and Schapire, 1997). As in scikit-learn, a member with err_m = 0 gets the weight
+1 and is the last one. A member with err_m >= 1 - 1/K, no better than chance, is discarded and ends the boosting.
+
+Weights are stored as logarithms, L_i = log(u_i) + S_i, and summed in units of the largest, e^P with P = max_i L_i, so
+they cannot overflow. The sums are exact (``exact_sums.py``).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from sparkdl.spark.columns import named
 
 WEIGHT = "sparkdl weight"
 
-_NOTHING = float("-inf")  # the logarithm of no weight
+_NOTHING = float("-inf")  # logarithm of weight 0
 
 
 @dataclass(frozen=True)
 class Samme:
-    """The arithmetic.
+    """The equations of SAMME.
 
     Attributes:
         classes: ``K``, at least 2.
@@ -51,20 +52,20 @@ class Samme:
 
     @property
     def chance(self) -> float:
-        """The error of members that are no better than chance."""
+        """Error of a random guess, ``1 - 1/K``."""
         return 1.0 - 1.0 / self.classes
 
     def by_chance(self, wrong: int, right: int) -> bool:
-        """Whether ``err_m >= 1 - 1/K``, to the last bit: ``1 - 1/K`` itself is no double.
+        """Whether ``err_m >= 1 - 1/K``, exactly: ``1 - 1/K`` itself is no double.
 
         Args:
-            wrong: the sum of the weights of rows that a member predicts wrong, in any units.
-            right: that of all others, in the same.
+            wrong: total weight of the wrongly predicted rows, in any units.
+            right: total weight of all other rows, in the same units.
         """
         return wrong * self.classes >= (wrong + right) * (self.classes - 1)
 
     def alpha(self, error: float) -> float:
-        """The weight of a member.
+        """Weight ``alpha_m`` of a member.
 
         Args:
             error: ``err_m``, in [0, 1 - 1/K).
@@ -76,12 +77,12 @@ class Samme:
 
 @dataclass(frozen=True)
 class Classes:
-    """What the labels are.
+    """Summary of the labels and weights.
 
     Attributes:
-        present: how many classes there are among the rows: ``K``.
-        highest: the largest label.
-        peak: the largest weight of the user's.
+        present: number of classes among the rows, ``K``.
+        highest: largest label.
+        peak: largest user weight.
     """
 
     present: int
@@ -90,10 +91,11 @@ class Classes:
 
 
 def classes_of(dataset: DataFrame, target: Target) -> Classes:
-    """The classes of the rows, which are computed once for it.
+    """Summarize the classes; Spark computes the rows once.
 
     Raises:
-        InvalidInput: labels are no class indices, weights no weights, or there is only one class.
+        InvalidInput: a label is no class index, a weight is negative or not finite, or there are fewer than two
+            classes.
     """
     labels, weights = target.labels, target.weights
     index = ~not_finite(labels) & (labels >= 0) & (labels == F.floor(labels))
@@ -117,14 +119,14 @@ def classes_of(dataset: DataFrame, target: Target) -> Classes:
 
 
 class SammeRounds:
-    """One round after the other.
+    """Rounds of SAMME.
 
     Args:
-        rows: with ids.
-        target: their labels and weights.
-        classes: what ``classes_of`` has found.
+        rows: rows with ids.
+        target: label and weight columns.
+        classes: result of ``classes_of``.
         rate: ``nu``.
-        prediction: the column that members write.
+        prediction: prediction column of the members.
     """
 
     columns: Mapping[str, str] = {"weightCol": WEIGHT}
@@ -141,22 +143,22 @@ class SammeRounds:
         try:
             self.running.steadily(self._begin)
         except BaseException:
-            self.running.close()  # nobody else can: there are no rounds yet
+            self.running.close()  # the caller has no object to close yet
             raise
 
     def member_rows(self) -> DataFrame:
-        """The rows for the next member, with weights in ``WEIGHT`` whose mean is 1."""
+        """The rows of the next member, with weights of mean 1 in ``WEIGHT``."""
         return self.running.frame.withColumn(WEIGHT, self._units() / F.lit(self._mean)).drop(SUM)
 
     def judge(self, index: int, model: Model) -> Verdict:
-        """Weigh a member.
+        """Compute the weight of a member.
 
         Raises:
-            InvalidInput: it is the first, and no better than chance.
+            InvalidInput: the first member is no better than chance.
         """
         (found,) = self.running.look(model).agg(*self._sums()).collect()
         wrong, right = int(found["wrong"] or 0), int(found["right"] or 0)
-        error = wrong / (wrong + right)  # of integers: the double that is nearest
+        error = wrong / (wrong + right)  # integer division rounds to the nearest double
         if self.arithmetic.by_chance(wrong, right):
             return self._discarded(index, error)
         alpha = self.arithmetic.alpha(error)
@@ -185,7 +187,6 @@ class SammeRounds:
         self._mean = as_float(total) / self._rows
 
     def _units(self) -> Column:
-        """The weights, in units of the largest."""
         return F.exp(named(SUM) - F.lit(self._peak))
 
     def _sums(self) -> list[Column]:
@@ -197,7 +198,7 @@ class SammeRounds:
         ]
 
     def _reweigh(self, found: Row, alpha: float) -> None:
-        """What the weights' peak and mean are, now that the wrong rows' are ``e^alpha`` times what they were."""
+        """Update peak and mean: the weights of wrong rows grow by ``e^alpha``."""
         wrong, right = as_float(found["wrong"]), as_float(found["right"])
         highest = _NOTHING if found["right peak"] is None else float(found["right peak"])
         peak = max(highest, float(found["wrong peak"]) + alpha)

@@ -1,4 +1,4 @@
-"""The columns that boosting reads of the rows beside its base: labels, weights, and which rows are held out."""
+"""The columns that boosting itself reads: labels, weights, and the validation indicators."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
 @dataclass(frozen=True)
 class Target:
-    """Which columns they are.
+    """Column names of one boosting fit.
 
     Attributes:
-        label: of the labels.
-        weight: of the user's weights; None for 1 each.
-        validation: boolean; true keeps a row from members. None for none.
-        watched: boolean; rows that are given to members, and that these keep out of their training themselves.
+        label: label column.
+        weight: column of user weights; default: weight 1 for each row.
+        validation: boolean column of the boosting's validation rows, which members do not see; default: none.
+        watched: boolean column of the base's own validation rows, which members see but do not train on; default:
+            none.
     """
 
     label: str
@@ -52,21 +53,21 @@ class Target:
 
     @property
     def counts(self) -> Column:
-        """Whether a row counts in what is summed over training rows."""
+        """Whether a row counts as a training row."""
         watched = F.lit(False) if self.watched is None else F.coalesce(named(self.watched), F.lit(False))
         return ~self.valid & ~watched
 
 
 def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) -> Target:
-    """The columns that a base names.
+    """Read the column names from a base, and validate them.
 
     Args:
-        base: its ``labelCol``, ``weightCol`` and ``validationCol``.
+        base: estimator with ``labelCol``, ``weightCol`` and ``validationCol``.
         dataset: the rows.
         validation: the boosting's own ``validationCol``.
 
     Raises:
-        InvalidInput: one of them is missing or of another type; or the data has one that models of the base write.
+        InvalidInput: a column is missing or has the wrong type, or the data has an output column of the base.
     """
     label = column(base, "labelCol")
     if label is None:
@@ -88,13 +89,13 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
 
 
 def refuse(faults: Mapping[str, object]) -> None:
-    """Refuse rows.
+    """Raise for invalid rows.
 
     Args:
-        faults: what is wrong with rows, and of how many.
+        faults: number of rows by fault.
 
     Raises:
-        InvalidInput: there are such rows.
+        InvalidInput: a number is above 0.
     """
     for what, rows in faults.items():
         if rows:
@@ -107,12 +108,12 @@ def not_finite(values: Column) -> Column:
 
 
 def counted(condition: Column) -> Column:
-    """How many rows a condition holds for, an aggregate."""
+    """Aggregate: number of rows that meet a condition."""
     return F.count(F.when(condition, 1))
 
 
 def weight_fault(target: Target) -> tuple[str, Column]:
-    """What is wrong with weights, and how many are so, an aggregate."""
+    """Description of invalid weights, and the aggregate that counts them."""
     weights = target.weights
     return f"a weight in {target.weight!r} that is no finite number of at least 0", counted(
         (target.counts | target.valid) & (not_finite(weights) | (weights < 0))

@@ -1,1 +1,1 @@
-"""How the members' predictions become the ensemble's."""
+"""Combination of the members' predictions."""

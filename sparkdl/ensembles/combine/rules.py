@@ -1,19 +1,18 @@
-"""What becomes of the members' outputs, in torch: votes, a mean or a sum.
+"""Combination rules in torch: votes, mean or sum of the members' outputs.
 
-With the output h_m of member m = 1 ... M, its weight a_m, A = sum_m a_m, and of classes k the probability p_m(k) that
-is the softmax of the scores h_m, or 1 - sigmoid(h_m) and sigmoid(h_m) of a single score,
+With the output h_m of member m = 1 ... M, its weight a_m, and A = sum_m a_m. The probability p_m(k) of class k is the
+softmax of the scores h_m; for a single score it is 1 - sigmoid(h_m) and sigmoid(h_m).
 
     soft    votes_k = sum_m a_m p_m(k)
     hard    votes_k = sum_m a_m 1[k = argmax_j p_m(j)]
     mean    h = sum_m a_m h_m / A
     sum     h = intercept + sum_m a_m h_m
 
-and the disagreement of numbers, or of arrays of D numbers d,
+The disagreement of numbers, or of arrays of D numbers d, is
 
     sqrt(sum_m a_m (1 / D) sum_d (h_md - h_d)^2 / A)
 
-Probabilities are what the members themselves give. All sums run over the members in their order and in float64, as
-Spark's expressions do (``chained.py``): what is a tie for one is a tie for the other.
+All sums add in member order and in float64, as Spark's expressions do (``sql.py``), so both break ties alike.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ VOTES: tuple[Rule, ...] = ("soft", "hard")
 
 @dataclass(frozen=True)
 class Combining:
-    """How members' outputs become one.
+    """Combines the members' outputs.
 
     Attributes:
-        rule: votes, a mean or a sum.
-        weights: of the members.
-        intercept: of a sum.
-        disagreement: whether the result goes on with what tells how far the members are apart.
-        same_type: whether numbers come in the dtype of the members' outputs, and not in float64.
+        rule: votes, mean or sum.
+        weights: member weights.
+        intercept: constant of a sum; default: 0.
+        disagreement: whether to append the disagreement of the members.
+        same_type: whether numbers keep the members' dtype instead of float64.
     """
 
     rule: Rule
@@ -52,15 +51,15 @@ class Combining:
     same_type: bool = False
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """The outputs of all members as one.
+        """Combine the outputs of all members.
 
         Args:
             outputs: ``[M, B, ...]``, float32 or float64.
 
         Returns:
-            Of the rules of classifiers float64 votes ``[B, classes]``, with disagreement followed by the weight of
-            the members that predict each class, ``[B, 2 * classes]``. Of the others the members' shape ``[B, ...]``,
-            with disagreement ``[B, D + 1]``, that in the last column.
+            For votes, float64 ``[B, classes]``; with disagreement ``[B, 2 * classes]``, where the second half is the
+            weight of the members that predict each class. For numbers, the members' shape ``[B, ...]``; with
+            disagreement ``[B, D + 1]``, where the last column is the disagreement.
         """
         return self._votes(outputs) if self.rule in VOTES else self._number(outputs)
 
@@ -72,10 +71,10 @@ class Combining:
         return torch.cat([votes, self._ballots(outputs)], 1) if self.disagreement else votes
 
     def _ballots(self, outputs: Tensor) -> Tensor:
-        """The weight of the members that predict each class, ``[B, K]``; NaN where one of them has no prediction."""
+        """Weight of the members that predict each class, ``[B, K]``; NaN if a member has no prediction."""
         scores = torch.stack([-_score(outputs), _score(outputs)], -1) if _is_one_score(outputs) else outputs
         ballots = torch.zeros_like(scores[0], dtype=torch.float64)
-        largest, classes = scores.max(-1, keepdim=True)  # of equals the first; NaN where there is one
+        largest, classes = scores.max(-1, keepdim=True)  # the first of equals; NaN if any score is NaN
         for best, weight in zip(classes, self.weights, strict=True):
             ballots.scatter_add_(1, best, torch.full_like(best, weight, dtype=ballots.dtype))
         return ballots.masked_fill_(largest.isnan().any(0), torch.nan)
@@ -96,12 +95,12 @@ def weighted(values: Tensor, weights: Sequence[float]) -> Tensor:
     """``sum_m a_m values_m`` of ``[M, ...]`` in float64, in the order of the members."""
     total = torch.zeros_like(values[0], dtype=torch.float64)
     for value, weight in zip(values, weights, strict=True):
-        total += weight * value.double()  # one after the other and rounded: as Spark does it
+        total += weight * value.double()  # sequential rounding, like Spark's
     return total
 
 
 def in_order(numbers: Sequence[float]) -> float:
-    """Their sum from left to right; Python's own compensates for rounding since 3.12."""
+    """Sum from left to right; since 3.12 Python's ``sum`` compensates for rounding."""
     total = 0.0
     for number in numbers:
         total += number
@@ -109,16 +108,16 @@ def in_order(numbers: Sequence[float]) -> float:
 
 
 def probabilities(outputs: Tensor) -> Tensor:
-    """The probabilities that members give to classes, ``[M, B, K]``, in the arithmetic of the members.
+    """Class probabilities of the members, ``[M, B, K]``, in the outputs' dtype.
 
     Args:
-        outputs: of classifiers: scores ``[M, B, K]``, or the score of class 1 alone, ``[M, B, 1]`` or ``[M, B]``.
+        outputs: scores of classifiers, ``[M, B, K]``, or the score of class 1 alone, ``[M, B, 1]`` or ``[M, B]``.
 
     Raises:
-        InvalidInput: they have another shape.
+        InvalidInput: the outputs have another shape.
     """
     if not _is_one_score(outputs):
-        # Along the last dimension, where it is short, torch takes ten times as long.
+        # A softmax along a short last dimension takes torch ten times as long.
         return outputs.transpose(1, 2).contiguous().softmax(1).transpose(1, 2)
     chance = _score(outputs).sigmoid()
     return torch.stack([1 - chance, chance], -1)
@@ -138,7 +137,7 @@ def _score(outputs: Tensor) -> Tensor:
 
 
 def _two_scores(output: Tensor) -> Tensor:
-    """The scores of two classes where a member has one: their softmax is its sigmoid."""
+    """Two-class scores whose softmax is the sigmoid of a single score."""
     if output.dim() > 2 or not _is_one_score(output.unsqueeze(0)):
         return output.double()
     score = output.reshape(-1).double()
@@ -146,12 +145,12 @@ def _two_scores(output: Tensor) -> Tensor:
 
 
 def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
-    """The outputs of members that need not have the same shape, ``[M, B, ...]``.
+    """Stack member outputs of compatible shapes to ``[M, B, ...]``.
 
-    Classifiers of two classes may have one score or two, and numbers the shape ``[B]`` or ``[B, 1]``.
+    Binary classifiers may have one score or two, and numbers the shape ``[B]`` or ``[B, 1]``.
 
     Raises:
-        InvalidInput: they cannot be combined.
+        InvalidInput: the shapes are incompatible.
     """
     shapes = {tuple(output.shape) for output in outputs}
     if len(shapes) > 1 and rule in VOTES:

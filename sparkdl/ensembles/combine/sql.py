@@ -1,7 +1,7 @@
-"""Members of any kind in one pass: each adds hidden columns to the rows, and Spark's expressions combine those.
+"""Combination of any members in one pass: each adds hidden columns, which Spark expressions combine.
 
-The formulas are those of ``combining.py``. A class that a member does not know has the probability 0 from it. A null
-of a member counts as NaN: it leaves the ensemble without a prediction. Nothing is shuffled and nothing is run.
+``rules.py`` has the equations. A class unknown to a member gets the probability 0 from it. A null from a member counts
+as NaN, and the ensemble's prediction is then NaN. The expressions are lazy and shuffle nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "spa
 
 
 def last(model: Any) -> Any:
-    """What predicts: the model, or the last stage of a pipeline that does."""
+    """The predicting model; of a pipeline, its last predicting stage."""
     return leaf(model)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Members one behind the other.
+    """Combines members by Spark expressions.
 
     Attributes:
         models: the members.
-        combining: how their outputs become one.
-        classes: how many there are; hard votes need it, soft ones have at least as many as the member that knows most.
-        thresholds: of the classes; None for none.
+        combining: combination rule.
+        classes: number of classes; hard votes require it, soft votes extend it to the members' largest number.
+        thresholds: class thresholds; default: none.
     """
 
     models: Sequence[Model]
@@ -49,12 +49,12 @@ class Chain:
     thresholds: Sequence[float] | None = None
 
     def with_outputs(self, dataset: DataFrame, names: dict[str, str]) -> DataFrame:
-        """The rows, with the ensemble's output behind their own columns.
+        """Append the ensemble's output columns to the rows.
 
         Args:
             dataset: the rows.
-            names: of the output columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``, the
-                first two of votes alone; "" for one that is left out.
+            names: names of the output columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``,
+                the first two for votes alone; "" omits a column.
 
         Raises:
             InvalidInput: the members' columns cannot be combined.
@@ -87,7 +87,6 @@ class Chain:
         return frame, found
 
     def _soft(self) -> Column:
-        """Members may have been shown different numbers of classes: what one lacks is 0."""
         chances = [_chances(index) for index in range(len(self.models))]
         if self.classes is not None:
             chances = [F.array_repeat(F.lit(0.0), self.classes), *chances]
@@ -95,7 +94,6 @@ class Chain:
         return _weighted_arrays(chances, weights, missing=0.0)
 
     def _hard(self) -> Column:
-        """A member without a prediction leaves the ensemble without one."""
         assert self.classes is not None
         predictions = [_number(index) for index in range(len(self.models))]
         beyond = [~F.isnan(each) & ((each < 0) | (each >= self.classes)) for each in predictions]
@@ -148,11 +146,10 @@ class Chain:
 
 
 def _predicted(frame: DataFrame, model: Model, index: int, wanted: Sequence[str]) -> DataFrame:
-    """The rows with the wanted columns of one more member, and nothing else that it makes."""
     found = last(model)
     names = {param: _name(index, param.removesuffix("Col")) for param in ("predictionCol", "probabilityCol")}
     names["rawPredictionCol"] = _name(index, "raw")
-    if isinstance(found, PredictionParams):  # those of this library leave out what nobody asks for
+    if isinstance(found, PredictionParams):  # models of sparkdl skip columns named ""
         names = {param: name if param.removesuffix("Col") in wanted else "" for param, name in names.items()}
         names["disagreementCol"] = ""
     values: Any = {found.getParam(param): name for param, name in names.items() if found.hasParam(param)}
@@ -169,12 +166,10 @@ def _column(index: int, what: str = "prediction") -> Column:
 
 
 def _number(index: int) -> Column:
-    """What a member predicts of a row; NaN where that is null."""
     return _or_nan(_column(index).cast("double"))
 
 
 def _chances(index: int) -> Column:
-    """The probabilities that a member gives; NaN where they are null."""
     vector = _column(index, "probability")
     return F.when(vector.isNull(), F.array(F.lit(math.nan))).otherwise(vector_to_array(vector))
 
@@ -188,11 +183,11 @@ def _square(value: Column) -> Column:
 
 
 def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing: float | None = None) -> Column:
-    """``sum_m a_m array_m``; ``missing`` is what stands behind the end of an array that is shorter than another."""
+    """``sum_m a_m array_m``; ``missing`` pads shorter arrays."""
     scaled = [F.transform(array, _times(weight)) for array, weight in zip(arrays, weights, strict=True)]
 
     def plus(one: Column, other: Column) -> Column:
-        # zip_with gives nulls for what the shorter array does not have.
+        # zip_with pads the shorter array with nulls.
         return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
 
     return reduce(lambda total, each: F.zip_with(total, each, plus), scaled)
@@ -203,7 +198,7 @@ def _times(weight: float) -> Callable[[Column], Column]:
 
 
 def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -> Column:
-    """The predicted class: the smallest of the best; NaN where there is a NaN among the votes."""
+    """Predicted class, the smallest of equals; NaN if any vote is NaN."""
     best = votes
     if thresholds is not None:
         bounds = F.array(*(F.lit(float(each)) for each in thresholds))
@@ -219,7 +214,7 @@ def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -
 
 
 def _common(kinds: Sequence[DataType]) -> DataType:
-    """The type of what members of these types predict together: their own, where all of them have float."""
+    """Type of the combined prediction: float if all members predict floats, else double."""
     elements = [kind.elementType if isinstance(kind, ArrayType) else kind for kind in kinds]
     element: DataType = FloatType() if all(isinstance(each, FloatType) for each in elements) else DoubleType()
     return ArrayType(element) if isinstance(kinds[0], ArrayType) else element

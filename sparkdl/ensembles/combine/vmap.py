@@ -1,15 +1,13 @@
-"""All members of an ensemble as one module: a batch goes through every one of them in one pass over the data.
+"""All members of an ensemble as one module, for one pass over the data.
 
-Members of the same architecture have their parameters and buffers stacked, and ``torch.func.vmap`` puts the batch
-through all of them with one call for each operation. That saves calls, which is what small batches of small models
-are made of. Convolutions of several weights at once take several times as long as one after the other: members that
-have any are asked one by one.
+For members of one architecture, the module stacks their parameters and buffers, and ``torch.func.vmap`` runs each
+operation once for all members. This saves calls, which dominate small batches of small models. Batched convolutions
+are several times slower than sequential ones, so members with convolutions run one by one.
 
-So are those of which vmap does not give what they give. That is tried once, with two rows that have the shape and the
-dtype of the data, and values of their own: sines of 1, 2, 3 ... where numbers are floating-point, 0 and 1 in turn where
-they are integers, True where they are booleans. So which way is taken does not depend on the data, and is the same in
-every worker and every time; a batch that vmap refuses nevertheless goes one by one by itself. The results of both ways
-are the same but for rounding.
+Members also run one by one if vmap's results differ from theirs. A probe tests that once, on two rows with the shape
+and dtype of the data: sines of 1, 2, 3 ... for floating-point numbers, 0 and 1 in turn for integers, True for booleans.
+The choice therefore does not depend on the data and is the same in every Python worker. If vmap fails on a later batch,
+that batch runs one by one. The results of both ways are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 @dataclass(frozen=True)
 class Assembly:
-    """Makes the module of all members; a factory as ``Scorer`` takes one, with the weights in it.
+    """Factory of the module of all members, for ``Scorer``; it contains the weights.
 
     Attributes:
-        members: of each one the factory, and its weights as safetensors bytes.
-        combining: what becomes of their outputs.
-        precision: of all of them.
+        members: factory and safetensors bytes of each member.
+        combining: combination rule.
+        precision: precision of all members.
     """
 
     members: tuple[tuple[ModelFactory | nn.Module, bytes], ...]
@@ -55,11 +53,11 @@ class Assembly:
         return Stacked(members, self.combining)
 
     def holds_what(self, other: Assembly) -> bool:
-        """Whether another has the very same members, combined in the same way."""
+        """Whether another factory has identical members and the same combination rule."""
         if (self.combining, self.precision) != (other.combining, other.precision):
             return False
         ours, theirs = self.members, other.members
-        # Not by their equality: that of a factory may be anything.
+        # By identity: a factory may define any equality.
         return len(ours) == len(theirs) and all(
             one is another
             for pair, like in zip(ours, theirs, strict=True)
@@ -68,11 +66,11 @@ class Assembly:
 
 
 class Stacked(nn.Module):
-    """Members in one pass.
+    """Runs all members in one pass.
 
     Args:
-        members: in evaluation mode.
-        combining: what becomes of their outputs.
+        members: modules in evaluation mode.
+        combining: combination rule.
     """
 
     def __init__(self, members: Sequence[nn.Module], combining: Combining) -> None:
@@ -88,16 +86,16 @@ class Stacked(nn.Module):
 
     @property
     def stacked(self) -> bool:
-        """Whether the members are stacked, as far as is known by now."""
+        """Whether the members are stacked; the first batch may clear it."""
         return self._state is not None
 
     @property
     def models_at_once(self) -> int:
-        """How many models a batch goes through at the same time."""
+        """Number of models that process a batch at the same time."""
         return len(self.members) if self.stacked else 1
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The members' outputs as one; see ``Combining``."""
+        """The combined outputs of the members; ``Combining`` gives the shapes."""
         return self.combining(self.outputs(*inputs))
 
     def outputs(self, *inputs: Tensor) -> Tensor:
@@ -110,7 +108,7 @@ class Stacked(nn.Module):
             return self._one_by_one(*inputs)
         try:
             return self._together(*inputs)
-        except Exception:  # values that take a way through the model which the probe did not; or a member's own error
+        except Exception:  # the batch takes a path that the probe did not, or a member fails
             return self._one_by_one(*inputs)
 
     def _together(self, *inputs: Tensor) -> Tensor:
@@ -123,29 +121,29 @@ class Stacked(nn.Module):
         return _tensor(torch.func.vmap(call)(*self._state))
 
     def _one_by_one(self, *inputs: Tensor) -> Tensor:
-        # A member may write to what it is given, and the next one is to have what came from the data.
+        # A member may write to its inputs: each gets its own copy of the batch.
         return alike([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
 
     def _vmap_takes_it(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether vmap gives what the members give."""
+        """Whether vmap's results equal those of the members."""
         given = _copies(inputs)
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 expected = self._one_by_one(*inputs)
                 found = self._together(*given)
-        except Exception:  # vmap refuses in many ways, and a member may not take these values
+        except Exception:  # vmap fails in many ways, and a member may reject these values
             return False
         if any("performance drop" in str(each.message) for each in said):
-            return False  # an operation that vmap takes one by one itself, and warns of in every batch
+            return False  # vmap runs this operation one by one itself, and would warn in every batch
         if not all(map(torch.equal, given, inputs)):
-            return False  # they write to what they are given, and what vmap refuses is to be given to others unchanged
+            return False  # the members write to their inputs, and a batch that vmap rejects must stay unchanged
         return found.shape == expected.shape and torch.allclose(
             found.to(expected.dtype), expected, rtol=1e-3, atol=1e-5, equal_nan=True
         )
 
     def _share(self) -> None:
-        """Have the members' own tensors be parts of the stacked ones, so that they are there once."""
+        """Make the members' tensors views of the stacked ones, so that memory holds them once."""
         assert self._state is not None
         for index, member in enumerate(self.members):
             for tensors, stacked in zip((member.named_parameters(), member.named_buffers()), self._state, strict=True):
@@ -154,20 +152,20 @@ class Stacked(nn.Module):
 
 
 def same_architecture(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules differ in the values of their parameters and buffers alone."""
+    """Whether two modules differ only in the values of their parameters and buffers."""
     if type(one) is not type(other) or one._modules.keys() != other._modules.keys():
         return False
     try:
         if not same(_attributes(one), _attributes(other)):
             return False
-    except (TypeError, ValueError, RuntimeError):  # an attribute that cannot be compared, such as an array
+    except (TypeError, ValueError, RuntimeError):  # an attribute without a plain equality, such as an array
         return False
     tensors = ((one._parameters, other._parameters), (one._buffers, other._buffers))
     if any(_forms(ours) != _forms(theirs) for ours, theirs in tensors):
         return False
     pairs = zip(one._modules.values(), other._modules.values(), strict=True)
     return all(
-        a is b if a is None or b is None else same_architecture(a, b)  # a part may be None
+        a is b if a is None or b is None else same_architecture(a, b)  # a submodule may be None
         for a, b in pairs
     )
 
@@ -181,12 +179,12 @@ def _forms(tensors: Any) -> dict[str, Any]:
 
 
 def _probe(given: Tensor) -> Tensor:
-    """Two rows like those of an input, with values that do not depend on it."""
+    """Two rows with the shape and dtype of an input, and fixed values."""
     shape = (_PROBED, *given.shape[1:])
     if given.dtype == torch.bool:
         return torch.ones(shape, dtype=torch.bool, device=given.device)
     numbers = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
-    # Integers may be indices, or where rows begin: the first such is 0.
+    # Integers may be indices or row offsets: the first offset is 0.
     values = (numbers + 1).sin() if given.is_floating_point() or given.is_complex() else numbers % 2
     return values.to(given.device, given.dtype)
 

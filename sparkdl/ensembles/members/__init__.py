@@ -1,1 +1,1 @@
-"""Fits of members: on the driver, in tasks, in gangs; their store and their failures."""
+"""Training of members on the driver and in tasks; their store and their failures."""

@@ -1,8 +1,8 @@
-"""Members that the driver fits: each is a Spark job or several, and ``parallelism`` of them run at a time.
+"""Fits of members by the driver, ``parallelism`` at a time; each fit runs its own Spark jobs.
 
-A member's rows are those of its draw. Where the draw repeats rows, ``k_i`` times row ``i``, and what is fitted takes
-weights, row ``i`` is there once with ``k_i`` times its weight, which says the same in fewer rows; otherwise it is there
-``k_i`` times. It is so in a pipeline with another stage that is fitted, as a scaler, which would not see the weights.
+Each member trains on the rows of its draw. If the draw repeats row ``i`` ``k_i`` times and the estimator takes weights,
+the row appears once with ``k_i`` times its weight. Otherwise it appears ``k_i`` times; so also in a pipeline with
+another fitted stage, such as a scaler, which would ignore the weights.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came of a member.
+    """Outcome of one member's fit.
 
     Attributes:
-        model: what it has become; None where it failed.
-        seconds: how long that took.
-        kept: whether it is kept for another fit.
-        restored: whether it had been finished before.
-        error: why it failed.
+        model: the fitted model; None if the fit failed.
+        seconds: duration of the fit.
+        kept: whether the member is stored for another fit.
+        restored: whether the member was loaded from the store.
+        error: cause of a failure; default: none.
     """
 
     model: Model | None = None
@@ -52,22 +52,23 @@ class Fitted:
 
 
 def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
-    """Fit the members that have not been finished before, each from a thread of the driver.
+    """Fit the unfinished members, each in a thread of the driver.
 
-    One that fails does not keep the others from being fitted, and kept.
+    If a member fails, the other members are still fitted and stored.
 
     Args:
-        members: any of them, with indices of their own.
-        rows: what they are fitted on; they are cached for the time of several fits, unless they are already.
-        plan: how.
+        members: members with distinct indices.
+        rows: training rows; several fits share a cache of them unless they are cached already.
+        plan: settings of the fit.
 
     Raises:
-        InvalidInput: a member was given what it cannot use; the message names it.
-        Stopped: the process was asked to stop; fits that had begun by then have ended.
-        SparkdlError: a member failed, by default a ``MemberFailed``; the message names it and says how many are kept.
+        InvalidInput: a member received unusable input; the message names the member.
+        Stopped: the process received a stop request; running fits have finished.
+        SparkdlError: a member failed, by default a ``MemberFailed``; the message names the member and the number of
+            stored members.
     """
     found: dict[int, Fitted] = {}
-    # As pyspark.ml.tuning does: the threads have the job group, tags and properties of this one.
+    # As in pyspark.ml.tuning, the threads inherit the job group, tags and properties.
     inheriting = inheritable_thread_target(rows.frame.sparkSession)
     with ThreadPool(max(1, min(plan.parallelism, len(members)))) as pool:
         if plan.kept is not None:
@@ -91,7 +92,7 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
 
 def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
-    """A member's estimator, and the rows of its draw without their ids."""
+    """Return a member's estimator, and the rows of its draw without their ids."""
     estimator, frame = member.estimator, rows.frame
     count = member.draw.column(called(rows.row_id))
     validation = column(estimator, "validationCol") or column(estimator, "validationIndicatorCol")
@@ -109,14 +110,13 @@ def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
 
 
 def _id_columns(base: Params) -> set[str]:
-    """The columns of ids that a base reads: its own, those of stages, and of what an ensemble trains."""
     found = [each.getOrDefault("idCol") for each in within(base) if each.hasParam("idCol") and each.isDefined("idCol")]
     return {name for name in found if name is not None}
 
 
 def _repeated(frame: DataFrame, ids: set[str]) -> DataFrame:
-    """The rows as often as their copies say, each with ids of its own: the first has those of the row."""
-    # posexplode() repeats the row, whatever the array holds.
+    """Repeat rows by their number of copies; the first copy keeps the row's ids, the others get new ones."""
+    # posexplode() repeats the row for each array element.
     repeated = F.posexplode(F.array_repeat(F.lit(0), called(_COPIES))).alias(_PLACE, _NOTHING)
     frame = frame.select("*", repeated).drop(_NOTHING, _COPIES)
     place = called(_PLACE)
@@ -127,7 +127,7 @@ def _repeated(frame: DataFrame, ids: set[str]) -> DataFrame:
 
 
 def takes_weights(base: Estimator[Any]) -> bool:
-    """Whether rows that weigh k times as much are to a base what k copies of them are."""
+    """Whether a base treats a row of weight k like k copies of it."""
     if not isinstance(base, Pipeline):
         return leaf(base).hasParam("weightCol")
     *before, last = base.getStages()
@@ -148,7 +148,7 @@ def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
         if member.features is not None:
             estimator = sliced(estimator, member.features)
         model: Model = estimator.fit(frame)
-    except BaseException as error:  # the pool would wait for ever for a thread that SystemExit has ended
+    except BaseException as error:  # the pool would never return if SystemExit ended a thread
         return Fitted(error=error)
     seconds = time.monotonic() - start
     saved = kept is not None and kept.save(member.index, model, seconds)
@@ -158,7 +158,6 @@ def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
 
 @contextmanager
 def _cached(frame: DataFrame, fits: int) -> Iterator[None]:
-    """A block in which rows are computed once for several fits."""
     level = frame.storageLevel
     if fits < 2 or level.useMemory or level.useDisk:
         yield

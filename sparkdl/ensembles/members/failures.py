@@ -1,4 +1,4 @@
-"""What is said of members that failed, and of those that did not."""
+"""Error messages for failed members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkdl.errors import InvalidInput, MemberFailed, SparkdlError
 
 
 def named(index: int, error: Exception) -> SparkdlError:
-    """An error that names the member, of the same class where that is one of ``sparkdl.errors``."""
+    """An error that names the member; it keeps its class if ``sparkdl.errors`` has it, else it is ``MemberFailed``."""
     if not isinstance(error, SparkdlError):
         return MemberFailed(f"member {index}: {type(error).__name__}: {str(error).rstrip()}")
     return _again(error, f"member {index}: {error.message}")
@@ -17,14 +17,14 @@ def named(index: int, error: Exception) -> SparkdlError:
 def with_others(
     error: SparkdlError, others: Sequence[int], *, finished: int, count: int, kept: int | None
 ) -> SparkdlError:
-    """The first member's error, which also tells of the others.
+    """Add the other members to the first member's error.
 
     Args:
-        error: of the first member that failed, which it names.
-        others: the indices of further ones.
-        finished: members that have not failed.
-        count: all members.
-        kept: how many are kept for another fit; None where none can be.
+        error: error of the first failed member; it names the member.
+        others: indices of the other failed members.
+        finished: number of finished members.
+        count: number of all members.
+        kept: number of stored members; None without a store.
     """
     said = f"{finished} of {count} members are finished"
     advice = (

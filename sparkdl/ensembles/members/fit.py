@@ -1,4 +1,4 @@
-"""Trains members: PyTorch ones in the tasks of one job, all others as fits of the driver."""
+"""Training of members: PyTorch members in tasks of one job, all others as fits of the driver."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
 
 def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
-    """Train the members that have not been finished before.
+    """Train the unfinished members.
 
-    One that fails does not keep the others from being trained, and kept.
+    If a member fails, the other members are still trained and stored.
 
     Args:
-        members: any of them, with indices of their own; the estimators may be of several kinds.
-        rows: what they are trained on.
-        plan: how.
+        members: members with distinct indices; the estimators may be of several kinds.
+        rows: training rows.
+        plan: settings of the fit.
 
     Raises:
-        InvalidInput: a member was given what it cannot use; the message names it.
-        SparkdlError: a member failed; the message names it and says how many are kept.
+        InvalidInput: a member received unusable input; the message names the member.
+        SparkdlError: a member failed; the message names the member and the number of stored members.
     """
     found, failures = list[Models](), list[SparkdlError]()
     for fit, some in _lots(members):
@@ -50,7 +50,7 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
 
 def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
-    """The members that are trained together: those of one job read the same columns of the rows."""
+    """Group the members that train together; members of one job read the same columns."""
     lots: list[tuple[Fit, object, list[Member]]] = []
     for member in members:
         base = member.estimator

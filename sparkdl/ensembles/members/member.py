@@ -1,4 +1,4 @@
-"""What a member of an ensemble is before it is trained, and what all of them are after it."""
+"""Members of an ensemble before training (``Member``) and after it (``Models``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkdl.ml.fit_monitor import Watch
 
 
 class Told(Protocol):
-    """A model that tells of its fit."""
+    """A model with the history and report of its fit."""
 
     history: list[dict[str, Any]]
     report: dict[str, Any]
@@ -27,28 +27,28 @@ Reporting = TypeVar("Reporting", bound=Told)
 
 @dataclass(frozen=True)
 class Member:
-    """A member to be trained.
+    """A member before training.
 
     Attributes:
-        index: its number, from 0; what it is known by, and kept under.
-        estimator: what trains it, with the member's own seed.
-        draw: which rows it is given, and how often.
-        features: which of the features it sees; None for all.
+        index: number of the member, from 0; it identifies the member in messages and in the store.
+        estimator: estimator with the member's seed.
+        draw: how often the member gets each row; default: each row once.
+        features: the features that the member sees; default: all.
     """
 
     index: int
     estimator: Estimator[Any]
-    draw: Draw = Everything()  # noqa: RUF009 - it is frozen
+    draw: Draw = Everything()  # noqa: RUF009 - frozen
     features: Subspace | None = None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What members are trained on.
+    """Training rows of the members.
 
     Attributes:
-        frame: the rows, with a column of ids beside their own.
-        row_id: the name of that column: integers, unique, and the same whenever the rows are computed again.
+        frame: the rows, with a column of row ids.
+        row_id: name of that column: unique integers, equal each time Spark computes the rows.
     """
 
     frame: DataFrame
@@ -57,12 +57,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Plan:
-    """How members are trained.
+    """Settings of a fit of members.
 
     Attributes:
-        kept: where finished ones are kept; None for nowhere.
-        parallelism: how many fits of the driver run at a time.
-        watch: what is told of them; None for nothing.
+        kept: store of finished members; default: none.
+        parallelism: number of driver fits that run at a time; default: 1.
+        watch: monitor of the fit; default: none.
     """
 
     kept: Kept | None = None
@@ -70,35 +70,35 @@ class Plan:
     watch: Watch | None = None
 
     def told(self, model: Reporting) -> Reporting:
-        """The model of a fit that is over, with its report; the run's directory has history, report and timeline."""
+        """Finish the monitor; return the model with its report. The run's directory gets history and timeline too."""
         if self.watch is not None:
             model.report = self.watch.report(model.history, model.report)
             self.watch.finish(model)
         return model
 
     def expect(self, count: int, restored: Sequence[int] = ()) -> None:
-        """Tell that so many members are there to be trained, or restored."""
+        """Emit the number of members, and an event for each restored one."""
         if self.watch is not None:
             self.watch.logbook.note("members", {"count": count})
             for index in restored:
                 self.watch.logbook.note("member", {"member": index, "restored": True})
 
     def tell(self, index: int, seconds: float) -> None:
-        """Tell that a member is trained."""
+        """Emit the event of a trained member."""
         if self.watch is not None:
             self.watch.logbook.note("member", {"member": index, "seconds": seconds})
 
 
 @dataclass(frozen=True)
 class Models:
-    """What came of members, in their order.
+    """Fitted members, in their order.
 
     Attributes:
-        models: what they have become.
-        indices: of the members.
-        seconds: of training, of each; of restored ones as it was when they were trained.
-        trained: the indices of those that were trained now.
-        restored: the indices of those that had been finished before.
+        models: fitted models.
+        indices: index of each member.
+        seconds: training time of each member; of a restored member, its original training time.
+        trained: indices of the members that this fit trained.
+        restored: indices of the members from the store.
     """
 
     models: list[Model]

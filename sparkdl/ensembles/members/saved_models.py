@@ -1,14 +1,14 @@
-"""Models that pyspark.ml can save, kept one by one: each comes into its place whole, and is known to be whole.
+"""Atomic, verified storage of pyspark.ml models, one directory each.
 
-    <directory>/model/          as the model's own writer has it
-    <directory>/member.json     the seconds of its fit, and a digest of all files of ``model/``
+    <directory>/model/          files of the model's own writer
+    <directory>/member.json     seconds of the fit, and a digest of all files of ``model/``
 
-Both are written beside the place and moved there together. An object store has no moves and copies file by file; what
-is left where that was cut short has not its digest.
+Both are staged beside the directory and moved into place together. Object stores copy file by file instead; the digest
+reveals an incomplete copy.
 
-Nothing is unpickled: whoever may write to a run's directory may replace weights, but must not run code on the driver.
-A model with pickled parts, as of a PyTorch module that neither has a name nor can be exported, is loaded only if the
-session's ``spark.sparkdl.trust`` says so, as everywhere else.
+Loading unpickles nothing: an attacker with write access to the run's directory can replace weights but cannot run code
+on the driver. A model with pickled parts, such as a PyTorch module without a name or export, loads only if the
+session sets ``spark.sparkdl.trust``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _RECORD = "member.json"
 
 
 def save_model(folder: str, name: str, model: Model, seconds: float) -> None:
-    """Save a model, in the place of one that is there.
+    """Save a model, replacing an existing one.
 
     Args:
-        folder: in which its directory is to be, a local path or a URI that both Spark and ``pyarrow.fs`` know.
-        name: of its directory.
-        model: what is saved.
-        seconds: how long its fit took.
+        folder: parent directory, a local path or a URI that both Spark and ``pyarrow.fs`` support.
+        name: name of the model's directory.
+        model: the model.
+        seconds: duration of its fit.
 
     Raises:
-        InvalidInput: it has no writer; Spark cannot write there, or its executors write elsewhere.
-        Exception: what the writer raises.
+        InvalidInput: the model has no writer, Spark cannot write to the folder, or executors write elsewhere.
+        Exception: the writer fails.
     """
     if not isinstance(model, MLWritable):
         raise InvalidInput(f"{type(model).__name__} cannot be saved: it is no pyspark.ml.util.MLWritable.")
@@ -60,7 +60,7 @@ def save_model(folder: str, name: str, model: Model, seconds: float) -> None:
 
 
 def read_record(directory: str) -> dict[str, Any]:
-    """What was written beside a model; raises FileNotFoundError where there is none."""
+    """Read ``member.json``; raises FileNotFoundError if there is no model."""
     found: dict[str, Any] = json.loads(files.read(files.join(directory, _RECORD)))
     return found
 
@@ -69,9 +69,9 @@ def load_model(directory: str) -> Model:
     """Load a model that ``save_model`` saved.
 
     Raises:
-        FileNotFoundError: there is none.
-        InvalidInput: it is damaged, is no model, or has pickled parts.
-        Exception: what the reader raises.
+        FileNotFoundError: there is no model.
+        InvalidInput: the model is damaged, is no pyspark.ml Model, or has pickled parts.
+        Exception: the reader fails.
     """
     inside, record = files.join(directory, _MODEL), read_record(directory)
     if record["digest"] != _digest(inside):
@@ -87,7 +87,7 @@ def load_model(directory: str) -> Model:
 
 
 def _as_spark_has_it(uri: str) -> str:
-    """A path or URI for Hadoop's filesystems, which take no credentials and options from it."""
+    """A path or URI for Hadoop's filesystems, which read no credentials or options from URIs."""
     local = files.local_path(uri)
     if local is not None:
         return f"file://{local}"
@@ -101,15 +101,15 @@ def _as_spark_has_it(uri: str) -> str:
 
 
 def _digest(uri: str) -> str:
-    """The SHA-256 of all files in a folder, by name.
+    """SHA-256 of all files in a folder, by name.
 
     Raises:
-        InvalidInput: a folder that Spark has written has no data: executors wrote it elsewhere.
+        InvalidInput: a folder that Spark wrote has no data, because executors wrote elsewhere.
     """
     folder = files.Folder.of(uri)
     infos = folder.system.get_file_info(fs.FileSelector(folder.path, recursive=True, allow_not_found=True))
     paths = [info.path for info in infos if info.type == fs.FileType.File]
-    # Hadoop keeps checksums in hidden files, which not every copy has.
+    # Hadoop stores checksums in hidden files, which some copies lack.
     names = sorted(path[len(folder.path) + 1 :] for path in paths if not path.rpartition("/")[2].startswith("."))
     parents = [name.rpartition("/")[0] for name in names]
     for name, parent in zip(names, parents, strict=True):

@@ -1,13 +1,13 @@
-"""Finished members, kept in the run's directory: what is there is never trained again.
+"""Store of finished members in the run's directory; stored members are never trained again.
 
-    <runDir>/ensemble.json             whose members they are: configuration and rows
-    <runDir>/members/member-00005      of a task: its weights, history and report, written by the task itself
-    <runDir>/members/model-00005/      of a fit of the driver: the saved model, see ``kept_models.py``
-    <runDir>/members/visible-<token>   while members train: by it a task knows that it sees the driver's directory, and
-                                       that no other driver has begun since: of two, the one that began later keeps
+    <runDir>/ensemble.json             configuration and row fingerprint of the members
+    <runDir>/members/member-00005      weights, history and report of a member, written by its task
+    <runDir>/members/model-00005/      saved model of a driver fit, see ``saved_models.py``
+    <runDir>/members/visible-<token>   present while members train: a task verifies by it that it sees the driver's
+                                       directory, and that no later driver has taken over
 
-Each comes into its place whole. Two tasks that train the same member write the same bits. What is there is no
-executable and holds no pickle that would be loaded: see ``sparkdl.io.serialization`` and ``kept_models.py``.
+Every write is atomic. Two tasks that train the same member write bit-identical files. Loading unpickles nothing and
+runs no code: see ``sparkdl.io.serialization`` and ``saved_models.py``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """The finished members of an ensemble. Copies of one object, pickled ones too, are the same.
+    """Store of an ensemble's finished members; copies of one object, also pickled ones, are equal.
 
     Attributes:
-        directory: of the run, a local path or a ``pyarrow.fs`` URI; not shown, for a URI may hold credentials.
-        token: by which tasks know that the directory they see is the driver's.
+        directory: the run's directory, a local path or a ``pyarrow.fs`` URI; not in the repr, since a URI may hold
+            credentials.
+        token: identifies the driver's directory to tasks; default: a new UUID.
     """
 
     directory: str = field(repr=False)
@@ -66,21 +67,20 @@ class Kept:
         return SharedDirectory(self._members, self.token)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a filesystem is looked up anew where the copy arrives."""
+        """The fields alone: a copy opens its own filesystem."""
         return {"directory": self.directory, "token": self.token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the fields."""
         self.__dict__.update(state)
 
     def begin(self, configuration: Mapping[str, Any]) -> None:
-        """Say on the driver whose members they are, and leave the token for the tasks.
+        """Write the configuration and the token, on the driver.
 
         Args:
-            configuration: JSON values by name: everything that the members depend on, with the rows' fingerprint.
+            configuration: JSON values by name: everything that the members depend on, and the rows' fingerprint.
 
         Raises:
-            InvalidInput: those that are there are of another configuration; the message names what differs.
+            InvalidInput: the stored members have another configuration; the message names the differences.
         """
         given = json.loads(json.dumps(configuration))
         names = [*self._members.sizes(""), *self._members.folders()]
@@ -95,18 +95,18 @@ class Kept:
                 f"{self._folder.path} keeps the members of another ensemble, and these differ: {clauses}. Take "
                 "another runDir, or set them back to go on with what is kept there."
             )
-        for name in names:  # of drivers and saves that have ended
+        for name in names:  # left by interrupted saves
             if name.endswith((".tmp", ".old")):
                 self._members.delete(name)
         self._shared.withdraw_others()
         self._shared.announce()
 
     def end(self) -> None:
-        """Take the token away, on the driver."""
+        """Remove the token, on the driver."""
         self._shared.withdraw()
 
     def read(self, index: int) -> dict[str, Any] | None:
-        """What a task has written of a member; None where it is not finished, or with a warning where it is damaged."""
+        """State of a member that a task wrote; None if it is missing, or, with a warning, if it is damaged."""
         name = _file(index)
         try:
             packed = self._members.read(name)
@@ -123,17 +123,17 @@ class Kept:
         return state
 
     def write(self, index: int, state: Mapping[str, Any]) -> None:
-        """Keep what a task has made of a member, plain data as ``sparkdl.io.serialization`` packs it.
+        """Store a member's state from a task, as plain data that ``sparkdl.io.serialization`` packs.
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
-            Fenced: another driver has begun after this one.
+            Fenced: a later driver has taken over.
         """
         self.check()
         self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
 
     def check(self) -> None:
-        """Whether a member could be kept, from a task; raises what ``write`` does."""
+        """Check from a task whether it can store a member; raises the errors of ``write``."""
         path = self._folder.path
         if self._folder.exists(_ENSEMBLE) and not self._shared.sees():
             raise Fenced(
@@ -144,33 +144,33 @@ class Kept:
         self._shared.check("finished members are kept")
 
     def load(self, index: int) -> Model | None:
-        """The model that a fit of the driver has left; None where there is none, or with a warning if damaged."""
+        """Model of a driver fit; None if it is missing, or, with a warning, if it is damaged."""
         try:
             return load_model(self._model(index))
         except FileNotFoundError:
             return None
-        except Exception as error:  # Spark's own, and what a damaged file gives
+        except Exception as error:  # Spark's own errors, and any error from a damaged file
             _warn_damaged(index, self._members.at(_folder_name(index)), error)
             return None
 
     def seconds(self, index: int) -> float:
-        """How long the fit took whose model ``load`` gives."""
+        """Duration of the fit of the model that ``load`` returns."""
         return float(read_record(self._model(index))["seconds"])
 
     def save(self, index: int, model: Model, seconds: float) -> bool:
-        """Keep the model of a fit of the driver; one that cannot be saved is a warning, and is not kept.
+        """Store the model of a driver fit; warn if it cannot be saved.
 
         Args:
-            index: of the member.
-            model: what it has become.
-            seconds: how long the fit took.
+            index: index of the member.
+            model: the fitted model.
+            seconds: duration of the fit.
 
         Returns:
-            Whether it is kept.
+            Whether the model is stored.
         """
         try:
             save_model(join(self.directory, _MEMBERS), _folder_name(index), model, seconds)
-        except Exception as error:  # Spark's own, and what the model's own code raises; it is trained, and is used
+        except Exception as error:  # from Spark or the model's own code; the trained model is still used
             warnings.warn(
                 f"member {index} is not kept, and the same fit again would train it again: {_reason(error)}",
                 stacklevel=2,
@@ -182,7 +182,6 @@ class Kept:
         return join(join(self.directory, _MEMBERS), _folder_name(index))
 
     def _configuration(self, names: list[str]) -> dict[str, Any] | None:
-        """Whose members are there; None where there are none."""
         path = self._folder.at(_ENSEMBLE)
         try:
             text = self._folder.read(_ENSEMBLE)
@@ -212,7 +211,7 @@ def _folder_name(index: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An error in one line; of one in the JVM the second line says what it is."""
+    """An error in one line; the second line of a JVM error has its cause."""
     return " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:2]])
 
 

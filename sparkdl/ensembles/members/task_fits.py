@@ -1,10 +1,10 @@
-"""PyTorch members in one Spark job, each in a task of its own.
+"""Training of PyTorch members in one Spark job, one task per member.
 
-The rows are packed once; every task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and
-trains there by itself, as a gang of one. A finished member is kept by its task, so that neither an executor nor a
-driver that is lost later makes it train again.
+Spark packs the rows once. Each task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and
+trains there alone, as a gang of one. The task stores its finished member, so losing an executor or the driver later
+costs no training.
 
-Without a place to keep members, they come to the driver one after the other when all have ended.
+Without a store, the driver collects the members one by one when all tasks have ended.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from sparkdl.training.objective import Objective
 
 
 def fit_in_tasks(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
-    """Train members whose estimators are PyTorch ones of one worker and read the same columns.
+    """Train PyTorch members that have one worker each and read the same columns.
 
     Args:
-        members: to be trained.
-        rows: what they are trained on.
-        plan: how.
+        members: the members.
+        rows: training rows.
+        plan: settings of the fit.
 
     Raises:
-        InvalidInput: the rows cannot be used, or a member refused them.
+        InvalidInput: the rows are invalid, or a member rejects them.
         SparkdlError: a member failed.
     """
     with _packed(members, rows, plan) as jobs:
@@ -53,15 +53,15 @@ def fit_in_tasks(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
 
 def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Models:
-    """Train a member for each partition that has rows, of its rows alone.
+    """Train one member per non-empty partition, on the rows of that partition.
 
     Args:
-        make: makes the member of a partition; the estimators differ in their seeds.
-        rows: what they are trained on; nothing of them leaves its partition.
-        plan: how.
+        make: returns the member of a partition; the estimators differ in their seeds.
+        rows: training rows; none leaves its partition.
+        plan: settings of the fit.
 
     Raises:
-        InvalidInput: the rows cannot be used, or a member refused them.
+        InvalidInput: the rows are invalid, or a member rejects them.
         SparkdlError: a member failed.
     """
     with _packed([make(0)], rows, plan) as jobs:
@@ -77,7 +77,6 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
 
 @contextmanager
 def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[Jobs]:
-    """The rows, which all members read the same columns of."""
     columns = replace(_torch(members[0]).read_columns(), row_id=Column(rows.row_id, "int64"))
     plaintext = all(_torch(member).getAllowPlaintext() for member in members)
     base, watch = _torch(members[0]), plan.watch
@@ -98,18 +97,18 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
     objectives, seen = dict[int, Objective](), dict[str, Seen]()
     for member in members:
         estimator = _torch(member)
-        if estimator.uid not in seen:  # copies of one estimator have one uid, and differ in their seeds
+        if estimator.uid not in seen:  # copies of one estimator share its uid and differ in their seeds
             _warn_of_unused(estimator)
             seen[estimator.uid] = look(jobs, Look(estimator.objective(), estimator.classes(), _collate(estimator)))
         objectives[member.index] = _objective(member, seen[estimator.uid])
-    # A member of a partition is known by its rows as well, and only its task sees these.
+    # Only its task can verify the rows of a partition's member.
     states = _finished(members, plan) if whole else {}
     missing = [member for member in members if member.index not in states]
-    # One that this fit has trained is there before it is asked for where a step is taken again.
+    # If boosting repeats a step, this fit may already have trained and stored the member.
     restored = [index for index, state in states.items() if plan.kept is None or state["fit"] != plan.kept.token]
     plan.expect(len(members), sorted(states))
     failures = list[Mapped]()
-    # The labels of all rows have been looked at; those of a member may well lack a class.
+    # The labels of all rows are validated; a member's rows may lack a class.
     work = MemberWork(
         {
             each.index: replace(_torch(each).training(), objective=objectives[each.index], classes=None)
@@ -136,7 +135,6 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
 
 
 def _finished(members: Sequence[Member], plan: Plan) -> dict[int, dict[str, Any]]:
-    """What is kept of members: a task for one of them would read all rows for nothing."""
     if plan.kept is None:
         return {}
     found = {each.index: plan.kept.read(each.index) for each in members}
@@ -156,7 +154,6 @@ def _failed(
 
 
 def _objective(member: Member, seen: Seen) -> Objective:
-    """What a member minimises: with a subspace, of a model that sees some of the features."""
     objective = _torch(member).objective()
     if member.features is None:
         return objective

@@ -1,4 +1,4 @@
-"""What a task does that trains a PyTorch member: draw its rows, train as a gang of one, keep what came of it."""
+"""Work of a task that trains a PyTorch member: draw its rows, train as a gang of one, store the member."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
 
 BREATH = 1.0
-"""Seconds between two tries to keep a member."""
+"""Seconds between two attempts to store a member."""
 
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class MemberWork:
-    """Trains members; see ``sparkdl.cluster.tasks.Jobs.each``.
+    """Trains members, for ``sparkdl.cluster.tasks.Jobs.each``.
 
     Attributes:
-        trainings: what each member does, by its index.
-        draws: which rows each is given, by its index.
-        kept: where a finished member is kept; None where it is returned.
+        trainings: training of each member, by its index.
+        draws: draw of each member, by its index.
+        kept: store of finished members; None returns them to the driver.
     """
 
     trainings: dict[int, Training]
@@ -39,17 +39,18 @@ class MemberWork:
     kept: Kept | None
 
     def map(self, index: Any, part: Part) -> tuple[Tensors, Any]:
-        """Train a member, unless it is finished; the note has the member if it is not kept.
+        """Train a member unless it is stored.
 
-        The note says that it was trained where an earlier attempt of this task has finished it, too.
+        The note has the member's ``state`` if there is no store, and whether this fit ``trained`` it, also in an
+        earlier attempt of the task.
         """
-        rows = str(fingerprint(part)) if part.count > 1 else None  # of members of a part alone
+        rows = str(fingerprint(part)) if part.count > 1 else None  # only for members of a partition
         found = None if self.kept is None else self.kept.read(index)
         if found is not None:
             _check_rows(found["rows"], rows, index)
             return {}, {"trained": self.kept is not None and found["fit"] == self.kept.token, "state": None}
         if self.kept is not None:
-            self.kept.check()  # rather than after hours of training
+            self.kept.check()  # fail before hours of training, not after
         start = time.monotonic()
         trained = train(World(), _alone(drawn(part, self.draws[index])), self.trainings[index])
         state = {
@@ -58,7 +59,7 @@ class MemberWork:
             "report": trained.report,
             "seconds": time.monotonic() - start,
             "rows": rows,
-            "fit": None if self.kept is None else self.kept.token,  # the one in which it was trained
+            "fit": None if self.kept is None else self.kept.token,  # identifies the fit that trained it
         }
         if self.kept is not None:
             _keep(self.kept, index, state)
@@ -66,16 +67,16 @@ class MemberWork:
         return {}, {"trained": True, "state": state if self.kept is None else None}
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """Nothing is reduced."""
+        """Never called: members have no reduction."""
         raise NotImplementedError
 
 
 def drawn(part: Part, draw: Draw) -> Part:
-    """The rows of a draw, each as often as it is drawn, in the order of their ids.
+    """The rows of a draw, repeated as often as drawn, in the order of their ids.
 
     Args:
-        part: some rows, with their ids.
-        draw: where it is of training rows alone, validation rows stay as they are.
+        part: shard with row ids.
+        draw: how often each row is drawn; if it is ``training_only``, each validation row appears once.
     """
     identity = part.columns.row_id
     assert identity is not None
@@ -92,10 +93,10 @@ def _alone(part: Part) -> Part:
 
 
 def _keep(kept: Kept, index: int, state: dict[str, Any]) -> None:
-    """Keep a member; what a disk or a network refuses is tried again, for to fail would cost the training.
+    """Store a member; retry after an OSError, since a failure would lose the training.
 
     Raises:
-        MemberFailed: it is refused every time. An OSError would end the other members with this one.
+        MemberFailed: every attempt failed. An OSError would also end the other members.
     """
     for left in reversed(range(_TRIES)):
         try:

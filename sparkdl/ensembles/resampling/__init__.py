@@ -1,1 +1,1 @@
-"""Random rows and random features of each member."""
+"""Random rows and random features for each member."""

@@ -1,19 +1,19 @@
-"""Which rows a member is given, and how often: a function of a seed and the rows' ids.
+"""Sampling of rows for members: a function of a seed and the row ids.
 
-Row ``i`` has a random number of its own for each seed,
+For each seed, row ``i`` has the random number
 
     u_i = xxHash64(i; xxHash64(seed; 42)) / 2^64                    in [0, 1), of its upper 53 bits
 
-and is drawn ``k_i`` times,
+and is drawn ``k_i`` times:
 
     with replacement       k_i = the smallest k with u_i < P(X <= k),   X ~ Poisson(rate)
     without                k_i = 1 if u_i < rate, else 0
     folds                  k_i = 0 if floor(u_i * folds) == held, else 1
 
-The Poisson draw is the bootstrap of data whose number nobody need know: N. Oza and S. Russell, Online bagging and
-boosting, AISTATS 2001. A draw of ``n`` out of ``n`` rows has the same mean and, for many rows, the same distribution.
+The Poisson draw needs no row count: N. Oza and S. Russell, Online bagging and boosting, AISTATS 2001. The bootstrap of
+``n`` out of ``n`` rows has the same mean and, for many rows, the same distribution.
 
-Every rule is there twice, for NumPy arrays in a task and as a Spark column, and both give the same numbers.
+Each rule has a NumPy version for tasks and a Spark column; both return the same numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PRIME = tuple(
     np.uint64(prime)
     for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
-_FIRST = 42  # the seed of Spark's xxhash64()
+_FIRST = 42  # seed of Spark's xxhash64()
 _MOST = 100
 
 
@@ -49,13 +49,13 @@ class Draw(Protocol):
 
     @property
     def training_only(self) -> bool:
-        """Whether it is of training rows alone, and validation rows stay as they are."""
+        """Whether it samples only training rows; each validation row then appears once."""
 
     def counts(self, ids: Ids) -> Counts:
-        """How often the rows of these ids are drawn, ``[rows]``."""
+        """Number of draws of each row, int64 ``[rows]``."""
 
     def column(self, row_id: Column) -> Column:
-        """The same as a Spark column of integers."""
+        """Number of draws of each row, as a Spark column of integers."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +66,25 @@ class Everything:
     training_only = False
 
     def counts(self, ids: Ids) -> Counts:
-        """See ``Draw``."""
+        """Ones."""
         return np.ones(len(ids), np.int64)
 
     def column(self, row_id: Column) -> Column:
-        """See ``Draw``."""
+        """The literal 1."""
         return F.lit(1)
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Rows by chance.
+    """Random rows, with or without replacement.
 
     Attributes:
-        rate: how often a row is drawn on average; at most 1 without replacement, and 100 with it.
+        rate: mean number of draws per row, above 0; at most 1 without replacement, 100 with it.
         replace: whether a row may be drawn more than once.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Raises:
-        InvalidInput: the rate is none.
+        InvalidInput: the rate is out of range.
     """
 
     rate: float
@@ -94,7 +94,7 @@ class Bootstrap:
     training_only = True
 
     def __post_init__(self) -> None:
-        # A larger one would be a Spark expression of so many terms that it cannot be analysed.
+        # Spark could not analyze the expression of a larger rate: it has a term per count.
         most = _MOST if self.replace else 1
         if not 0 < self.rate <= most:
             how = "with" if self.replace else "without"
@@ -104,25 +104,25 @@ class Bootstrap:
 
     @property
     def repeats(self) -> bool:
-        """See ``Draw``."""
+        """Equals ``replace``."""
         return self.replace
 
     def counts(self, ids: Ids) -> Counts:
-        """See ``Draw``."""
+        """``k_i`` with or without replacement."""
         found, chances = np.zeros(len(ids), np.int64), uniform(ids, self.seed)
         for bound in self._bounds():
             found += chances >= bound
         return found if self.replace else 1 - found
 
     def column(self, row_id: Column) -> Column:
-        """See ``Draw``."""
+        """``k_i`` with or without replacement."""
         chance, found = uniform_column(row_id, self.seed), F.lit(0)
         for bound in self._bounds():
             found = found + F.when(chance >= F.lit(bound), 1).otherwise(0)
         return found if self.replace else F.lit(1) - found
 
     def _bounds(self) -> list[float]:
-        """``P(X <= k)`` for k = 0, 1, ... up to where nothing of a chance is left."""
+        """``P(X <= k)`` for k = 0, 1, ... until the sum no longer grows."""
         if not self.replace:
             return [self.rate]
         bounds, term, total, k = list[float](), math.exp(-self.rate), 0.0, 0
@@ -136,12 +136,12 @@ class Bootstrap:
 
 @dataclass(frozen=True)
 class Without:
-    """Every row but those of one fold, each once.
+    """Each row outside one fold once.
 
     Attributes:
-        held: the fold that is left out, from 0.
-        folds: how many there are.
-        seed: of the folds.
+        held: the excluded fold, from 0.
+        folds: number of folds.
+        seed: seed of the folds.
     """
 
     held: int
@@ -149,25 +149,25 @@ class Without:
     seed: int
 
     repeats = False
-    training_only = False  # who learns of a row when to stop has seen it
+    training_only = False  # early stopping on a row of the fold would leak it
 
     def counts(self, ids: Ids) -> Counts:
-        """See ``Draw``."""
+        """0 for the rows of the fold, 1 for all others."""
         found: Counts = (np.floor(uniform(ids, self.seed) * self.folds) != self.held).astype(np.int64)
         return found
 
     def column(self, row_id: Column) -> Column:
-        """See ``Draw``."""
+        """0 for the rows of the fold, 1 for all others."""
         return F.when(fold_column(row_id, self.folds, self.seed) != self.held, 1).otherwise(0)
 
 
 def fold_column(row_id: Column, folds: int, seed: int) -> Column:
-    """The fold of each row, an integer from 0."""
+    """Fold of each row, an integer from 0."""
     return F.floor(uniform_column(row_id, seed) * folds).cast("int")
 
 
 def uniform(ids: Ids, seed: int) -> NDArray[np.float64]:
-    """``u_i`` of rows."""
+    """``u_i`` of each row, float64 ``[rows]``."""
     hashed = _xxhash64(ids, _xxhash64(np.array([seed], np.int64), np.array([_FIRST], np.uint64)))
     found: NDArray[np.float64] = (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return found
@@ -180,7 +180,7 @@ def uniform_column(row_id: Column, seed: int) -> Column:
 
 
 def _xxhash64(values: Ids, seed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """xxHash64 of 8 bytes each: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md."""
+    """xxHash64 of each 8-byte value: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md."""
     one, two, three, four, five = _PRIME
     with np.errstate(over="ignore"):
         lane = _rotated(values.view(np.uint64) * two, 31) * one
@@ -195,9 +195,9 @@ def _rotated(values: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
 
 
 def member_seed(seed: int, index: int) -> int:
-    """The seed of a member, in [0, 2^31): no two of an ensemble have the same.
+    """Seed of a member, in [0, 2^31), distinct for each index of an ensemble.
 
-    Each step maps the 31-bit numbers one to one, and so the whole does, of ``index`` for any ``seed``.
+    Each step is a bijection of the 31-bit numbers, so for any ``seed`` the function is one of ``index``.
     """
     mask = (1 << 31) - 1
     found = (_folded(seed) + index) & mask
@@ -207,6 +207,6 @@ def member_seed(seed: int, index: int) -> int:
 
 
 def _folded(seed: int) -> int:
-    """A seed of any size as 31 bits, in which neighbours are far from one another."""
+    """Hash a seed of any size to 31 bits, so that neighboring seeds give distant values."""
     [found] = _xxhash64(np.array([seed & ((1 << 63) - 1)], np.int64), np.array([_FIRST], np.uint64))
     return int(found) & ((1 << 31) - 1)

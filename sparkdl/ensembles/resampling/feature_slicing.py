@@ -1,8 +1,8 @@
-"""Random subspaces in Spark: a base that is fitted on some of the features, whichever library it comes from.
+"""Random subspaces in Spark: fits of a base from any library on some of the features.
 
-What sees some of the features is the last stage of a base alone: a pipeline's other stages see all of them, and make
-the features of which some are taken. So how many there are is known when the last stage is fitted. A vector is sliced
-into a column of its own, which is taken away again behind the model; a PyTorch model is given zeros (``subspace.py``).
+Only the last stage of a base sees the subspace. The other stages of a pipeline see all features and make the ones to
+choose from, so their number is known when the last stage is fitted. A vector is sliced into a temporary column, which
+is dropped after the model. A PyTorch model gets zeros for the other features (``subspace.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLICED = "sparkdl features"
 
 
 def sliced(base: Estimator[Any], subspace: Subspace) -> Estimator[Any]:
-    """A base whose last stage sees some of the features; its models transform all of them, and can be saved."""
+    """A base whose last stage sees some of the features; its models read all features and can be saved."""
     if not isinstance(base, Pipeline):
         return OfSubspace(base, subspace)
     stages = base.getStages()
@@ -47,8 +47,8 @@ class OfSubspace(Estimator[Model]):
     """An estimator on some of the features.
 
     Args:
-        estimator: what is fitted; no pipeline.
-        subspace: on which features.
+        estimator: the wrapped estimator; no pipeline.
+        subspace: the features that it sees.
     """
 
     def __init__(self, estimator: Estimator[Any], subspace: Subspace) -> None:
@@ -74,17 +74,17 @@ class OfSubspace(Estimator[Model]):
 
 
 class SlicedModel(PipelineModel):
-    """A model on some of the features: a slicer, the model and what takes the slice away again.
+    """A model on some of the features.
 
     Args:
-        stages: these three.
+        stages: a slicer, the model, and a ``Dropper`` of the slice.
     """
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> SlicedModel:
-        """A copy; another ``featuresCol`` of the model is where its features are sliced from.
+        """A copy; a new ``featuresCol`` of the model becomes the slicer's input.
 
         Args:
-            extra: other values for Params of the stages.
+            extra: new values for Params of the stages; default: none.
         """
         slicer, model, dropper = self.stages
         given: Any = dict(extra or {})
@@ -95,28 +95,28 @@ class SlicedModel(PipelineModel):
 
     @classmethod
     def read(cls) -> SlicedModelReader:
-        """The reader."""
+        """Return the reader."""
         return SlicedModelReader(cls)
 
 
 class SlicedModelReader(PipelineModelReader):
-    """Reads a model on some of the features, as pyspark.ml reads a pipeline.
+    """Reads a ``SlicedModel`` like a pipeline model of pyspark.ml.
 
     Args:
-        cls: SlicedModel.
+        cls: ``SlicedModel``.
     """
 
     def load(self, path: str) -> SlicedModel:
-        """Load it."""
+        """Load the model."""
         found = super().load(path)
         return SlicedModel(found.stages)._resetUid(found.uid)
 
 
 class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], DefaultParamsWritable):
-    """Takes columns away.
+    """Drops columns.
 
     Args:
-        columns: their names; those that are not there are no mistake.
+        columns: column names; missing columns are ignored. Default: none.
     """
 
     def __init__(self, columns: list[str] | None = None) -> None:
@@ -128,10 +128,10 @@ class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], Defau
 
 
 def count_features(dataset: DataFrame, name: str) -> int:
-    """How many numbers the vectors of a column have: from its attributes, or of the first row.
+    """Length of a column's vectors, from its ML attributes or its first row.
 
     Raises:
-        InvalidInput: there is no such column, it has no vectors, or there are no rows.
+        InvalidInput: the column is missing or holds no vectors, or there are no rows.
     """
     if name not in dataset.columns:
         raise InvalidInput(f"there is no column {name!r}; the data has {listed(dataset.columns)}.")
@@ -151,10 +151,10 @@ def count_features(dataset: DataFrame, name: str) -> int:
 
 
 def input_shapes(estimator: GangEstimator, dataset: DataFrame) -> Signature:
-    """Of each input of a PyTorch model the shape of a row and the name of its dtype, from the first row.
+    """Row shape and dtype name of each input of a PyTorch model, from the first row.
 
     Raises:
-        InvalidInput: there are no rows, an input has rows of several lengths, or one cannot become a tensor.
+        InvalidInput: there are no rows, an input has rows of several lengths, or an input cannot become a tensor.
     """
     columns = estimator.read_columns()
     selected = [

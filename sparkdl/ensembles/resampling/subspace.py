@@ -2,16 +2,16 @@
 
 T. K. Ho, The random subspace method for constructing decision forests, IEEE PAMI 20(8), 1998.
 
-Of ``n`` features a member sees ``k``, drawn without replacement:
+A member sees ``k`` of ``n`` features, drawn without replacement:
 
     "sqrt"      k = floor(sqrt(n))
     "log2"      k = floor(log2(n))
     share       k = floor(share * n)            a float in (0, 1]
     number      k = number                      an integer of at least 1
 
-and one where that is none. A PyTorch model is given the others as zeros, so that it has the same weights whatever it
-sees: the features are all numbers of a row of all its floating-point inputs, one after the other. Other inputs, as the
-indices of an embedding, it sees whole.
+but at least one. A PyTorch model gets zeros for the other features, so its weights have the same shapes for any
+subspace. Its features are all numbers of a row of its floating-point inputs, concatenated. It sees all of its other
+inputs, such as indices of an embedding.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _EXPECTED = "expected None or 'all', 'sqrt', 'log2', a share above 0 and up to 1
 
 
 def feature_subset(value: Any) -> Size | None:
-    """What a Param says of the features that a member sees; None for all of them.
+    """Convert the value of ``featureSubset``; None means all features.
 
     Raises:
-        InvalidInput: it is nothing that says so.
+        InvalidInput: the value is invalid.
     """
     if value is None or value == "all":
         return None
@@ -59,14 +59,14 @@ def feature_subset(value: Any) -> Size | None:
 
 @dataclass(frozen=True)
 class Subspace:
-    """Which features a member sees.
+    """The features that a member sees.
 
     Attributes:
         size: ``"sqrt"``, ``"log2"``, a share in (0, 1], or a number of at least 1.
-        seed: of the choice, at least 0.
+        seed: seed of the choice, at least 0.
 
     Raises:
-        InvalidInput: ``size`` is none of these.
+        InvalidInput: ``size`` is invalid.
     """
 
     size: Size
@@ -77,13 +77,13 @@ class Subspace:
             raise InvalidInput(f"a subspace has the size {self.size!r}; {_EXPECTED}. All features are no subspace.")
 
     def indices(self, features: int) -> list[int]:
-        """The features, in ascending order; at least one.
+        """Indices of the features, ascending; at least one.
 
         Args:
-            features: how many there are.
+            features: number of all features.
 
         Raises:
-            InvalidInput: there are fewer than ``size``, or none.
+            InvalidInput: there are fewer features than ``size``, or none.
         """
         taken = self._taken(features)
         if not 1 <= taken <= features:
@@ -100,14 +100,14 @@ class Subspace:
 
 
 class Masked(nn.Module):
-    """A module that is given zeros for the features it does not see.
+    """Runs a module with zeros for the features that it does not see.
 
-    The masks are buffers, so that a saved model has them among its weights, and those of all members have the same
-    shapes, so that members can be stacked.
+    The masks are buffers, so saved weights include them. They have the same shapes for all members, so members can be
+    stacked.
 
     Args:
-        module: what computes.
-        masks: of each input, for the numbers of a row, True where they are seen; None for an input that is seen whole.
+        module: the wrapped module.
+        masks: boolean mask of each input's row, True for visible numbers; None for a fully visible input.
     """
 
     def __init__(self, module: nn.Module, masks: Sequence[Tensor | None]) -> None:
@@ -122,7 +122,7 @@ class Masked(nn.Module):
         """The module's output."""
         return self.module(
             *(
-                # Not a product: NaN times 0 is NaN, and what is not seen must not be felt.
+                # Not a product: NaN times 0 is NaN, so a hidden NaN would reach the module.
                 each if name is None else torch.where(getattr(self, name), each, torch.zeros_like(each))
                 for name, each in zip(self._names, inputs, strict=True)
             )
@@ -130,14 +130,14 @@ class Masked(nn.Module):
 
 
 def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
-    """Which numbers of a row a member sees, as a boolean tensor for each floating-point input, None for the others.
+    """Boolean mask of a row for each floating-point input; None for other inputs.
 
     Args:
-        subspace: which features.
-        shapes: of each input the shape of a row and the name of its dtype.
+        subspace: the visible features.
+        shapes: row shape and dtype name of each input.
 
     Raises:
-        InvalidInput: no input is floating-point, or there are fewer features than ``subspace`` takes.
+        InvalidInput: no input is floating-point, or there are fewer features than ``subspace.size``.
     """
     sizes = [math.prod(shape) if _floating(name) else 0 for shape, name in shapes]
     if not any(sizes):
@@ -155,19 +155,19 @@ def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
 
 
 def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signature) -> ModelFactory | nn.Module:
-    """A model that sees some of its features; a factory where a factory is given.
+    """A model that sees some of its features; for a factory, a factory.
 
     Args:
-        model: a factory without arguments, or a module, which is shared by what is returned: whoever trains copies.
-        subspace: which features it sees.
-        shapes: of each of its inputs the shape of a row and the name of the dtype, such as ``([28, 28], "float32")``.
+        model: a factory without arguments, or a module. The result shares the module; copy it before training.
+        subspace: the visible features.
+        shapes: row shape and dtype name of each input, such as ``([28, 28], "float32")``.
 
     Returns:
-        What ``sparkdl.ml.persistence.factory.describe`` describes where it describes ``model``, and no argument of
-        that is a tuple.
+        A masked module or factory. ``sparkdl.ml.persistence.factory.describe`` describes the factory if it describes
+        ``model`` and no argument of ``model`` is a tuple.
 
     Raises:
-        InvalidInput: as ``masks``.
+        InvalidInput: ``masks`` fails.
     """
     if isinstance(model, nn.Module):
         return Masked(model, masks(subspace, shapes))
@@ -179,17 +179,17 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
 
 
 def masked_module(factory: ModelFactory, *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """What ``masked`` makes of a factory that has no name."""
+    """Build the masked module of a factory without a name."""
     return Masked(factory(), masks(Subspace(size, seed), shapes))
 
 
 def masked_named(description: dict[str, Any], *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """What ``masked`` makes of a factory by its name; ``sparkdl.ml.persistence.factory.resolve`` checks the name."""
+    """Build the masked module of a described factory; ``factory.resolve`` validates its name."""
     return masked_module(resolve(description), size=size, seed=seed, shapes=shapes)
 
 
 def _description(factory: ModelFactory) -> dict[str, Any] | None:
-    """A factory by name; None where that is not quite the same factory: a tuple would be a list in training already."""
+    """Description of a factory; None if it would differ, since a tuple argument becomes a list."""
     try:
         found = describe(factory)
     except InvalidInput:
