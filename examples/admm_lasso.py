@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from sparkdl import L1, ConsensusADMM, TorchRegressor
-from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.local_solvers import ConjugateGradient
 
 
 def half_squares(output: Tensor, target: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def main() -> None:
         lasso = TorchRegressor(
             model=partial(nn.Linear, x.shape[1], 1),
             loss=half_squares,
-            strategy=ConsensusADMM(prox=L1(given.strength), solver=Quadratic(), absolute=1e-7, relative=1e-6),
+            strategy=ConsensusADMM(prox=L1(given.strength), solver=ConjugateGradient(), abs_tol=1e-7, rel_tol=1e-6),
             numWorkers=given.parts,
             precision="fp64",
         )

@@ -22,11 +22,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from sparkdl import Column, Columns, SparkCluster
+from sparkdl import Columns, InputColumn, SparkCluster
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 
 EPOCHS, BATCH = 15, 128
 
@@ -35,7 +35,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def train(world: World, part: Part) -> dict[str, Any]:
+def train(world: World, part: Shard) -> dict[str, Any]:
     """What every member does. torch.distributed's default group is up, and goes when this returns."""
     torch.manual_seed(0)
     model = DistributedDataParallel(net().to(world.device))
@@ -67,7 +67,7 @@ def main() -> None:
     x_train, x_test, y_train, y_test = train_test_split(images, labels, test_size=0.2, random_state=0)
     with SparkSession.builder.appName("own loop").getOrCreate() as spark:
         rows = pa.table({"features": pa.array(list(x_train)), "label": pa.array(y_train)})
-        columns = Columns(inputs=(Column("features"),), target=Column("label"))
+        columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"))
         found = SparkCluster(spark, members).gang(train, spark.createDataFrame(rows), columns)
     print("rows of each member:", [member["rows"] for member in found])
     print(f"loss of the last step {found[0]['loss']:.4f}")

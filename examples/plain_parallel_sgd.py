@@ -58,7 +58,7 @@ def by_sparkdl(spark: SparkSession, x: np.ndarray, y: np.ndarray) -> TorchClassi
     classifier = TorchClassifier(
         model=partial(nn.Linear, x.shape[1], 10, bias=False),
         optimizer=partial(torch.optim.SGD, lr=RATE),
-        strategy=ParallelSGD(rounds=ROUNDS, epochs=EPOCHS, batch_size=BATCH),
+        strategy=ParallelSGD(rounds=ROUNDS, epochs=EPOCHS, shard_batch_size=BATCH),
         numWorkers=PARTS,
     )
     return classifier.fit(rows)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sparkdl.cluster.inline import InlineCluster as InlineCluster
     from sparkdl.cluster.local import LocalCluster as LocalCluster
     from sparkdl.cluster.supervisor import Supervisor as Supervisor
-    from sparkdl.data.columns import Column as Column
     from sparkdl.data.columns import Columns as Columns
+    from sparkdl.data.columns import InputColumn as InputColumn
     from sparkdl.ensembles.bagging import Bagging as Bagging
     from sparkdl.ensembles.best_of import BestOf as BestOf
     from sparkdl.ensembles.best_of import BestOfModel as BestOfModel
@@ -52,7 +52,7 @@ _HOMES = {
     "BestOfModel": "sparkdl.ensembles.best_of",
     "Boosting": "sparkdl.ensembles.boosting.estimator",
     "Box": "sparkdl.rounds.prox",
-    "Column": "sparkdl.data.columns",
+    "InputColumn": "sparkdl.data.columns",
     "Columns": "sparkdl.data.columns",
     "ConsensusADMM": "sparkdl.rounds.algorithms.admm",
     "ElasticNet": "sparkdl.rounds.prox",

@@ -12,15 +12,15 @@ from dataclasses import dataclass, fields
 __all__ = [
     "CheckpointDamaged",
     "ClusterUnavailable",
+    "ErrorContext",
     "Fenced",
     "InvalidInput",
-    "MemberFailed",
-    "MemberLost",
     "PeerLost",
-    "Place",
     "Resized",
     "SparkdlError",
     "Stopped",
+    "WorkerFailed",
+    "WorkerLost",
 ]
 
 Cause = tuple[str, str, str]
@@ -28,7 +28,7 @@ Cause = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Place:
+class ErrorContext:
     """Context of an error; unknown fields are None.
 
     Attributes:
@@ -59,10 +59,10 @@ class SparkdlError(Exception):
         trace: the worker's traceback as text; default: none.
     """
 
-    def __init__(self, message: str, *, place: Place | None = None, trace: str | None = None) -> None:
+    def __init__(self, message: str, *, place: ErrorContext | None = None, trace: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place or Place()
+        self.place = place or ErrorContext()
         self.trace = trace
 
     @property
@@ -99,7 +99,7 @@ class SparkdlError(Exception):
         return _rebuild, (type(self), self.message, self.place, self.trace)
 
 
-def _rebuild(kind: type[SparkdlError], message: str, place: Place, trace: str | None) -> SparkdlError:
+def _rebuild(kind: type[SparkdlError], message: str, place: ErrorContext, trace: str | None) -> SparkdlError:
     return kind(message, place=place, trace=trace)
 
 
@@ -119,11 +119,11 @@ class ClusterUnavailable(SparkdlError):
     """The cluster cannot supply the gang, or not in time."""
 
 
-class MemberFailed(SparkdlError):
+class WorkerFailed(SparkdlError):
     """The code on a worker raised; ``trace`` holds the worker's traceback."""
 
 
-class MemberLost(SparkdlError):
+class WorkerLost(SparkdlError):
     """A worker's process or host disappeared without reporting an error."""
 
 
@@ -145,7 +145,7 @@ def cause_of(error: BaseException) -> Cause:
     return type(error).__name__, message, "".join(traceback.format_exception(error))
 
 
-def error_of(cause: Cause, place: Place, *, before: str = "") -> SparkdlError:
+def error_of(cause: Cause, place: ErrorContext, *, before: str = "") -> SparkdlError:
     """Convert a worker's error to the exception that the driver raises; ``before`` is a prefix of its message.
 
     ``InvalidInput`` and ``Stopped`` carry no traceback: their message is enough.
@@ -154,4 +154,4 @@ def error_of(cause: Cause, place: Place, *, before: str = "") -> SparkdlError:
     known = globals().get(kind)
     if isinstance(known, type) and issubclass(known, SparkdlError):
         return known(before + message, place=place, trace=None if issubclass(known, (InvalidInput, Stopped)) else trace)
-    return MemberFailed(f"{before}{kind}: {message}", place=place, trace=trace)
+    return WorkerFailed(f"{before}{kind}: {message}", place=place, trace=trace)

@@ -21,10 +21,10 @@ from sparkdl.data import batching
 from sparkdl.data.arrow import decode
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.spool import Spool
-from sparkdl.data.tables import deal
+from sparkdl.data.tables import split_rows
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack, unpack
@@ -33,8 +33,8 @@ from sparkdl.ml.run import Run
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.evaluate import alone, mass_of
-from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import flatten
 from sparkdl.training.layouts.replicated import Replicated
@@ -44,7 +44,7 @@ from tests.contracts import algorithm_contract as rounds
 from tests.data.spooled import parts_of, spooled
 from tests.object_store import object_store
 
-X = Columns((Column("x"),))
+X = Columns((InputColumn("x"),))
 
 
 def whole(target: torch.Tensor) -> Batch:
@@ -67,20 +67,20 @@ def test_minus_one_became_255() -> None:
     # that is always right, so that int8 labels of -1 passed as uint8 255, and uint64 ids of 2^63 as negative int64.
     for given, dtype in ((pa.array([-1], pa.int8()), "uint8"), (pa.array([200], pa.uint8()), "int8")):
         with pytest.raises(InvalidInput, match=f"within {dtype}'s range"):
-            decode(given, Column("x", dtype))
+            decode(given, InputColumn("x", dtype))
 
 
 def test_a_null_among_arrays_was_reported_as_an_array_of_length_0() -> None:
     # The lengths of lists were compared before nulls were looked for. To Arrow's offsets a null is a list of length 0,
     # so the user was told of "several lengths" and looked for ragged rows that did not exist.
     with pytest.raises(InvalidInput, match="has 1 nulls"):
-        decode(pa.array([[1.0, 2.0], None, [3.0, 4.0]]), Column("x"))
+        decode(pa.array([[1.0, 2.0], None, [3.0, 4.0]]), InputColumn("x"))
 
 
 def test_no_rows_did_not_have_the_shape_that_was_given_for_them() -> None:
     # An array without rows has lists of unknown length, which counted as 0: a column with a shape of its own refused
     # every empty batch.
-    assert decode(pa.array([], pa.list_(pa.float32())), Column("x", shape=(1, 28, 28))).shape == (0, 1, 28, 28)
+    assert decode(pa.array([], pa.list_(pa.float32())), InputColumn("x", shape=(1, 28, 28))).shape == (0, 1, 28, 28)
 
 
 def test_wide_unsigned_columns_were_spooled_and_could_not_be_read() -> None:
@@ -113,9 +113,9 @@ def test_a_column_missing_from_one_member_was_another_column() -> None:
     # Of a list of tables only the first was checked, and the spool looked columns up by an index that is -1 where
     # there is no such column, or two: Arrow takes that for the last one. The member trained on whatever stood there.
     with pytest.raises(InvalidInput, match="there is no column 'x'"):
-        deal([pa.table({"x": [1.0]}), pa.table({"z": [2.0], "y": [3.0]})], ["x"], 2)
+        split_rows([pa.table({"x": [1.0]}), pa.table({"z": [2.0], "y": [3.0]})], ["x"], 2)
     with pytest.raises(InvalidInput, match="there are 2 columns 'x'"):
-        deal(pa.table([[1.0], [2.0], [3.0]], names=["x", "x", "y"]), ["x"], 1)
+        split_rows(pa.table([[1.0], [2.0], [3.0]], names=["x", "x", "y"]), ["x"], 1)
     with pytest.raises(KeyError):
         spooled(X, pa.table({"z": [2.0], "y": [3.0]}).to_batches())
 
@@ -123,7 +123,7 @@ def test_a_column_missing_from_one_member_was_another_column() -> None:
 def test_a_validation_column_of_arrays_doubled_rows() -> None:
     # Flags [rows, 1] instead of [rows] made `nonzero` give pairs, which were flattened into positions: every other
     # training row was row 0. Arrays of one are taken as their number now, and longer ones are refused.
-    columns = Columns((Column("x"),), validation=Column("v", "bool"))
+    columns = Columns((InputColumn("x"),), validation=InputColumn("v", "bool"))
     (part,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
     assert [positions.tolist() for positions in part.split()] == [[0, 2], [1]]
     with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
@@ -133,14 +133,14 @@ def test_a_validation_column_of_arrays_doubled_rows() -> None:
 def test_data_without_input_columns_failed_on_the_members() -> None:
     # Without Spark, an empty list of columns was only noticed on a member, as a bare StopIteration.
     with pytest.raises(InvalidInput, match="there are no input columns"):
-        deal({"x": np.zeros(3)}, [], 1)
+        split_rows({"x": np.zeros(3)}, [], 1)
 
 
 def test_arrays_of_several_lengths_were_arrows_error() -> None:
     # A dict of arrays that are no table failed inside of pyarrow, without a word about which array it was.
     for data in ({"x": np.zeros(3), "y": np.zeros(4)}, {"x": np.zeros((3, 0)), "y": np.zeros(3)}):
         with pytest.raises(InvalidInput, match=r"the arrays have the shapes \{'x': \(3,.*'y': "):
-            deal(data, None, 1)
+            split_rows(data, None, 1)
 
 
 def test_the_largest_part_gathered_far_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_label_156_was_ignored_among_unsigned_labels() -> None:
     # torch compares uint8 labels with an ignore_index of -100 in uint8, where that is 156. Rows of class 156 counted
     # nothing in the loss's denominator, although cross-entropy itself did not leave them out.
     criterion = Criterion(nn.CrossEntropyLoss())
-    assert criterion.masses(torch.tensor([155, 156, 157], dtype=torch.uint8)) is None
+    assert criterion.denominators(torch.tensor([155, 156, 157], dtype=torch.uint8)) is None
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
@@ -284,17 +284,17 @@ def test_a_saved_model_names_no_function_of_python_itself() -> None:
 
 def test_a_column_used_twice_keeps_what_either_use_asks_for() -> None:
     """A column that was input and label at once came as the input asked: the label's dtype was dropped in silence."""
-    both = Columns((Column("x"),), Column("x", "int64"))
+    both = Columns((InputColumn("x"),), InputColumn("x", "int64"))
     assert [column.dtype for column in both] == ["int64"]
     with pytest.raises(InvalidInput, match="used twice"):
-        list(Columns((Column("x", "float32"),), Column("x", "int64")))
+        list(Columns((InputColumn("x", "float32"),), InputColumn("x", "int64")))
 
 
 def test_a_column_used_twice_forgot_that_one_use_wants_a_number() -> None:
     """A shape of () was taken for none at all: a column was input of shape (1,) and, as a number, something else."""
     with pytest.raises(InvalidInput, match=r"used twice, with shape=\(\) and with shape=\(1,\)"):
-        list(Columns((Column("x", shape=()), Column("x", shape=(1,)))))
-    assert [column.shape for column in Columns((Column("x", shape=()),), Column("x"))] == [()]
+        list(Columns((InputColumn("x", shape=()), InputColumn("x", shape=(1,)))))
+    assert [column.shape for column in Columns((InputColumn("x", shape=()),), InputColumn("x"))] == [()]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_a_relative_run_directory_was_another_one_in_every_process(tmp_path, mon
 def test_a_client_weighed_as_much_as_all_rows_of_its_part() -> None:
     # What some of a part's rows weigh was the sum over all that are stored. With a weight column every client of a part
     # so had the same share in federated averaging, however few rows it had.
-    own = alone(rounds.parts_of(90)[0], rounds.objective().criterion())
+    own = as_only_shard(rounds.parts_of(90)[0], rounds.objective().criterion())
     weights = torch.from_numpy(rounds.data()["w"])
     assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
 
@@ -337,20 +337,20 @@ def test_a_client_weighed_as_much_as_all_rows_of_its_part() -> None:
 def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     # It was looked for under a name that nothing was ever kept under, so that the run began the same search again, or
     # ended with worse weights than it had evaluated.
-    algorithm, (part,) = LBFGS(evaluations=1), rounds.parts_of(90)
+    algorithm, (part,) = LBFGS(maxls=1), rounds.parts_of(90)
     _, state = rounds.states(algorithm, [part], 1)
     trial = state["iterate"]["x"] + 1e-6 * state["direction"]  # better, but not by enough
     state = {**state, "trial": trial, "search": {**state["search"], "t": 1e-6}}
     update, _ = algorithm.map(rounds.objective(), state, part, None)
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
-    assert str(algorithm.row(after)["status"]).endswith("on from the best point")
+    assert str(algorithm.metrics(after)["status"]).endswith("on from the best point")
 
 
 def test_a_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
     # Steps had to make the gradient small relative to where they began. With one part and no penalty they begin at the
     # minimum sooner or later, where both gradients are rounding, and squared errors were refused as not quadratic.
-    algorithm = ConsensusADMM(solver=Quadratic(), absolute=0, relative=0)
+    algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
     found = rounds.states(algorithm, rounds.parts_of(90), 60)
     assert found[-1]["round"] == 59
 
@@ -385,8 +385,8 @@ def test_a_weight_of_two_names_went_back_to_where_it_began() -> None:
 
     x = np.random.default_rng(5).normal(size=(40, 3))
     objective = Objective(Tied, nn.MSELoss(), precision="fp64")
-    columns = Columns((Column("x"),), Column("y"), floating="float64")
+    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
     with InlineCluster().map_reduce({"x": x, "y": 2 * x}, columns, parts=2) as jobs:
-        state, history = Rounds(LBFGS(tolerance=1e-8), objective).run(jobs)
+        state, history = Rounds(LBFGS(gtol=1e-8), objective).run(jobs)
     assert history[-1]["objective"] < 1e-9
     assert list(state["weights"]) == ["a.weight"]

@@ -9,10 +9,10 @@ import cloudpickle
 import pytest
 
 from sparkdl import errors
-from sparkdl.errors import InvalidInput, MemberFailed, Place, SparkdlError
+from sparkdl.errors import ErrorContext, InvalidInput, SparkdlError, WorkerFailed
 
-KINDS = [getattr(errors, name) for name in errors.__all__ if name != "Place"]
-PLACE = Place("train", 3, "node-7", 1, 1200)
+KINDS = [getattr(errors, name) for name in errors.__all__ if name != "ErrorContext"]
+PLACE = ErrorContext("train", 3, "node-7", 1, 1200)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -22,14 +22,14 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        (Place(), ""),
+        (ErrorContext(), ""),
         (PLACE, "stage train, rank 3, host node-7, attempt 1, step 1200"),
-        (Place(rank=0, attempt=0, step=0), "rank 0, attempt 0, step 0"),
-        (Place(host="::1"), "host ::1"),
+        (ErrorContext(rank=0, attempt=0, step=0), "rank 0, attempt 0, step 0"),
+        (ErrorContext(host="::1"), "host ::1"),
     ],
     ids=str,
 )
-def test_a_place_tells_what_is_known(place: Place, text: str) -> None:
+def test_a_place_tells_what_is_known(place: ErrorContext, text: str) -> None:
     assert str(place) == text
 
 
@@ -53,7 +53,7 @@ def test_an_error_without_a_place_is_its_message(kind: type[SparkdlError]) -> No
 
 
 def test_the_trace_comes_last() -> None:
-    error = MemberFailed("KeyError: 'x'", place=Place(rank=1), trace="Traceback ...\nKeyError: 'x'\n\n")
+    error = WorkerFailed("KeyError: 'x'", place=ErrorContext(rank=1), trace="Traceback ...\nKeyError: 'x'\n\n")
     assert str(error) == "KeyError: 'x' [rank 1]\n\nTraceback ...\nKeyError: 'x'"
 
 
@@ -81,4 +81,4 @@ def test_invalid_input_is_a_value_error_too() -> None:
 
 def test_every_error_is_public() -> None:
     made = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert made | {"Place"} == set(errors.__all__)
+    assert made | {"ErrorContext"} == set(errors.__all__)

@@ -18,14 +18,14 @@ from pyspark.sql import types as T
 from sparkdl import TorchModel, TorchRegressor
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Meeting, meet
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
+from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, WorkerFailed, WorkerLost
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.outputs import output_type, outputs
 from sparkdl.ml.inference.scorer import Scorer
-from sparkdl.spark.cluster import SparkCluster, _Ear, _explained
-from sparkdl.spark.columns import _travels_as, prepare
+from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
+from sparkdl.spark.columns import _travels_as, select_columns
 from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
@@ -42,16 +42,16 @@ from tests.sessions import frame
 def test_ids_of_a_decimal_type_lost_their_last_digits() -> None:
     # Decimals travelled as float32 whatever they were for, so that the ids 2^24 and 2^24 + 1, which databases like to
     # call NUMBER(18, 0), were the same: "the row id column holds 16777216 more than once".
-    row_id = Column("id", "int64")
+    row_id = InputColumn("id", "int64")
     assert _travels_as(T.DecimalType(18, 0), row_id, "float32") == T.LongType()
     assert _travels_as(T.DecimalType(18, 2), row_id, "float32") == T.DoubleType()
-    assert _travels_as(T.DecimalType(18, 2), Column("price"), "float32") == T.FloatType()
+    assert _travels_as(T.DecimalType(18, 2), InputColumn("price"), "float32") == T.FloatType()
 
 
 def test_whole_numbers_in_vectors_lost_their_last_digits(spark) -> None:
     # A vector travelled as float32 even where its column was to be int64: the token 2^24 + 1 became 2^24 in silence.
     data = spark.createDataFrame([(Vectors.dense([float(2**24 + 1)]),)], ["x"])
-    prepared, _ = prepare(data, Columns((Column("x", "int64"),)))
+    prepared, _ = select_columns(data, Columns((InputColumn("x", "int64"),)))
     assert prepared.first()["x"] == [2**24 + 1]
 
 
@@ -67,7 +67,7 @@ def test_rows_that_the_driver_holds_were_all_in_part_0(spark) -> None:
     # partition of each. Two tasks then packed a part 0, and with the rows of either the fingerprint of the other.
     with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
         assert jobs.parts == (50, 51)
-        [found] = jobs.each(Whole(), [0], whole=True)
+        [found] = jobs.each(Whole(), [0], all_rows=True)
     assert found.note["ids"] == list(range(ROWS))
 
 
@@ -78,7 +78,7 @@ def test_events_that_tasks_of_rounds_lost_were_not_counted(spark, monkeypatch, d
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
     heard: list[Event] = []
     jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=heard.append)
-    with suppress(MemberFailed), jobs as opened:
+    with suppress(WorkerFailed), jobs as opened:
         opened.run(does, torch.tensor(1.0))
     lost = {event.rank: event.payload["dropped"] for event in heard if event.kind == "outcome"}
     assert sorted(lost) == [0, 1]
@@ -111,20 +111,20 @@ class Watch:
 
 
 def failed(kind: str, rank: int, *, peer: bool) -> Event:
-    failure = Failure(kind, "gone", "Traceback", Place("work", rank, "host", 1), peer, 1.0)
+    failure = Failure(kind, "gone", "Traceback", ErrorContext("work", rank, "host", 1), peer, 1.0)
     return Event("failed", rank, 1, 0.0, None, failure.to_json())
 
 
 def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
     # A member that is killed says nothing, while the others say at once that a peer has gone. The first of those was
     # taken for the cause, though a PeerLost never is one, and the user looked for the trouble on the wrong host.
-    ear = _Ear(None, 2, 1)
+    ear = _FailureListener(None, 2, 1)
     for rank in range(2):
         ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
     ear(failed("PeerLost", 0, peer=True))
     error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
     explained = _explained(error, Watch(), ear)
-    assert isinstance(explained, MemberLost)
+    assert isinstance(explained, WorkerLost)
     assert (explained.rank, explained.host, explained.attempt) == (1, "host1", 1)
     ear(failed("ValueError", 0, peer=False))
     assert str(_explained(error, Watch(), ear)).startswith("ValueError: gone")
@@ -135,8 +135,8 @@ def test_a_member_whose_host_was_gone_before_it_began_was_lost_without_a_rank() 
     # Spark counts the slots of a host that lost its power until it gives it up, and sent the next attempt there. The
     # error said which task it was, but of a member that had said nothing nobody looked.
     error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
-    explained = _explained(error, Watch(), _Ear(None, 2, 3))
-    assert isinstance(explained, MemberLost)
+    explained = _explained(error, Watch(), _FailureListener(None, 2, 3))
+    assert isinstance(explained, WorkerLost)
     assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
 
 
@@ -145,10 +145,10 @@ def test_a_member_that_was_stopped_before_its_first_word_held_up_a_barrier_stage
     # As on a LocalCluster before: of such a member there is no heartbeat to miss, and the others waited for its line
     # as long as Spark's allGather does.
     decode = StopsOnArrival(str(tmp_path / "mark"))
-    columns = Columns((Column("x", decode=decode),))
+    columns = Columns((InputColumn("x", decode=decode),))
     frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
     events: list[Event] = []
-    with pytest.raises(MemberLost, match=r"never been heard of: not all members came .* within 5 s") as caught:
+    with pytest.raises(WorkerLost, match=r"never been heard of: not all members came .* within 5 s") as caught:
         SparkCluster(spark, 2, timeout=5).gang(lambda world, part: None, frame, columns, listener=events.append)
     [heard] = {event.rank for event in events if event.kind == "started"}
     assert (caught.value.rank, caught.value.stage) == (1 - heard, "launch")
@@ -174,10 +174,10 @@ def test_a_member_without_an_address_kept_the_others_waiting() -> None:
 
     elsewhere = Address("192.0.2.200")  # an address that no host has
     with pytest.raises(OSError, match="assign"):
-        meet(Meeting(0, 2, "run", 0, elsewhere), exchange)
+        meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
     assert len(said) == 1
     with pytest.raises(PeerLost, match=r"rank 0 cannot take part: .*assign"):
-        meet(Meeting(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [said[0], line])
+        meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [said[0], line])
 
 
 # ---- scoring ---------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_member_without_an_address_kept_the_others_waiting() -> None:
 
 def scorer(factory, kind, precision="fp32", dtype=torch.float32) -> Scorer:
     floating = "float64" if precision == "fp64" else "float32"
-    columns = Columns((Column("x"),), floating=floating)
+    columns = Columns((InputColumn("x"),), floating=floating)
     return Scorer(factory, pack(factory().to(dtype)), kind, precision, columns)
 
 
@@ -229,7 +229,7 @@ def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
     case = Case(batch_size=7)
     cluster, data = SparkCluster(spark, 2, timeout=30), frame(numbers())
     for _ in range(6):
-        with pytest.raises(MemberFailed, match="stumbled over a row"):
+        with pytest.raises(WorkerFailed, match="stumbled over a row"):
             cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), data, case.columns())
 
 

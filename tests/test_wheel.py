@@ -37,7 +37,7 @@ def one_step() -> None:
     """Train one step, and print where sparkdl is and how many epochs were trained."""
     training = sparkdl.Training(sparkdl.Objective(nn.Linear(2, 1), nn.MSELoss()), batch_size=4, epochs=1)
     rows = {"x": np.ones((4, 2), np.float32), "y": np.ones((4, 1), np.float32)}
-    columns = sparkdl.Columns((sparkdl.Column("x"),), sparkdl.Column("y"))
+    columns = sparkdl.Columns((sparkdl.InputColumn("x"),), sparkdl.InputColumn("y"))
     (trained,) = sparkdl.InlineCluster().gang(training, rows, columns)
     print(sparkdl.__file__, len(trained.history))
 

@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.mlp import adam, small
 from benchmarks.pairs import Side, environment, interleave, options, verdict
-from sparkdl import Column, Columns, LocalCluster, Objective, Training
+from sparkdl import Columns, InputColumn, LocalCluster, Objective, Training
 from sparkdl.cluster.group.world import World
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 
 BAR = "at least 0.95"
 MEMBERS = 2
@@ -29,7 +29,10 @@ BATCH = 2048  # rows of the global batch
 SEED = 0
 
 COLUMNS = Columns(
-    inputs=(Column("features"),), target=Column("label", "float32"), row_id=Column("id", "int64"), floating="float32"
+    inputs=(InputColumn("features"),),
+    target=InputColumn("label", "float32"),
+    row_id=InputColumn("id", "int64"),
+    floating="float32",
 )
 
 
@@ -43,7 +46,7 @@ class BareLoop:
 
     epochs: int
 
-    def __call__(self, world: World, part: Part | None) -> tuple[list[float], float]:
+    def __call__(self, world: World, part: Shard | None) -> tuple[list[float], float]:
         """Seconds of each epoch, and the mean loss of the last one."""
         assert part is not None
         rows, batch = part.rows, BATCH // world.size

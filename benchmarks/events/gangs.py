@@ -15,16 +15,16 @@ import numpy as np
 from torch import nn
 
 from benchmarks.mlp import adam, mlp
-from sparkdl import Column, Columns, LocalCluster, Objective, Training
+from sparkdl import Columns, InputColumn, LocalCluster, Objective, Training
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
-from sparkdl.telemetry.log_forwarding import MemberLogs
+from sparkdl.telemetry.event_log import EventLog
+from sparkdl.telemetry.log_forwarding import WorkerLogs
 from sparkdl.telemetry.progress_bar import Progress
 
 MEMBERS = 2
 BATCH = 256  # rows of the global batch
 
-COLUMNS = Columns((Column("x"),), Column("label", "int64"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("label", "int64"))
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Gangs:
     def on(self) -> float:
         """Rows a second, over all epochs after the first, with all events, kept and shown as a fit does it."""
         with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, open(os.devnull, "w") as nowhere:
-            views = [Progress(stream=nowhere), MemberLogs(nowhere)]
-            with Logbook(f"{folder}/events", views) as logbook:
+            views = [Progress(stream=nowhere), WorkerLogs(nowhere)]
+            with EventLog(f"{folder}/events", views) as logbook:
                 found = self._rate(logbook, measured=True)
             self.events.append(logbook.received)
         return found
@@ -118,7 +118,7 @@ def first_lines(rows: int, rounds: int) -> list[float]:
 
 def _first_line(network: Network, rows: int) -> float:
     stream, seen = Noting(), list[Event]()
-    with LocalCluster(MEMBERS, threads=1) as cluster, Logbook(None, [Progress(stream=stream), seen.append]) as logbook:
+    with LocalCluster(MEMBERS, threads=1) as cluster, EventLog(None, [Progress(stream=stream), seen.append]) as logbook:
         cluster.gang(network.training(1, measured=True), network.data(rows), COLUMNS, listener=logbook)
     assert stream.first is not None
     return stream.first - min(event.time for event in seen if event.kind == "step" and event.payload["steps"])

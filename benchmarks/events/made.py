@@ -1,7 +1,7 @@
 """The directory of a run that nobody ran, with as many events as one is wanted to have.
 
-Members' events come from the code that makes them in a run (``Laps``, ``record``, ``span``), only by a clock that is
-set by hand, and a ``Logbook`` writes them.
+Members' events come from the code that makes them in a run (``StepTimer``, ``record``, ``span``), only by a clock that
+is set by hand, and a ``EventLog`` writes them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sparkdl.telemetry.bottlenecks import spending
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record, recording
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.recorder import Recorder
-from sparkdl.telemetry.step_timer import Laps, end_step, enter, measuring
+from sparkdl.telemetry.step_timer import StepTimer, end_step, enter_phase, measuring
 
 BEGAN = 1_800_000_000.0
 ROWS = 256  # of a step, on each member
@@ -65,7 +65,7 @@ class Member:
             "exchange": PHASES["exchange"] + sum(computing.values()) * (slowest / slow - 1)
         }
         self._watch, self._clock, self._random = Watch(_STARTED), Clock(), random.Random(rank)
-        self._laps = Laps(now=self._watch)
+        self._laps = StepTimer(now=self._watch)
         self._told = 0
         self._next = {"progress": 0.0, "heartbeat": 0.0, "checkpoint": _STARTED + _CHECKPOINT}
 
@@ -97,7 +97,7 @@ class Member:
         self._listener(replace(event, time=at, payload=payload, host=f"worker-{self._rank // 2}", received=at + 0.001))
 
     def _spend(self, phase: str, seconds: float) -> None:
-        enter(phase)
+        enter_phase(phase)
         self._watch.now += seconds * self._random.uniform(1 - _SPREAD, 1 + _SPREAD)
 
     def _span(self, name: str, seconds: float, **told: Any) -> None:
@@ -113,7 +113,7 @@ class Member:
     def _step(self) -> None:
         for phase in PHASES:
             self._spend(phase, self._step_phases[phase])
-        enter("other")
+        enter_phase("other")
         self._clock.tick(ROWS)
         if self._due("checkpoint", _CHECKPOINT):
             self._spend("checkpoint", 0.05)
@@ -150,7 +150,7 @@ def write_run(directory: str, *, members: int, events: int) -> None:
         events: of all members together, about.
     """
     run = Run(directory)
-    with Logbook(run.events, capacity=events + 1_000) as logbook:
+    with EventLog(run.events, capacity=events + 1_000) as logbook:
         environment = {"python": "3.11", "torch": "2.13", "spark": "4.3"}
         for kind, payload in (("begin", {"environment": environment}), ("attempt", {"size": members})):
             logbook(Event(kind, -1, 0, BEGAN, None, payload, "driver", BEGAN))

@@ -14,14 +14,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.rounds import Algorithm, Memory, State, Update
 from sparkdl.training.objective import Objective
 
 Array = npt.NDArray[Any]
 
-COLUMNS = Columns((Column("pixels"),), Column("digit", "int64"), client=Column("client", "int64"))
+COLUMNS = Columns((InputColumn("pixels"),), InputColumn("digit", "int64"), client=InputColumn("client", "int64"))
 DIGITS = 10
 
 
@@ -114,7 +114,7 @@ class Judged:
     def init(self, objective: Objective, seed: int) -> State:
         return {**self.algorithm.init(objective, seed), "accuracy": 0.0}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         return self.algorithm.map(objective, state, part, memory)
 
     def reduce(self, one: Update, other: Update) -> Update:
@@ -128,9 +128,9 @@ class Judged:
             right = module(self.pixels.float() / 255).argmax(1) == self.digits
         return {**state, "accuracy": float(right.double().mean())}
 
-    def done(self, state: State) -> bool:
-        return bool(state["accuracy"] >= self.enough) or self.algorithm.done(state)
+    def converged(self, state: State) -> bool:
+        return bool(state["accuracy"] >= self.enough) or self.algorithm.converged(state)
 
-    def row(self, state: State) -> dict[str, float | str]:
-        row = self.algorithm.row(state)
+    def metrics(self, state: State) -> dict[str, float | str]:
+        row = self.algorithm.metrics(state)
         return {**row, "accuracy": state["accuracy"]} if row else row

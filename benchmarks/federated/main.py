@@ -28,8 +28,8 @@ PARTS = 5
 RATES = (0.1, 0.3, 1.0, 3.0)
 WHOLE = 10_000  # rows of a step: more than any client has
 
-FED_AVG = FederatedAveraging("client", fraction=0.2, epochs=5, batch_size=10)
-FED_SGD = FederatedAveraging("client", fraction=1.0, epochs=1, batch_size=WHOLE)
+FED_AVG = FederatedAveraging("client", client_fraction=0.2, epochs=5, batch_size=10)
+FED_SGD = FederatedAveraging("client", client_fraction=1.0, epochs=1, batch_size=WHOLE)
 
 network = partial(mlp, 784, 64, 10)
 

@@ -16,14 +16,14 @@ from torch import nn
 from benchmarks.mlp import adam, small
 from sparkdl import LocalCluster, Objective
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import MemberLost
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import WorkerLost
 from sparkdl.training.loop import Training
 
 MEMBERS = 2
 STEP = 200  # after which the signal comes: a second or so of steps, and of heartbeats, lies before it
 ROWS = 1 << 18
-COLUMNS = Columns((Column("features"),), Column("label"))
+COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,6 @@ def detect(cluster: LocalCluster, kind: int, rank: int, limit: float) -> float:
         training = Training(Objective(small, nn.MSELoss(), adam), 256, hooks=(strike,))
         try:
             supervisor.gang(training, data, COLUMNS)
-        except MemberLost:
+        except WorkerLost:
             return time.time() - float(Path(strike.mark).read_text(encoding="ascii"))
     raise RuntimeError(f"nobody noticed that rank {rank} got {signal.Signals(kind).name}")

@@ -24,7 +24,7 @@ from benchmarks.mlp import adam, small
 from benchmarks.recovery.marks import FirstStep, MarkedKeeper
 from benchmarks.session import materialised, samples, session
 from sparkdl import SparkCluster, TorchRegressor
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.telemetry.event import Event
@@ -118,12 +118,13 @@ def recover(url: str, rank: int) -> Recovery:
     watch = Watch(rank)
     with session("recovery", master=url, mebibytes=1024) as spark, tempfile.TemporaryDirectory() as folder:
         frame = materialised(samples(spark, ROWS, partitions=MEMBERS))
-        # What TorchRegressor.fit does with runDir and checkpointEvery="1 second", with this listener and this keeper.
+        # What TorchRegressor.fit does with runDir and checkpointInterval="1 second", with this listener and this
+        # keeper.
         began = time.time()
         estimator = TorchRegressor(
             model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, hooks=[FirstStep()]
         )
-        keeper = MarkedKeeper(Checkpoints(folder, run="benchmark"), Every.of("1 second"))
+        keeper = MarkedKeeper(Checkpoints(folder, run="benchmark"), CheckpointInterval.of("1 second"))
         supervisor = Supervisor(SparkCluster(spark, MEMBERS))
         training = replace(estimator.training(), keeper=keeper)
         supervisor.gang(training, frame, estimator.read_columns(), listener=watch)

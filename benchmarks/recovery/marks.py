@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
+from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.cluster.group.world import World
 from sparkdl.telemetry.emit import record
 
 
-class MarkedKeeper(CheckpointKeeper):
+class MarkedKeeper(Checkpointer):
     """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
 
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:

@@ -21,10 +21,10 @@ from torch import nn
 
 from benchmarks.mlp import adam, mlp
 from sparkdl import LocalCluster, Objective
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import Stopped
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
@@ -35,7 +35,7 @@ BATCH = 256  # rows of each member's batch
 WIDTHS = (128, *(2048,) * 7, 1)  # 25 444 353 parameters: 102 MB of weights and 204 MB of Adam's state
 _WARM = 8  # steps at the beginning that do not count
 _LEAST = 4  # steps to compare with
-COLUMNS = Columns((Column("features"),), Column("label"))
+COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
 class Steps:
@@ -105,7 +105,7 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
         checkpoints = Checkpoints(folder, run="benchmark")
         course = Course(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
-        keeper = None if every is None else CheckpointKeeper(checkpoints, Every.of(every))
+        keeper = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
         training = Training(objective, BATCH * cluster.size, hooks=(Steps(),), keeper=keeper)
         cluster.gang(training, data, COLUMNS, listener=course)
     if course.trouble:

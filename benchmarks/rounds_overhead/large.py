@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.mlp import mlp
 from benchmarks.session import samples
 from sparkdl import SparkCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
@@ -50,7 +50,7 @@ def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
     """So many passes over 64 rows by ``ParallelSGD``."""
-    columns = Columns((Column("features"),), Column("label"))
+    columns = Columns((InputColumn("features"),), InputColumn("label"))
     objective = Objective(partial(mlp, 28, width, width, 1), nn.MSELoss(), sgd)
     times: list[float] = []
 
@@ -63,7 +63,7 @@ def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
     frame = samples(spark, 64, partitions=2)
     with SparkCluster(spark, 2).map_reduce(frame, columns, parts=PARTS) as jobs:
         before = [reset(each) for each in processes]
-        state, _ = Rounds(ParallelSGD(rounds=rounds, batch_size=64), objective, listener=listener).run(jobs)
+        state, _ = Rounds(ParallelSGD(rounds=rounds, shard_batch_size=64), objective, listener=listener).run(jobs)
         peaks = [peak(each) for each in processes]
     model = sum(tensor.nbytes for tensor in state["weights"].values())
     python, jvm = (high - low for high, low in zip(peaks, before, strict=True))

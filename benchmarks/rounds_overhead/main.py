@@ -23,7 +23,7 @@ from benchmarks.rounds_overhead.large import average, sgd
 from benchmarks.rounds_overhead.works import Nothing, Read, counted, drained
 from benchmarks.session import samples, session
 from sparkdl import SparkCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
@@ -35,7 +35,7 @@ READING = 1e9  # bytes a second of a task
 COPIES = 3.0  # models that the driver's Python and its JVM may grow by
 SLOTS = 1.7  # times faster on two than on one
 
-COLUMNS = Columns((Column("features"),), Column("label"))
+COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 PASSES = 3  # that count, of each training
 
 
@@ -107,7 +107,7 @@ def training(slots: int, rows: int) -> float:
         times.append(row["seconds"])
 
     objective = Objective(partial(mlp, 28, 256, 256, 1), nn.MSELoss(), sgd)
-    algorithm = ParallelSGD(rounds=PASSES + 1, batch_size=256)
+    algorithm = ParallelSGD(rounds=PASSES + 1, shard_batch_size=256)
     with session("rounds_overhead", executors=slots) as spark, jobs_of(spark, rows) as jobs:
         Rounds(algorithm, objective, listener=listener).run(jobs)
     return median(times[1:])

@@ -12,19 +12,19 @@ import torch
 
 from sparkdl.cluster.tasks import Tensors
 from sparkdl.data.batch import Ragged
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 
 
 @dataclass(frozen=True)
 class Nothing:
     """Counts a part's rows without reading them."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """See ``RoundWork``."""
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+        """See ``MapReduce``."""
         return {"rows": torch.tensor(part.rows)}, None
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """See ``RoundWork``."""
+        """See ``MapReduce``."""
         return {name: tensor + other[name] for name, tensor in one.items()}
 
 
@@ -32,8 +32,8 @@ class Nothing:
 class Read(Nothing):
     """Adds up every value of a part; the note is what it read, in bytes, and the seconds."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
-        """See ``RoundWork``."""
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+        """See ``MapReduce``."""
         start = time.perf_counter()
         read, total = 0, torch.zeros((), dtype=torch.float64)
         for tensor in part.tensors.values():

@@ -21,8 +21,8 @@ from benchmarks.pairs import Side, environment, interleave, options, verdict
 from benchmarks.rounds_vs_mllib.data import frames, logistic
 from benchmarks.session import session
 from sparkdl import SparkCluster
-from sparkdl.cluster.tasks import Jobs
-from sparkdl.data.columns import Column, Columns
+from sparkdl.cluster.tasks import TaskRunner
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
@@ -31,7 +31,9 @@ BAR = "at most 3"
 
 L2 = 1e-4
 NEAR = 1e-4  # of the optimum, relative
-COLUMNS = Columns((Column("features"),), Column("label", "float64"), row_id=Column("id", "int64"), floating="float64")
+COLUMNS = Columns(
+    (InputColumn("features"),), InputColumn("label", "float64"), row_id=InputColumn("id", "int64"), floating="float64"
+)
 
 
 @dataclass
@@ -68,13 +70,13 @@ class Rounded:
                 curve.times.append(time.perf_counter() - start)
 
             objective = Objective(logistic, nn.BCEWithLogitsLoss(), precision="fp64")
-            algorithm = LBFGS(l2=L2, tolerance=0.0, progress=0.0)
+            algorithm = LBFGS(l2=L2, gtol=0.0, ftol=0.0)
             Rounds(algorithm, objective, max_rounds=self._evaluations, listener=listener).run(jobs)
         self.curves.append(curve)
         return curve.times[-1] / len(curve.times)
 
     @staticmethod
-    def _packed(frame: DataFrame) -> AbstractContextManager[Jobs]:
+    def _packed(frame: DataFrame) -> AbstractContextManager[TaskRunner]:
         return SparkCluster(frame.sparkSession, 2).map_reduce(frame, COLUMNS, parts=2)
 
 

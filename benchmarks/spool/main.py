@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, Row
 
 from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
 from benchmarks.session import materialised, samples, session
-from sparkdl import Column, Columns
+from sparkdl import Columns, InputColumn
 from sparkdl.data.spool import Spool
-from sparkdl.spark.columns import prepare
+from sparkdl.spark.columns import select_columns
 
 BAR = "at most 1.3"
 PARTS = 2
-COLUMNS = Columns(inputs=(Column("features"),), target=Column("label", "float32"))
+COLUMNS = Columns(inputs=(InputColumn("features"),), target=InputColumn("label", "float32"))
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -59,7 +59,7 @@ class Jobs:
     """Both sides on one DataFrame."""
 
     def __init__(self, frame: DataFrame, rows: int, *, after_shuffle: bool) -> None:
-        prepared, self._columns = prepare(frame, COLUMNS)
+        prepared, self._columns = select_columns(frame, COLUMNS)
         # Not by row id, as a gang does: dealt out round robin the rows arrive in no order, and have to be sorted.
         self._frame = prepared.repartition(PARTS)
         self._rows = rows

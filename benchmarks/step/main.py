@@ -20,7 +20,7 @@ from benchmarks.pairs import Pairs, environment, options, verdict
 from sparkdl import AllReduce, LocalCluster, Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.training.layouts.replicated import Replicated
 
 BAR = "at most 1.05"
@@ -54,7 +54,7 @@ class Blocks:
     blocks: int
     bucket_view: bool
 
-    def __call__(self, world: World, part: Part | None) -> list[tuple[float, float]]:
+    def __call__(self, world: World, part: Shard | None) -> list[tuple[float, float]]:
         """Seconds of a step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
         torch.manual_seed(world.rank)
         inputs, target = torch.rand(self.rows, self.widths[0]), torch.rand(self.rows, 1)

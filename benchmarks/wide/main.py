@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from benchmarks.mlp import adam, mlp
 from benchmarks.pairs import Side, environment, interleave, options
 from benchmarks.session import materialised, session
-from sparkdl import Column, Columns, SparkCluster
+from sparkdl import Columns, InputColumn, SparkCluster
 from sparkdl.cluster.group.world import World
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
@@ -29,7 +29,7 @@ from sparkdl.training.objective import Objective
 BAR = "none, reported"
 MEMBERS = 2
 BATCH = 2048  # rows of the global batch
-LABEL = Column("label", "float32")
+LABEL = InputColumn("label", "float32")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Timed:
 
     training: Training
 
-    def __call__(self, world: World, part: Part) -> tuple[float, float]:
+    def __call__(self, world: World, part: Shard) -> tuple[float, float]:
         fed = time.time()
         self.training(world, part)
         return fed, time.time()
@@ -98,7 +98,7 @@ class Fits:
     def __init__(self, cluster: SparkCluster, frame: DataFrame, names: Sequence[str], width: int) -> None:
         self._cluster, self._frame = cluster, frame
         self._few = materialised(frame.limit(8).repartition(MEMBERS))
-        self._columns = Columns(inputs=tuple(Column(name) for name in names), target=LABEL)
+        self._columns = Columns(inputs=tuple(InputColumn(name) for name in names), target=LABEL)
         objective = Objective(Network(width, stacked=len(names) > 1), nn.MSELoss(), adam)
         self._work = Timed(Training(objective, BATCH, 1))
         self._measured: list[tuple[Phases, Phases]] = []

@@ -5,7 +5,7 @@ w' = w - lr * sum_k G_k / sum_k M_k        G_k: sum of the gradients of shard k,
 
 from dataclasses import dataclass
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.rounds import Algorithm, Memory, State, Update, add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.evaluate import evaluate
@@ -19,14 +19,14 @@ class GradientDescent(Algorithm):
     rounds: int
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         return False  # the objective's optimizer is not used
 
     def init(self, objective: Objective, seed: int) -> State:
         weights, names = start(objective, seed)
         return {"weights": weights, "names": names, "round": 0, "loss": None}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         module = module_of(objective, state["weights"])
         loss, mass = evaluate(objective, module, part)
         return {"gradient": gradient_of(trainable(module)), **scalars(loss=loss, mass=mass)}, None
@@ -40,8 +40,8 @@ class GradientDescent(Algorithm):
         loss = float(update["loss"] / update["mass"])
         return {**state, "weights": unflatten(after, weights, names), "round": state["round"] + 1, "loss": loss}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         return bool(state["round"] >= self.rounds)
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         return {"loss": state["loss"]}

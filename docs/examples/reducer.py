@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import Exchange, Reducer, Reduction
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class HalfReduction(Reduction):
     def __init__(self, group: Group) -> None:
         self.group = group
 
-    def start(self, bucket: Bucket) -> Exchange:
+    def start(self, bucket: Bucket) -> PendingReduce:
         half = bucket.buffer.to(torch.bfloat16)
         return HalfExchange(bucket, half, self.group.sum_(half, wait=False))
 
@@ -34,7 +34,7 @@ class HalfReduction(Reduction):
 
 
 @dataclass(frozen=True)
-class HalfExchange(Exchange):
+class HalfExchange(PendingReduce):
     bucket: Bucket
     half: Tensor
     pending: Any  # of torch.distributed

@@ -20,7 +20,7 @@ class MeanGradient(Strategy):  # hyperparameters would be its fields
 
 
 class MeanGradientSync(Sync):
-    alike = True  # all replicas stay bit-identical, so that a checkpoint holds one copy
+    replicated = True  # all replicas stay bit-identical, so that a checkpoint holds one copy
 
     def __init__(self, replica: Replica, group: Group) -> None:
         self.replica, self.group = replica, group
@@ -33,7 +33,7 @@ class MeanGradientSync(Sync):
         for parameter in self.replica.parameters:
             used = torch.tensor(float(parameter.grad is not None), device=parameter.device)
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            gradient *= batch.share  # 0 for a worker without rows, which takes part all the same
+            gradient *= batch.weight_fraction  # 0 for a worker without rows, which takes part all the same
             self.group.sum_(gradient)
             self.group.sum_(used)
             parameter.grad = gradient if used else None  # as on one machine if no row used the parameter

@@ -122,13 +122,13 @@ class Saver:
         except OSError as error:
             answer["trouble"] = str(error)
         key = f"saved {name}"
-        self._world.post(key, answer)
+        self._world.publish(key, answer)
         if self._world.rank == 0:
-            answers = self._world.posted(key)
+            answers = self._world.collect(key)
             while answers is None:
                 if self._given_up.wait(_LOOK):
                     return
-                answers = self._world.posted(key)
+                answers = self._world.collect(key)
             self._commit(name, checkpoint, answers)
 
     def _commit(self, name: str, checkpoint: Checkpoint, answers: Sequence[Mapping[str, Any]]) -> None:

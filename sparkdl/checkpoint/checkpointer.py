@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
-from sparkdl.checkpoint.compatibility import Fitting
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.compatibility import Compatibility
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import restore
-from sparkdl.checkpoint.sharding import deal, merge
+from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify
-from sparkdl.telemetry.step_timer import enter
+from sparkdl.telemetry.step_timer import enter_phase
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
 _LOOK = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
 
-class CheckpointKeeper:
+class Checkpointer:
     """Saves and restores the workers' states for the training loop; every worker has its own instance.
 
     Args:
@@ -44,13 +44,13 @@ class CheckpointKeeper:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, every: Every, *, elastic: bool = False, token: str | None = None
+        self, checkpoints: Checkpoints, every: CheckpointInterval, *, elastic: bool = False, token: str | None = None
     ) -> None:
         self.checkpoints = checkpoints
         self.every = every
         self._elastic, self._token = elastic, token
         self._saver: Saver | None = None  # None without a shared directory
-        self._ear: StopEar | None = None  # rank 0's
+        self._ear: StopPoller | None = None  # rank 0's
         self._extra: dict[str, Any] = {}
         self._epoch = self._step = 0  # of the last checkpoint
         self._epochs = 0  # completed after the last step
@@ -66,7 +66,7 @@ class CheckpointKeeper:
         """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
-    def load(self, world: World, part: Part) -> dict[str, Any] | None:
+    def load(self, world: World, part: Shard) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together.
 
         After a change of the gang's size, the state is that of an epoch's end, and may be any worker's.
@@ -89,7 +89,7 @@ class CheckpointKeeper:
         if not self.temporary:
             self._see(world)
         parts = [str(each) for each in world.group().gather(fingerprint(part))]
-        fitting = Fitting(self.checkpoints.folder.path, self.checkpoints.writer, world.size, parts)
+        fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, parts)
         self._extra = fitting.extra()
         state = self._restore(world, fitting)
         if state is not None:
@@ -97,7 +97,7 @@ class CheckpointKeeper:
         self._epochs, self._looked, self._look = self._epoch, self._step, self._step + 1
         self._saved = self._seen = time.monotonic()
         self._saver = Saver(self.checkpoints, world)
-        self._ear = StopEar(self.checkpoints, world.attempt) if world.rank == 0 else None
+        self._ear = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
@@ -141,11 +141,11 @@ class CheckpointKeeper:
         """Whether a checkpoint is due, and whether a stop was requested, both according to rank 0."""
         if world.clock.step < self._look:
             return False, False
-        told = world.hear(f"look {world.clock.step}", self._tell(world) if world.rank == 0 else {})
+        told = world.broadcast_json(f"look {world.clock.step}", self._report(world) if world.rank == 0 else {})
         self._looked, self._seen, self._look = world.clock.step, time.monotonic(), told["next"]
         return told["due"], told["stop"]
 
-    def _tell(self, world: World) -> dict[str, Any]:
+    def _report(self, world: World) -> dict[str, Any]:
         assert self._saver is not None
         assert self._ear is not None
         now, step = time.monotonic(), world.clock.step
@@ -159,16 +159,16 @@ class CheckpointKeeper:
     def _save(self, world: World, state: dict[str, Any], *, pinned: bool, last: bool) -> None:
         assert self._saver is not None
         phase, world.phase = world.phase, "checkpoint"
-        enter("checkpoint")
+        enter_phase("checkpoint")
         self._saver.wait()
         shards = {_own(world.rank): copied(state["own"])}
         if state["alike"]:
-            shards[_alike(world.rank)] = copied(deal(state["alike"], world.rank, world.size))
+            shards[_alike(world.rank)] = copied(shard(state["alike"], world.rank, world.size))
         clock = Clock(**world.clock.state_dict())
         self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
         self._epoch, self._step, self._saved = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
-        enter("other")
+        enter_phase("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
         blind = SharedDirectory(self.checkpoints.folder, token).blind_members(world, "directory")
@@ -182,7 +182,7 @@ class CheckpointKeeper:
 
     def _see(self, world: World) -> None:
         """Raise if the workers do not share the directory: each would restore only its own files."""
-        first = world.agree("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
+        first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.folder, first["token"])
         _all(world, "announce", lambda: directory.announce() if world.rank == 0 else None)
         blind = directory.blind_members(world, "seen")
@@ -195,7 +195,7 @@ class CheckpointKeeper:
                 "hdfs:// or s3://."
             )
 
-    def _restore(self, world: World, fitting: Fitting) -> dict[str, Any] | None:
+    def _restore(self, world: World, fitting: Compatibility) -> dict[str, Any] | None:
         def pick(manifest: Manifest) -> list[str]:
             # An added worker resumes from rank 0's shard.
             own = world.rank if world.rank < manifest.world_size else 0
@@ -203,15 +203,15 @@ class CheckpointKeeper:
 
         if world.rank == 0 and (newest := self.checkpoints.latest(verify=False)) is not None:
             fitting.newest(newest[1].manifest)
-        found = restore(self.checkpoints, world.rank, world.agree, pick, accept=fitting.accepts)
+        found = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
         if found is None:
             return None
         states = {shard: unpack_state(packed) for shard, packed in found[1].items()}
-        alike = merge([states.pop(shard) for shard in [*filter(_is_alike, states)]])
+        alike = unshard([states.pop(shard) for shard in [*filter(_is_alike, states)]])
         return {"alike": alike, "own": next(iter(states.values()))}
 
 
-class StopEar:
+class StopPoller:
     """Polls the checkpoints' directory for the driver's stop request, in a thread of rank 0.
 
     Args:
@@ -261,7 +261,7 @@ def _all(world: World, key: str, call: Callable[[], None]) -> None:
         call()
     except Exception as error:
         trouble = error
-    answers: list[Mapping[str, Any]] = [*world.agree(key, {"trouble": trouble is not None})]
+    answers: list[Mapping[str, Any]] = [*world.all_gather_json(key, {"trouble": trouble is not None})]
     if trouble is not None:
         raise trouble
     if any(each["trouble"] for each in answers):

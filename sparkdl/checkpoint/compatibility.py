@@ -13,7 +13,7 @@ from sparkdl.telemetry.emit import notify
 
 
 @dataclass(frozen=True)
-class Fitting:
+class Compatibility:
     """The gang's side of a comparison with checkpoints; used on rank 0.
 
     Attributes:

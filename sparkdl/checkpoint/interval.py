@@ -14,7 +14,7 @@ _LEAST = 5.0  # minimum seconds between two checkpoints of "auto"
 
 
 @dataclass(frozen=True)
-class Every:
+class CheckpointInterval:
     """The distance between two checkpoints.
 
     Attributes:
@@ -28,25 +28,26 @@ class Every:
     unit: str
 
     @staticmethod
-    def of(given: int | str) -> Every:
+    def of(given: int | str) -> CheckpointInterval:
         """Parse ``500`` (steps), ``"2 epochs"``, ``"30 seconds"`` or ``"auto"``.
 
-        The caller handles ``"never"``, the other value of ``checkpointEvery``: it creates no checkpointer.
+        The caller handles ``"never"``, the other value of ``checkpointInterval``: it creates no checkpointer.
 
         Raises:
             InvalidInput: the value is none of these.
         """
         if given == "auto":
-            return Every(1, "auto")
+            return CheckpointInterval(1, "auto")
         if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
-            return Every(given, "steps")
+            return CheckpointInterval(given, "steps")
         match = re.fullmatch(r"([1-9]\d*) (epoch|second)s?", given) if isinstance(given, str) else None
         if match is None:
             raise InvalidInput(
-                f"checkpointEvery is {given!r}; expected a number of steps, such as 500, or '2 epochs', '30 seconds', "
+                f"checkpointInterval is {given!r}; expected a number of steps, such as 500, or '2 epochs', '30 "
+                f"seconds', "
                 "'auto' or 'never'."
             )
-        return Every(int(match[1]), f"{match[2]}s")
+        return CheckpointInterval(int(match[1]), f"{match[2]}s")
 
     def seconds(self, cost: float | None, attempt: int) -> float:
         """Seconds between two checkpoints; infinite for steps and epochs.
@@ -59,9 +60,9 @@ class Every:
             return float(self.count)
         if self.unit != "auto":
             return math.inf
-        return _FIRST if cost is None else young(cost, _MEAN_TIME / (attempt + 1))
+        return _FIRST if cost is None else young_interval(cost, _MEAN_TIME / (attempt + 1))
 
 
-def young(cost: float, mean_time: float) -> float:
+def young_interval(cost: float, mean_time: float) -> float:
     """Young's interval in seconds, at least 5, from the seconds per checkpoint and between failures."""
     return max(math.sqrt(2 * cost * mean_time), _LEAST)

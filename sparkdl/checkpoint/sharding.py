@@ -2,10 +2,10 @@
 
 >>> from torch import ones
 >>> nested = {"weights": {"a": ones(4), "b": ones(2), "c": ones(2)}, "rate": 0.1}
->>> parts = [deal(nested, rank, 2) for rank in range(2)]
+>>> parts = [shard(nested, rank, 2) for rank in range(2)]
 >>> [sorted(part["weights"]) for part in parts], [part.get("rate") for part in parts]
 ([['a'], ['b', 'c']], [0.1, None])
->>> merge(parts).keys() == nested.keys(), sorted(merge(parts)["weights"])
+>>> unshard(parts).keys() == nested.keys(), sorted(unshard(parts)["weights"])
 (True, ['a', 'b', 'c'])
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 _Path = tuple[Any, ...]
 
 
-def deal(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
+def shard(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
     """This worker's shard of the replicated state.
 
     Tensors in dicts are assigned by size, the largest first, to the worker with the fewest bytes; rank 0 gets the rest.
@@ -37,13 +37,13 @@ def deal(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
     return _kept(nested, (), {path for path, _ in _leaves(nested, ()) if owner.get(path, 0) == rank})
 
 
-def merge(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Merge the shards of all workers, the inverse of ``deal``."""
+def unshard(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Merge the shards of all workers, the inverse of ``shard``."""
     merged: dict[Any, Any] = {}
     for part in parts:
         for key, value in part.items():
             if isinstance(value, dict):
-                merged[key] = merge([merged.get(key, {}), value])
+                merged[key] = unshard([merged.get(key, {}), value])
             else:
                 merged[key] = value
     return merged

@@ -69,7 +69,7 @@ class SharedDirectory:
             world: the gang.
             key: key of the exchange; unique for each call in a gang.
         """
-        answers = world.agree(key, {"sees": self.sees(), "host": world.host})
+        answers = world.all_gather_json(key, {"sees": self.sees(), "host": world.host})
         return [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
 
     @property

@@ -3,7 +3,7 @@
 A configuration is a YAML file, ``--config FILE``, and any ``--key value`` after it, which overrides the file. For an
 unknown key, in the file or on the command line, the command fails and names the nearest known key.
 
-Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM, and the codes of `Ended`.
+Exit codes: 0 done, 1 failed, 2 bad configuration, 130 interrupted, 143 stopped by SIGTERM, and the codes of `JobExit`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, Ended
+from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, JobExit
 from sparkdl.cli.parser import Parser
 from sparkdl.cluster.shutdown import TERMINATED, stop_requested, stoppable
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
@@ -61,7 +61,7 @@ def _run(call: Callable[[], None]) -> int:
         return TERMINATED
     except InvalidInput as error:
         return _complain(error, BAD_CONFIGURATION)
-    except Ended as error:
+    except JobExit as error:
         return _complain(error, error.code)
     except (SparkdlError, *SPARK_ERRORS) as error:
         return _complain(error, _failed())

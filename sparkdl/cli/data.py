@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, NumericType
 
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Data:
             if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
                 found = "not there" if kind is None else f"of type {kind.simpleString()}"
                 raise InvalidInput(f"vectors names {name!r}, which is {found}; expected a column of arrays of numbers.")
-            rows = rows.withColumn(name, array_to_vector(named(name).cast("array<double>")))
+            rows = rows.withColumn(name, array_to_vector(col(name).cast("array<double>")))
         return rows
 
     def _rows(self, spark: SparkSession) -> DataFrame:

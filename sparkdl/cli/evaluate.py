@@ -18,7 +18,7 @@ from sparkdl.cli import saved_models
 from sparkdl.cli.data import Data
 from sparkdl.io import files
 from sparkdl.ml import evaluation
-from sparkdl.spark.jvm import qualified
+from sparkdl.spark.jvm import qualify
 
 
 def evaluate(
@@ -50,5 +50,5 @@ def evaluate(
             # JSON has neither NaN nor infinity.
             lost = {name for name, each in figures.items() if isinstance(each, float) and not isfinite(each)}
             plain = figures | dict.fromkeys(lost)
-            files.write(qualified(spark, output), json.dumps(plain, indent=2).encode())
+            files.write(qualify(spark, output), json.dumps(plain, indent=2).encode())
             print(f"wrote {output}")

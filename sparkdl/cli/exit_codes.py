@@ -7,25 +7,25 @@ from sparkdl.errors import SparkdlError
 DONE, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 
-class Ended(SparkdlError):
+class JobExit(SparkdlError):
     """A command ends with an exit code of its own."""
 
     code = FAILED
 
 
-class Refused(Ended):
+class Refused(JobExit):
     """The gate rejected the new model, and the version in use stays."""
 
     code = 3
 
 
-class BadInput(Ended):
+class BadInput(JobExit):
     """The rows lack columns, values or types that the command needs."""
 
     code = 4
 
 
-class Superseded(Ended):
+class Superseded(JobExit):
     """A later run of the same date took over."""
 
     code = 5

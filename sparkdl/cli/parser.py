@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.declarations import BaggingParams, MembersParams
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
 
 
@@ -119,11 +119,11 @@ def _own(error: ValueError) -> InvalidInput:
 
 
 def _make(kind: type[Params], **arguments: Any) -> Params:
-    if kind is GangEstimator:
+    if kind is DistributedEstimator:
         raise InvalidInput("estimator has no class_path; expected sparkdl.TorchClassifier or another estimator.")
     if issubclass(kind, MembersParams) and not issubclass(kind, Estimator):
         raise InvalidInput("ensemble has no class_path; expected sparkdl.Bagging, Boosting, Stacking or BestOf.")
-    if issubclass(kind, GangEstimator):
+    if issubclass(kind, DistributedEstimator):
         return kind(**{name: _plain(value) for name, value in arguments.items()})
     if issubclass(kind, JavaWrapper):
         # It makes an object in the JVM at once. The job reuses this session; without such objects none starts here.
@@ -148,8 +148,8 @@ def _open_types(kind: type) -> dict[str, Any]:
     # None means "not given": the constructor distinguishes that from a default that is given.
     types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
     if issubclass(kind, BaggingParams):
-        return types | {"featureSubset": int | float | str | None}  # the first that takes it: 8 is no share
-    if not issubclass(kind, GangEstimator):
+        return types | {"maxFeatures": int | float | str | None}  # the first that takes it: 8 is no share
+    if not issubclass(kind, DistributedEstimator):
         return types
     from torchmetrics import Metric  # takes two seconds, and only estimators need it
 
@@ -158,7 +158,7 @@ def _open_types(kind: type) -> dict[str, Any]:
         "loss": Callable[[Any, Tensor], Any],
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
         "metrics": dict[str, Metric] | None,
-        "columns": list[Column],
+        "columnSpecs": list[InputColumn],
         "hooks": list[Hook],
     }
 

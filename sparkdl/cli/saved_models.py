@@ -18,7 +18,7 @@ from sparkdl.io import files
 from sparkdl.ml.evaluation import OutputColumns
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.registry import Versions
-from sparkdl.spark.jvm import qualified
+from sparkdl.spark.jvm import qualify
 
 _KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 
@@ -29,7 +29,7 @@ def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) ->
     Raises:
         InvalidInput: output exists, and overwrite is false.
     """
-    if output is not None and not overwrite and files.exists(qualified(spark, output)):
+    if output is not None and not overwrite and files.exists(qualify(spark, output)):
         raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
 
 
@@ -46,7 +46,7 @@ def load(spark: SparkSession, path: str) -> Model:
     Raises:
         InvalidInput: the path holds none of these.
     """
-    versions = Versions(qualified(spark, path))
+    versions = Versions(qualify(spark, path))
     try:
         current = versions.current()
     except NotADirectoryError:  # a file

@@ -24,7 +24,7 @@ from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data
 from sparkdl.cli.saved_models import check_output, save
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import GangEstimator, TorchClassifier, TorchRegressor
+from sparkdl.ml.estimator import DistributedEstimator, TorchClassifier, TorchRegressor
 from sparkdl.ml.evaluation import held_out
 from sparkdl.ml.model import TorchModel
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -36,7 +36,7 @@ from sparkdl.spark.jvm import forwarding_sigterm
 
 def train(
     data: Data,
-    estimator: GangEstimator,
+    estimator: DistributedEstimator,
     test: Data | None = None,
     output: str | None = None,
     overwrite: bool = False,
@@ -51,7 +51,7 @@ def train(
         overwrite: replace an existing output.
     """
     if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
-        raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationCol.")
+        raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationIndicatorCol.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
@@ -79,7 +79,7 @@ def by_rounds(kind: type, summary: str) -> Callable[..., None]:
 
     def job(
         data: Data,
-        estimator: GangEstimator,
+        estimator: DistributedEstimator,
         algorithm: Any,
         *,
         test: Data | None = None,

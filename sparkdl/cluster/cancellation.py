@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from sparkdl.errors import SparkdlError
 
 
-class Guard:
+class CancellationToken:
     """Thread-safe cancellation token of one gang, usable before the gang starts and while it runs.
 
     Attributes:

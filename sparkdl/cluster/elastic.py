@@ -1,8 +1,8 @@
 """Elastic gangs: choose the number of workers of each attempt.
 
-    an attempt starts     with all workers, or after ``elastic_wait`` seconds with as many as fit, at least ``min_size``
-    a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the attempt
-    a launch fails        although the cluster reported capacity: half as many workers start at once
+    an attempt starts     with all workers, or after ``elastic_timeout`` seconds with as many as fit, at least
+    ``min_size`` a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the
+    attempt a launch fails        although the cluster reported capacity: half as many workers start at once
 
 The size changes between epochs only. ``Resized`` ends the attempt; it is no failure, and does not count as a restart.
 
@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
-from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.protocol import Cluster, Listener, Slots
+from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.protocol import Capacity, Cluster, Listener
 from sparkdl.cluster.shutdown import pause
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
 from sparkdl.telemetry.event import Event
@@ -34,7 +34,7 @@ _LOOK = 5.0  # seconds between two queries of the capacity while a small gang ru
 _SILENT = 1.0  # seconds of waiting that are not reported
 
 
-class Sizes:
+class SizePolicy:
     """Size policy of elastic gangs, without a cluster and a clock.
 
     Args:
@@ -48,11 +48,11 @@ class Sizes:
         self._short: float | None = None  # since when capacity for all is missing
         self._refused: int | None = None  # workers that the cluster reported capacity for, but could not supply
 
-    def goal(self, room: Slots) -> int:
+    def goal(self, room: Capacity) -> int:
         """Workers of a full gang: all, or the most that the configuration allows."""
         return self.most if room.ever is None else min(self.most, max(room.ever, self.least))
 
-    def full(self, room: Slots, now: float) -> bool:
+    def full(self, room: Capacity, now: float) -> bool:
         """Whether a full gang fits at time ``now``, in seconds of a monotonic clock."""
         if room.now is None:
             return False
@@ -64,7 +64,7 @@ class Sizes:
         self._short = None
         return self._refused is None
 
-    def choose(self, room: Slots, now: float) -> int | None:
+    def choose(self, room: Capacity, now: float) -> int | None:
         """Workers of the next attempt; None to wait and query again."""
         goal, full = self.goal(room), self.full(room, now)
         if self._refused is not None:
@@ -102,9 +102,9 @@ class Elastic:
         if least is not None and not 1 <= least <= cluster.size:
             raise InvalidInput(f"min_size is {least}; expected 1 to {cluster.size}, the size of the cluster.")
         if wait < 0:
-            raise InvalidInput(f"elastic_wait is {wait}; expected at least 0 seconds.")
+            raise InvalidInput(f"elastic_timeout is {wait}; expected at least 0 seconds.")
         self._cluster = cluster
-        self._sizes = None if least in (None, cluster.size) else Sizes(least or 1, cluster.size, wait)
+        self._sizes = None if least in (None, cluster.size) else SizePolicy(least or 1, cluster.size, wait)
         self._listener = listener
         self._last = cluster.size
         self._warned = False
@@ -120,23 +120,23 @@ class Elastic:
             return self._cluster.size
         began = time.monotonic()
         while True:
-            room, now = self._cluster.room(), time.monotonic()
+            room, now = self._cluster.capacity(), time.monotonic()
             size = self._sizes.choose(room, now)
             if size is not None:
                 break
             if now - began > _SILENT:
                 what = f"room for {self._sizes.goal(room)} members, there is room for {room.now}"
-                self._tell("waiting", attempt, what=what, seconds=now - began)
+                self._emit("waiting", attempt, what=what, seconds=now - began)
             pause(_POLL)
         self._warn(self._sizes, room)
         if size != self._last:
             logger.warning("attempt %d has %d of %d members", attempt, size, self._sizes.most)
-            self._tell("resized", attempt, size=size, of=self._sizes.most)
+            self._emit("resized", attempt, size=size, of=self._sizes.most)
         self._last = size
         return size
 
     @contextmanager
-    def attempt(self, size: int, guard: Guard, listener: Listener) -> Iterator[Listener]:
+    def attempt(self, size: int, guard: CancellationToken, listener: Listener) -> Iterator[Listener]:
         """Run an attempt of ``size`` workers in the block.
 
         Args:
@@ -158,7 +158,7 @@ class Elastic:
             if size == sizes.most:
                 yield listener
             else:
-                with _Growth(self._cluster, sizes, size, guard, listener) as growth:
+                with _ScaleUpWatcher(self._cluster, sizes, size, guard, listener) as growth:
                     yield growth
         except ClusterUnavailable as error:
             if size == sizes.least:
@@ -169,7 +169,7 @@ class Elastic:
             sizes.forget()  # capacity may have changed while the gang ran
             raise
 
-    def _warn(self, sizes: Sizes, room: Slots) -> None:
+    def _warn(self, sizes: SizePolicy, room: Capacity) -> None:
         if not self._warned and room.ever is not None and sizes.least <= room.ever < sizes.most:
             self._warned = True
             warnings.warn(
@@ -178,20 +178,22 @@ class Elastic:
                 stacklevel=4,
             )
 
-    def _tell(self, kind: str, attempt: int, **payload: object) -> None:
+    def _emit(self, kind: str, attempt: int, **payload: object) -> None:
         if self._listener is not None:
             self._listener(Event(kind, -1, attempt, time.time(), None, payload))
 
 
-class _Growth:
-    def __init__(self, cluster: Cluster, sizes: Sizes, size: int, guard: Guard, listener: Listener) -> None:
+class _ScaleUpWatcher:
+    def __init__(
+        self, cluster: Cluster, sizes: SizePolicy, size: int, guard: CancellationToken, listener: Listener
+    ) -> None:
         self._cluster, self._sizes, self._size = cluster, sizes, size
         self._guard, self._listener = guard, listener
         self._full = False  # whether all workers fitted at the last query
         self._news: SimpleQueue[str] = SimpleQueue()
         self._thread = threading.Thread(target=self._look, name="sparkdl-elastic", daemon=True)
 
-    def __enter__(self) -> _Growth:
+    def __enter__(self) -> _ScaleUpWatcher:
         self._thread.start()
         return self
 
@@ -209,7 +211,7 @@ class _Growth:
     def _look(self) -> None:
         try:
             while (news := self._next()) != "the attempt is over":
-                room = self._cluster.room()
+                room = self._cluster.capacity()
                 goal, full = self._sizes.goal(room), self._sizes.full(room, time.monotonic())
                 self._full = full and goal > self._size
                 if self._full and news == "an epoch is over":

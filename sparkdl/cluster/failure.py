@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.group.world import is_peer_failure
-from sparkdl.errors import MemberFailed, Place, SparkdlError, cause_of, error_of
-from sparkdl.telemetry.event import Event, Listener
+from sparkdl.errors import ErrorContext, SparkdlError, WorkerFailed, cause_of, error_of
+from sparkdl.telemetry.event import Event, SafeCallback
 from sparkdl.telemetry.recorder import Told
 
 
@@ -33,12 +33,12 @@ class Failure:
     kind: str
     message: str
     trace: str
-    place: Place
+    place: ErrorContext
     peer: bool
     time: float
 
     @staticmethod
-    def of(error: BaseException, place: Place) -> Failure:
+    def of(error: BaseException, place: ErrorContext) -> Failure:
         """Record an error, and release all that its traceback references."""
         peer = any(is_peer_failure(each) for each in _chain(error))
         failure = Failure(*cause_of(error), place, peer, time.time())
@@ -48,7 +48,7 @@ class Failure:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Failure:
         """Restore a failure from ``to_json``."""
-        return Failure(**{**values, "place": Place(**values["place"])})
+        return Failure(**{**values, "place": ErrorContext(**values["place"])})
 
     def to_json(self) -> dict[str, Any]:
         """The failure as plain data."""
@@ -60,7 +60,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorkerResult:
     """The result of a worker: a pickled value, or a failure.
 
     Attributes:
@@ -78,8 +78,8 @@ class Outcome:
     told: Told = field(default_factory=Told)
 
 
-def settle(
-    outcomes: Sequence[Outcome], listener: Callable[[Event], None] | None = None, *, attempt: int = 0
+def raise_first_cause(
+    outcomes: Sequence[WorkerResult], listener: Callable[[Event], None] | None = None, *, attempt: int = 0
 ) -> list[Any]:
     """Return the workers' values in rank order, or raise the first cause.
 
@@ -91,7 +91,7 @@ def settle(
     Raises:
         SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.
     """
-    hear = None if listener is None else Listener(listener)  # survives exceptions of the listener
+    hear = None if listener is None else SafeCallback(listener)  # survives exceptions of the listener
     for outcome in outcomes if hear is not None else ():
         told = {"seconds": outcome.seconds, **vars(outcome.told)}
         hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
@@ -106,12 +106,12 @@ def first_cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
-def _value(outcome: Outcome) -> Any:
+def _value(outcome: WorkerResult) -> Any:
     try:
         return cloudpickle.loads(outcome.value)
     except Exception as error:
         message = f"what rank {outcome.rank} returned cannot be unpickled here: {type(error).__name__}: {error}"
-        raise MemberFailed(message, place=Place("result", outcome.rank)) from error
+        raise WorkerFailed(message, place=ErrorContext("result", outcome.rank)) from error
 
 
 def _chain(error: BaseException) -> list[BaseException]:

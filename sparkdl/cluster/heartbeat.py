@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sparkdl.errors import MemberLost, Place
+from sparkdl.errors import ErrorContext, WorkerLost
 from sparkdl.telemetry.event import Event
 
 _PER_TIMEOUT = 6  # heartbeats within the timeout: a few may be late
@@ -52,17 +52,17 @@ def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
 
 
 @dataclass
-class _Sign:
+class _WorkerStatus:
     """The last known status of one worker; ``first`` is the step of its first heartbeat with a clock."""
 
-    heard: float
+    received: float
     moved: float
     state: tuple[int | None, str | None] = (None, None)
     first: int | None = None
     host: str | None = None
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Tracks the workers of a gang and detects lost or stuck ones.
 
     Args:
@@ -73,7 +73,7 @@ class Pulse:
 
     def __init__(self, attempt: int, *, timeout: float, stall: float) -> None:
         self._attempt, self._timeout, self._stall = attempt, timeout, stall
-        self._signs: dict[int, _Sign] = {}
+        self._signs: dict[int, _WorkerStatus] = {}
         self._ended: set[int] = set()
 
     def note(self, event: Event, now: float) -> None:
@@ -91,19 +91,19 @@ class Pulse:
         elif event.kind == "heartbeat":
             self._move(event, now)
         elif event.rank in self._signs:
-            self._signs[event.rank].heard = now
+            self._signs[event.rank].received = now
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """Extend all deadlines by ``seconds`` in which this process did not run."""
         for sign in self._signs.values():
-            sign.heard += seconds
+            sign.received += seconds
             sign.moved += seconds
 
-    def lost(self, now: float) -> MemberLost | None:
+    def lost(self, now: float) -> WorkerLost | None:
         """The error that ends the attempt; None while all workers are alive and progress."""
         for rank, sign in sorted(self._signs.items()):
-            if now - sign.heard > self._timeout:
-                return self._error(rank, f"rank {rank} has not been heard of for {now - sign.heard:.0f} s.")
+            if now - sign.received > self._timeout:
+                return self._error(rank, f"rank {rank} has not been heard of for {now - sign.received:.0f} s.")
         stuck = [
             (sign.state[0] or 0, rank)
             for rank, sign in self._signs.items()
@@ -116,15 +116,15 @@ class Pulse:
         return self._error(rank, f"rank {rank} lives but has been at step {step}, {phase}, for {self._stall:.0f} s.")
 
     def _move(self, event: Event, now: float) -> None:
-        sign = self._signs.setdefault(event.rank, _Sign(now, now))
+        sign = self._signs.setdefault(event.rank, _WorkerStatus(now, now))
         step = None if event.clock is None else event.clock["step"]
         state = step, event.payload.get("phase")
         if sign.first is None:
             sign.first = step
         if state != sign.state:
             sign.moved = now
-        sign.heard, sign.state, sign.host = now, state, event.payload.get("host")
+        sign.received, sign.state, sign.host = now, state, event.payload.get("host")
 
-    def _error(self, rank: int, message: str) -> MemberLost:
+    def _error(self, rank: int, message: str) -> WorkerLost:
         sign = self._signs[rank]
-        return MemberLost(message, place=Place(sign.state[1], rank, sign.host, self._attempt, sign.state[0]))
+        return WorkerLost(message, place=ErrorContext(sign.state[1], rank, sign.host, self._attempt, sign.state[0]))

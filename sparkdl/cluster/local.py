@@ -18,16 +18,16 @@ from typing import Any
 
 import torch
 
-from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.failure import Failure, Outcome, settle
+from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.failure import Failure, WorkerResult, raise_first_cause
 from sparkdl.cluster.local_tasks import process_jobs
-from sparkdl.cluster.protocol import Listener, Slots, gang_size
-from sparkdl.cluster.tasks import Jobs
-from sparkdl.cluster.worker import Task, Work
-from sparkdl.cluster.worker_process import MemberProcess
+from sparkdl.cluster.protocol import Capacity, Listener, gang_size
+from sparkdl.cluster.tasks import TaskRunner
+from sparkdl.cluster.worker import Work, WorkerTask
+from sparkdl.cluster.worker_process import WorkerProcess
 from sparkdl.data.columns import Columns
-from sparkdl.data.tables import deal, spill
-from sparkdl.errors import InvalidInput, MemberLost, Place, SparkdlError
+from sparkdl.data.tables import spill, split_rows
+from sparkdl.errors import ErrorContext, InvalidInput, SparkdlError, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
@@ -71,7 +71,7 @@ class LocalCluster:
         self._threads = threads
         self._timeout = timeout
         self._level = level_of(logs)
-        self._members: list[MemberProcess] = []
+        self._members: list[WorkerProcess] = []
         self._turn = threading.Lock()
 
     def __enter__(self) -> LocalCluster:
@@ -86,10 +86,10 @@ class LocalCluster:
             member.kill()
         self._members = []
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         """Capacity for all workers on a CPU, else for as many as there are GPUs."""
         members = torch.cuda.device_count() if self._device == "cuda" else self.size
-        return Slots(members, members)
+        return Capacity(members, members)
 
     def gang(
         self,
@@ -99,14 +99,14 @@ class LocalCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: Guard | None = None,
+        guard: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run a gang in processes, as ``Cluster.gang``."""
         members = gang_size(size, self.size)
-        tables, wanted = deal(data, columns, members)
+        tables, wanted = split_rows(data, columns, members)
         with Channel(listener or _ignore) as channel, tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-            task = Task(
+            task = WorkerTask(
                 ship(work),
                 members,
                 uuid.uuid4().hex,
@@ -120,10 +120,14 @@ class LocalCluster:
                 level=self._level,
             )
             files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._turn, self._first(members) as chosen, (guard or Guard()).stopping(partial(_end, chosen)):
+            with (
+                self._turn,
+                self._first(members) as chosen,
+                (guard or CancellationToken()).stopping(partial(_end, chosen)),
+            ):
                 for member, file in zip(chosen, files, strict=True):
                     member.start(task, file)
-                return settle(_collect(chosen, attempt, self._timeout), listener, attempt=attempt)
+                return raise_first_cause(_collect(chosen, attempt, self._timeout), listener, attempt=attempt)
 
     def map_reduce(
         self,
@@ -133,14 +137,14 @@ class LocalCluster:
         parts: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
-    ) -> AbstractContextManager[Jobs]:
+    ) -> AbstractContextManager[TaskRunner]:
         """Map shards in processes, each taking the next shard when idle, as ``Cluster.map_reduce``."""
         return self._jobs(data, columns, parts or self.size, listener)
 
     @contextmanager
     def _jobs(
         self, data: Any, columns: Columns | Sequence[str] | None, parts: int, listener: Listener | None
-    ) -> Iterator[Jobs]:
+    ) -> Iterator[TaskRunner]:
         with Channel(listener or _ignore) as channel:
             reporting = Reporting(channel.endpoint if listener else None, level=self._level)
             threads = self._threads_of(self.size)
@@ -154,16 +158,16 @@ class LocalCluster:
         return self._threads or max(1, len(os.sched_getaffinity(0)) // members)
 
     @contextmanager
-    def _all(self) -> Iterator[list[MemberProcess]]:
+    def _all(self) -> Iterator[list[WorkerProcess]]:
         with self._turn, self._first(self.size) as members:
             yield members
 
     @contextmanager
-    def _first(self, count: int) -> Iterator[list[MemberProcess]]:
+    def _first(self, count: int) -> Iterator[list[WorkerProcess]]:
         """The first ``count`` workers; if a gang fails, those that have not reported are killed."""
         self._bury(member for member in self._members if not member.alive)
         for rank in sorted(set(range(count)) - {member.rank for member in self._members}):
-            self._members.append(MemberProcess(rank))
+            self._members.append(WorkerProcess(rank))
         self._members.sort(key=lambda member: member.rank)
         try:
             yield self._members[:count]
@@ -174,20 +178,20 @@ class LocalCluster:
             self.close()
             raise
 
-    def _bury(self, members: Iterable[MemberProcess]) -> None:
+    def _bury(self, members: Iterable[WorkerProcess]) -> None:
         for member in list(members):
             member.kill()
             self._members.remove(member)
 
 
-def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> list[Outcome]:
+def _collect(members: Sequence[WorkerProcess], attempt: int, timeout: float) -> list[WorkerResult]:
     """Exchange the workers' lines, then wait for every outcome.
 
     Raises:
-        MemberLost: a worker sent no line in time; before its first heartbeat nothing else detects that.
+        WorkerLost: a worker sent no line in time; before its first heartbeat nothing else detects that.
     """
     lines: dict[int, str] = {}
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, WorkerResult] = {}
     deadline: float | None = time.monotonic() + timeout
     ending = False
     while len(outcomes) < len(members):
@@ -214,27 +218,27 @@ def _collect(members: Sequence[MemberProcess], attempt: int, timeout: float) -> 
     return list(outcomes.values())
 
 
-def _absent(rank: int, attempt: int, timeout: float) -> MemberLost:
-    place = Place("launch", rank, socket.gethostname(), attempt)
-    return MemberLost(f"rank {rank} did not come to the rendezvous within {timeout:g} s.", place=place)
+def _absent(rank: int, attempt: int, timeout: float) -> WorkerLost:
+    place = ErrorContext("launch", rank, socket.gethostname(), attempt)
+    return WorkerLost(f"rank {rank} did not come to the rendezvous within {timeout:g} s.", place=place)
 
 
-def _take(member: MemberProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, Outcome]) -> None:
+def _take(member: WorkerProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, WorkerResult]) -> None:
     try:
         message = member.receive()
     except (EOFError, ConnectionError):
-        place = Place("work", member.rank, socket.gethostname(), attempt)
-        failure = Failure("MemberLost", member.obituary(), "", place, False, time.time())
-        outcomes[member.rank] = Outcome(member.rank, failure=failure)
+        place = ErrorContext("work", member.rank, socket.gethostname(), attempt)
+        failure = Failure("WorkerLost", member.exit_reason(), "", place, False, time.time())
+        outcomes[member.rank] = WorkerResult(member.rank, failure=failure)
         return
-    if isinstance(message, Outcome):
+    if isinstance(message, WorkerResult):
         outcomes[member.rank] = message
         member.busy = False
     else:
         lines[member.rank] = message
 
 
-def _end(members: Sequence[MemberProcess]) -> None:
+def _end(members: Sequence[WorkerProcess]) -> None:
     for member in members:
         if member.busy:
             with contextlib.suppress(ProcessLookupError):

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, Tree, mapped, settle, tell
-from sparkdl.cluster.worker_process import MemberProcess
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer, emit, mapped, raise_on_failure
+from sparkdl.cluster.worker_process import WorkerProcess
 from sparkdl.data.batch import Input
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import Part
-from sparkdl.data.shard_store import Store, pack
+from sparkdl.data.shard import Shard
+from sparkdl.data.shard_store import ShardStore, pack
 from sparkdl.data.spool import Spool
-from sparkdl.data.tables import Batches, by_client, deal
-from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.data.tables import Batches, by_client, split_rows
+from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.telemetry.event import Event
@@ -32,12 +32,12 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
-Processes = Callable[[], AbstractContextManager[list[MemberProcess]]]
+Processes = Callable[[], AbstractContextManager[list[WorkerProcess]]]
 """Yields the processes of a round, all of them alive."""
 
 
-class InlineJobs:
-    """``Jobs`` that map every shard in this process.
+class InlineTaskRunner:
+    """``TaskRunner`` that map every shard in this process.
 
     Args:
         parts: the shards.
@@ -46,33 +46,33 @@ class InlineJobs:
     """
 
     def __init__(
-        self, parts: list[Part], whole: Callable[[], Part] | None = None, reporting: Reporting | None = None
+        self, parts: list[Shard], whole: Callable[[], Shard] | None = None, reporting: Reporting | None = None
     ) -> None:
         self.parts = tuple(part.rows for part in parts)
         self._parts, self._whole, self._reporting = parts, whole, reporting or Reporting()
 
-    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+    def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in this process."""
-        shipped, packed, tree = ship(work), pack_state(state), Tree(work.reduce)
+        shipped, packed, tree = ship(work), pack_state(state), TreeReducer(work.reduce)
         notes = []
         reporting = replace(self._reporting, number=number)
         for part in self._parts:
-            found: Mapped = mapped(shipped, unpack_state(packed), part, reporting=reporting)
-            settle([found], number)
+            found: TaskResult = mapped(shipped, unpack_state(packed), part, reporting=reporting)
+            raise_on_failure([found], number)
             tree.push(found.tensors)
             notes.append(found.note)
         return tree.result(), notes
 
-    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in this process."""
-        shipped, every = ship(work), self._all() if whole else None
+        shipped, every = ship(work), self._all() if all_rows else None
         found = [
             mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
             for index in indices
         ]
         yield from found
 
-    def _all(self) -> Part:
+    def _all(self) -> Shard:
         if self._whole is None:
             raise InvalidInput("all rows were asked for, and these parts were given without a way to have them as one.")
         return self._whole()
@@ -81,9 +81,9 @@ class InlineJobs:
 @contextmanager
 def inline_jobs(
     data: Any, columns: Columns | Sequence[str] | None, parts: int, *, reporting: Reporting
-) -> Iterator[InlineJobs]:
+) -> Iterator[InlineTaskRunner]:
     """Divide the data into shards for rounds in this process; arguments as for ``Cluster.map_reduce``."""
-    yield InlineJobs(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
+    yield InlineTaskRunner(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
 
 
 @contextmanager
@@ -96,23 +96,23 @@ def process_jobs(
     threads: int,
     reporting: Reporting,
     listener: Callable[[Event], None] | None,
-) -> Iterator[ProcessJobs]:
+) -> Iterator[ProcessTaskRunner]:
     """Divide the data into shards on disk for rounds in processes; arguments as for ``Cluster.map_reduce``."""
     found = dealt(data, columns, parts)
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-        store = Store(Path(folder) / "parts")
+        store = ShardStore(Path(folder) / "parts")
         for part in found:
             store.write(part.index, pack(part))
         # Empty shards were sealed with the layout of the others, so any shard has it.
         layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
         rows = tuple(part.rows for part in found)
         task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
-        yield ProcessJobs(processes, task, partial(_whole, data, columns, parts), listener)
+        yield ProcessTaskRunner(processes, task, partial(_whole, data, columns, parts), listener)
 
 
-def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Part:
+def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Shard:
     """All rows as one shard; without ids, in the order of the shards."""
-    tables, wanted = deal(data, columns, count)
+    tables, wanted = split_rows(data, columns, count)
     assert wanted is not None  # dealt() has raised if there are no data
     return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
 
@@ -122,8 +122,8 @@ def _layout(rows: Input) -> Layout:
     return str(values.dtype).removeprefix("torch."), tuple(values.shape[1:])
 
 
-class ProcessJobs:
-    """``Jobs`` in which each idle process takes the next shard.
+class ProcessTaskRunner:
+    """``TaskRunner`` in which each idle process takes the next shard.
 
     Args:
         processes: yields the processes that map.
@@ -136,40 +136,42 @@ class ProcessJobs:
         self,
         processes: Processes,
         task: _Task,
-        whole: Callable[[], Part],
+        whole: Callable[[], Shard],
         listener: Callable[[Event], None] | None = None,
     ) -> None:
         self.parts = task.parts
         self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
 
-    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+    def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in processes."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
         found, lost = self._mapped(task.map, range(len(self.parts)))
         for part, obituary in lost.items():
-            raise MemberLost(f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=Place("map"))
-        tell(found, self._listener)
-        settle(found, number)
-        tree = Tree(work.reduce)
+            raise WorkerLost(
+                f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=ErrorContext("map")
+            )
+        emit(found, self._listener)
+        raise_on_failure(found, number)
+        tree = TreeReducer(work.reduce)
         for each in found:
             tree.push(each.tensors)
         return tree.result(), [each.note for each in found]
 
-    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in processes."""
-        task, store = replace(self._task, work=ship(work)), Store(Path(self._task.folder) / "parts")
-        if whole and not store.has(len(self.parts)):
+        task, store = replace(self._task, work=ship(work)), ShardStore(Path(self._task.folder) / "parts")
+        if all_rows and not store.has(len(self.parts)):
             store.write(len(self.parts), pack(self._whole()))
-        found, lost = self._mapped(task.map_whole if whole else task.map_part, indices)
+        found, lost = self._mapped(task.map_whole if all_rows else task.map_part, indices)
         for index, obituary in lost.items():
-            raise MemberLost(f"task {index} was lost {_TRIES} times: {obituary}", place=Place("map", index))
-        tell(found, self._listener)
+            raise WorkerLost(f"task {index} was lost {_TRIES} times: {obituary}", place=ErrorContext("map", index))
+        emit(found, self._listener)
         yield from found
 
-    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[Mapped], dict[int, str]]:
+    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[TaskResult], dict[int, str]]:
         """Results of the calls, or, once a call was lost too often, why; then no further call starts."""
-        left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, Mapped]()
+        left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, TaskResult]()
         while left:
             # The next request for processes replaces those that ended.
             with self._processes() as processes:
@@ -208,16 +210,16 @@ class _Task:
         part = replace(whole, index=0, count=1, parts=(whole.rows,))
         return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
 
-    def _open(self, index: int) -> Part:
+    def _open(self, index: int) -> Shard:
         torch.set_num_threads(self.threads)  # a gang's worker sets its own
-        return Store(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
+        return ShardStore(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
 
 
 def _work_off(
-    processes: list[MemberProcess], call: Callable[[int], bytes], indices: Sequence[int]
-) -> tuple[dict[int, Mapped], dict[int, str]]:
-    left, busy = [*reversed(indices)], dict[MemberProcess, int]()
-    found: dict[int, Mapped] = {}
+    processes: list[WorkerProcess], call: Callable[[int], bytes], indices: Sequence[int]
+) -> tuple[dict[int, TaskResult], dict[int, str]]:
+    left, busy = [*reversed(indices)], dict[WorkerProcess, int]()
+    found: dict[int, TaskResult] = {}
     lost: dict[int, str] = {}
     idle = [*processes]
     while busy or (left and idle):
@@ -229,18 +231,18 @@ def _work_off(
         for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
             index = busy.pop(process)
             try:
-                found[index] = Mapped.unpacked(process.receive())
+                found[index] = TaskResult.unpacked(process.receive())
             except (EOFError, ConnectionError):
-                lost[index] = process.obituary()
+                lost[index] = process.exit_reason()
                 continue
             process.busy = False
             idle.append(process)
     return found, lost
 
 
-def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Part]:
+def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Shard]:
     """Spool the data in this process as ``count`` shards; a list of tables stays as it is, and no client is split."""
-    tables, wanted = deal(data, columns, count)
+    tables, wanted = split_rows(data, columns, count)
     if wanted is None:
         raise InvalidInput("there are no data; expected rows to map.")
     if wanted.client is not None and not isinstance(data, Sequence):
@@ -256,10 +258,10 @@ def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
     return spool
 
 
-def _sealed(spools: Sequence[Spool]) -> list[Part]:
+def _sealed(spools: Sequence[Spool]) -> list[Shard]:
     """The spools' shards with one layout; an empty shard takes the layout of the others."""
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):
-        raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
+        raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
     return [spool.part(index, rows, layout) for index, spool in enumerate(spools)]

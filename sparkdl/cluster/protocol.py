@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.tasks import Jobs
+from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
@@ -23,7 +23,7 @@ Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Slots:
+class Capacity:
     """Capacity of a cluster in workers, whether free or in use.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cluster(Protocol):
     def size(self) -> int:
         """Workers of a gang, unless ``gang`` asks for fewer."""
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         """Capacity of the cluster; cheap enough to query every few seconds, from any thread.
 
         Raises:
@@ -57,7 +57,7 @@ class Cluster(Protocol):
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: Guard | None = None,
+        guard: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run ``work(world, part)`` on all workers of a gang at the same time.
@@ -78,8 +78,8 @@ class Cluster(Protocol):
         Raises:
             InvalidInput: the data or the configuration is invalid.
             ClusterUnavailable: the cluster cannot supply the workers.
-            MemberFailed: the work raised on a worker; of several errors the first cause.
-            MemberLost: a worker's process was lost.
+            WorkerFailed: the work raised on a worker; of several errors the first cause.
+            WorkerLost: a worker's process was lost.
             SparkdlError: the guard cancelled the gang, with its reason.
         """
 
@@ -91,7 +91,7 @@ class Cluster(Protocol):
         parts: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
-    ) -> AbstractContextManager[Jobs]:
+    ) -> AbstractContextManager[TaskRunner]:
         """Divide the data into shards and pack them, for rounds of independent tasks.
 
         Args:

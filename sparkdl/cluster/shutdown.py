@@ -3,8 +3,8 @@
     with stoppable():                # the job: SIGTERM becomes a request
         model = estimator.fit(df)    # raises Stopped once the workers have saved
 
-On a request, a gang saves and ends (``StopWatch``). Other work in the block, such as saving a model, continues. All of
-it has 28 s, two fewer than Kubernetes' default before SIGKILL.
+On a request, a gang saves and ends (``ShutdownWatcher``). Other work in the block, such as saving a model, continues.
+All of it has 28 s, two fewer than Kubernetes' default before SIGKILL.
 
 A signal handler may interrupt the main thread while it holds the lock that ``threading.Event.set`` takes. Therefore a
 request is an element of a list, and waiting code polls it every quarter of a second.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from sparkdl.cluster.cancellation import Guard
+from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.errors import Fenced, InvalidInput, SparkdlError, Stopped
 
 TERMINATED = 143
@@ -116,7 +116,7 @@ def _end(why: str) -> None:
     os._exit(TERMINATED)
 
 
-class StopWatch:
+class ShutdownWatcher:
     """Watches for a request to stop while one attempt of a gang runs in the block.
 
     Args:
@@ -130,13 +130,13 @@ class StopWatch:
     """
 
     def __init__(
-        self, guard: Guard, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
+        self, guard: CancellationToken, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
     ) -> None:
         self._guard, self._ask, self._waiting, self._limit = guard, ask, waiting, limit
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="sparkdl-stop-watch", daemon=True)
 
-    def __enter__(self) -> StopWatch:
+    def __enter__(self) -> ShutdownWatcher:
         if stop_requested() is not None:
             raise stopped("had not begun")
         self._thread.start()

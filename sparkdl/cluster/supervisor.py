@@ -28,15 +28,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from sparkdl.cluster.cancellation import Guard
+from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.elastic import Elastic
 from sparkdl.cluster.failure import Failure
-from sparkdl.cluster.heartbeat import Pulse, interval
+from sparkdl.cluster.heartbeat import HeartbeatMonitor, interval
 from sparkdl.cluster.protocol import Cluster, Listener
-from sparkdl.cluster.shutdown import StopWatch, pause, stop_requested
+from sparkdl.cluster.shutdown import ShutdownWatcher, pause, stop_requested
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
-from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, MemberFailed, Resized, SparkdlError, Stopped
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, Resized, SparkdlError, Stopped, WorkerFailed
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import pass_on
 
@@ -57,7 +57,7 @@ class Supervisor:
         stall_timeout: seconds without progress after the first step, after which the gang counts as stuck.
         min_size: minimum workers of an attempt if capacity for all is missing; default: none, all are needed. The
             cluster must be able to divide the data among fewer, so one table per worker is invalid.
-        elastic_wait: seconds to wait for full capacity before a smaller gang starts.
+        elastic_timeout: seconds to wait for full capacity before a smaller gang starts.
         on_stop: called in a thread with the attempt's number when a stop is requested; asks the workers to save and
             raise ``Stopped``. If None, a request cancels the gang at once.
 
@@ -79,7 +79,7 @@ class Supervisor:
         heartbeat_timeout: float = 60.0,
         stall_timeout: float = 600.0,
         min_size: int | None = None,
-        elastic_wait: float = 300.0,
+        elastic_timeout: float = 300.0,
         on_stop: Callable[[int], None] | None = None,
     ) -> None:
         for name, value in (("max_restarts", max_restarts), ("back_off", back_off)):
@@ -88,10 +88,10 @@ class Supervisor:
         for name, value in (("heartbeat_timeout", heartbeat_timeout), ("stall_timeout", stall_timeout)):
             if value <= 0:
                 raise InvalidInput(f"{name} is {value}; expected a number of seconds above 0.")
-        Elastic(cluster, min_size, elastic_wait)  # raises if a value is invalid
+        Elastic(cluster, min_size, elastic_timeout)  # raises if a value is invalid
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
-        self._elasticity = min_size, elastic_wait
+        self._elasticity = min_size, elastic_timeout
         self.stop_limit = 20.0
         self._on_stop = on_stop
         self._cluster = cluster
@@ -132,8 +132,8 @@ class Supervisor:
         while True:
             size = elastic.choose(attempt)
             self.sizes.append(size)
-            _tell(listener, "attempt", attempt, size=size)
-            with _Watch(attempt, *self._limits, listener) as watch, self._stop_watch(watch, attempt):
+            _emit(listener, "attempt", attempt, size=size)
+            with _AttemptMonitor(attempt, *self._limits, listener) as watch, self._stop_watch(watch, attempt):
                 try:
                     with elastic.attempt(size, watch.guard, watch) as ear:
                         return self._cluster.gang(
@@ -154,19 +154,19 @@ class Supervisor:
         if not again or len(self.failures) > self._max_restarts:
             if len(self.failures) == 1:
                 raise error
-            raise _told(self.failures) from error
+            raise _as_one(self.failures) from error
 
-    def _stop_watch(self, watch: _Watch, attempt: int) -> StopWatch:
+    def _stop_watch(self, watch: _AttemptMonitor, attempt: int) -> ShutdownWatcher:
         ask = None if self._on_stop is None else partial(self._on_stop, attempt)
-        return StopWatch(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
+        return ShutdownWatcher(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
 
     def _pause(self, attempt: int, cause: str, seconds: float, listener: Listener | None) -> None:
         logger.warning("attempt %d ended and another follows in %g s: %s", attempt, seconds, cause)
-        _tell(listener, "restart", attempt, cause=cause, seconds=seconds)
+        _emit(listener, "restart", attempt, cause=cause, seconds=seconds)
         pause(seconds)
 
 
-def _tell(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
+def _emit(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
     if listener is not None:
         listener(Event(kind, -1, attempt, time.time(), None, payload))
 
@@ -183,7 +183,7 @@ def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, every
         return False
     if isinstance(error, ClusterUnavailable):
         return bool(earlier)  # the slots existed once and may return
-    if isinstance(error, MemberFailed):
+    if isinstance(error, WorkerFailed):
         return not everywhere and all(_signature(error) != _signature(each) for each in earlier)
     return True
 
@@ -192,7 +192,7 @@ def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None
     return type(error), error.message.partition(":")[0], error.step
 
 
-def _told(failures: Sequence[SparkdlError]) -> SparkdlError:
+def _as_one(failures: Sequence[SparkdlError]) -> SparkdlError:
     last, before = failures[-1], failures[:-1]
     told = "\n".join(f"  {_line(each)}" for each in before)
     message = f"{last.message}\nIt was attempt number {len(failures)}; why those before it failed:\n{told}"
@@ -204,7 +204,7 @@ def _line(error: SparkdlError) -> str:
     return f"{type(error).__name__}: {error.message.partition(chr(10))[0][:300]}{where}"
 
 
-class _Watch:
+class _AttemptMonitor:
     """Receives the events of one attempt, and cancels it if a worker is lost or the gang is stuck.
 
     Attributes:
@@ -215,16 +215,16 @@ class _Watch:
 
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
         self._every = interval(timeout)
-        self.guard = Guard(self._every)
+        self.guard = CancellationToken(self._every)
         self.failed_early: set[int] = set()
         self.waiting = False
-        self._pulse = Pulse(attempt, timeout=timeout, stall=stall)
+        self._pulse = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="sparkdl-supervisor", daemon=True)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> _AttemptMonitor:
         self._thread.start()
         return self
 
@@ -253,7 +253,7 @@ class _Watch:
             now = time.monotonic()
             with self._lock:
                 if now - looked > 2 * self._every:  # this process was stopped, for example by a debugger
-                    self._pulse.forgive(now - looked)
+                    self._pulse.extend_deadlines(now - looked)
                 lost = self._pulse.lost(now)
             looked = now
             if lost is not None:

@@ -19,28 +19,28 @@ from typing import Any, Protocol
 import cloudpickle
 from torch import Tensor
 
-from sparkdl.data.shard import Part
-from sparkdl.errors import Cause, InvalidInput, Place, SparkdlError, cause_of, error_of
+from sparkdl.data.shard import Shard
+from sparkdl.errors import Cause, ErrorContext, InvalidInput, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.telemetry.event import Event, Listener
+from sparkdl.telemetry.event import Event, SafeCallback
 from sparkdl.telemetry.recorder import Told
 from sparkdl.telemetry.task_recorder import Reporting
 
 Tensors = dict[str, Tensor]
 
 
-class RoundWork(Protocol):
+class MapReduce(Protocol):
     """The work of a round; pickled for the executors."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Map a shard to tensors, which are reduced, and a note; must depend on its arguments only."""
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """Combine two sets of tensors elementwise; may get a subset of the names, and slices of the tensors."""
 
 
-class Jobs(Protocol):
+class TaskRunner(Protocol):
     """Packed shards, and rounds over them.
 
     Attributes:
@@ -49,7 +49,7 @@ class Jobs(Protocol):
 
     parts: tuple[int, ...]
 
-    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+    def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Run one round.
 
         Args:
@@ -62,29 +62,29 @@ class Jobs(Protocol):
 
         Raises:
             InvalidInput: the work rejected its input; the message names the shard.
-            MemberFailed: the work raised.
-            MemberLost: a shard was lost more often than the cluster retries.
+            WorkerFailed: the work raised.
+            WorkerLost: a shard was lost more often than the cluster retries.
         """
 
-    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run a task for each index, without reducing the results; a failed task does not stop the others.
 
         Args:
             work: each task calls ``work.map(index, part)``; ``work.reduce`` is unused.
-            indices: any numbers; with ``whole=False`` shard indices.
-            whole: if True, every task gets all rows, in the order of their ids, as shard 0 of 1; else its own shard.
+            indices: any numbers; with ``all_rows=False`` shard indices.
+            all_rows: if True, every task gets all rows, in the order of their ids, as shard 0 of 1; else its own shard.
 
         Returns:
-            The results in the order of the indices; ``Mapped.index`` is the index, ``Mapped.trouble`` the error. All
-            tasks have ended before the first result is yielded.
+            The results in the order of the indices; ``TaskResult.index`` is the index, ``TaskResult.trouble`` the
+            error. All tasks have ended before the first result is yielded.
 
         Raises:
-            MemberLost: tasks were lost more often than the cluster retries.
+            WorkerLost: tasks were lost more often than the cluster retries.
         """
 
 
 @dataclass
-class Tree:
+class TreeReducer:
     """Reduces results in the shards' order by ``reduce``, and holds at most one per level of the tree."""
 
     reduce: Callable[[Tensors, Tensors], Tensors]
@@ -109,7 +109,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Mapped:
+class TaskResult:
     """The result of one task: tensors and a note, or an error.
 
     Attributes:
@@ -136,7 +136,7 @@ class Mapped:
         return packed
 
     @classmethod
-    def of_error(cls, index: int, error: Exception) -> Mapped:
+    def of_error(cls, index: int, error: Exception) -> TaskResult:
         """The result of a failed task."""
         return cls(index, trouble=cause_of(error), host=socket.gethostname())
 
@@ -148,10 +148,10 @@ class Mapped:
             step: number of the round; None outside rounds.
         """
         assert self.trouble is not None
-        return error_of(self.trouble, Place("map", self.index, self.host, step=step), before=f"{what}: ")
+        return error_of(self.trouble, ErrorContext("map", self.index, self.host, step=step), before=f"{what}: ")
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Mapped:
+    def unpacked(cls, packed: bytes) -> TaskResult:
         """Restore a result that a process of this cluster ``packed``."""
         index, tensors, *rest = cloudpickle.loads(packed)
         return cls(index, unpack_state(tensors), *rest)
@@ -160,16 +160,16 @@ class Mapped:
 def mapped(
     work: bytes,
     state: Any,
-    part: Part,
+    part: Shard,
     *,
     index: int | None = None,
     reporting: Reporting | None = None,
     attempt: int = 0,
-) -> Mapped:
+) -> TaskResult:
     """Map a shard; exceptions of the work are returned, since the cluster would retry them in vain.
 
     Args:
-        work: the pickled ``RoundWork``.
+        work: the pickled ``MapReduce``.
         state: the first argument of ``work.map``.
         part: the rows.
         index: the result's index; None for the shard's.
@@ -185,22 +185,22 @@ def mapped(
         does = unship(work)
         with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
             tensors, note = does.map(state, part)
-        return Mapped(index, tensors, note, host=socket.gethostname(), told=told)
+        return TaskResult(index, tensors, note, host=socket.gethostname(), told=told)
     except OSError:
         raise
     except Exception as error:
-        return replace(Mapped.of_error(index, error), told=told)
+        return replace(TaskResult.of_error(index, error), told=told)
 
 
-def tell(found: Iterable[Mapped], listener: Callable[[Event], None] | None) -> None:
+def emit(found: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:
     """Report the tasks that may have lost events to a listener."""
-    hear = None if listener is None else Listener(listener)
+    hear = None if listener is None else SafeCallback(listener)
     for each in found:
         if hear is not None and (each.told.dropped or each.told.kept or each.told.broken):
             hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.told)), each.host))
 
 
-def settle(found: Sequence[Mapped], number: int) -> None:
+def raise_on_failure(found: Sequence[TaskResult], number: int) -> None:
     """Raise the error of the first failed shard of a round, if any."""
     failed = [each for each in found if each.trouble is not None]
     if not failed:

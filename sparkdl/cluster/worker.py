@@ -20,15 +20,15 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.failure import Failure, Outcome
-from sparkdl.cluster.group.rendezvous import Exchange, Invitation, Meeting, join, meet
+from sparkdl.cluster.failure import Failure, WorkerResult
+from sparkdl.cluster.group.rendezvous import AllGather, RendezvousResult, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool
 from sparkdl.data.tables import Batches
-from sparkdl.errors import InvalidInput, PeerLost, Place
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost
 from sparkdl.io.pickling import unship
 from sparkdl.io.threads import in_background, torch_threads
 from sparkdl.telemetry.emit import record, recording, span
@@ -40,7 +40,7 @@ from sparkdl.telemetry.recorder import Recorder
 _FIRST_SIGN = 3.0
 """Maximum seconds to wait for the delivery of the first heartbeat: a worker without one is never missed."""
 
-Work = Callable[[World, Part | None], Any]
+Work = Callable[[World, Shard | None], Any]
 """The function that a gang runs on every worker; the launcher returns its values in rank order.
 
 The Spark UI shows the result of its method ``title()``, if it has one, beside the attempt.
@@ -48,7 +48,7 @@ The Spark UI shows the result of its method ``title()``, if it has one, beside t
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """The task of every worker of a gang.
 
     Attributes:
@@ -80,15 +80,15 @@ class Task:
     level: int | None = None
 
 
-def run_member(
-    task: Task,
-    meeting: Meeting,
-    exchange: Exchange,
+def run_worker(
+    task: WorkerTask,
+    meeting: RendezvousSpec,
+    exchange: AllGather,
     batches: Batches,
     *,
     directory: str | None = None,
     listener: Callable[[Event], None] | None = None,
-) -> Outcome:
+) -> WorkerResult:
     """Run one worker of a gang.
 
     Args:
@@ -102,7 +102,7 @@ def run_member(
     Returns:
         The worker's value, or its failure; errors of the work are not raised.
     """
-    member = _Member(task, meeting, exchange, directory)
+    member = _Worker(task, meeting, exchange, directory)
     recorder = Recorder(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
@@ -111,29 +111,29 @@ def run_member(
         try:
             outcome = _outcome(task, member, recorder, batches)
         finally:
-            member.let_go()
+            member.release()
             recorder.close()
             _give_back_memory()
     return replace(outcome, told=recorder.told)
 
 
-def _outcome(task: Task, member: _Member, recorder: Recorder, batches: Batches) -> Outcome:
+def _outcome(task: WorkerTask, member: _Worker, recorder: Recorder, batches: Batches) -> WorkerResult:
     try:
         record("started", pid=os.getpid(), host=member.place.host)
-        with beating(member.beat, task.heartbeat):
+        with beating(member.heartbeat, task.heartbeat):
             if task.heartbeat is not None:
-                recorder.settle(_FIRST_SIGN)
+                recorder.flush(_FIRST_SIGN)
             value = member.take_part(batches)
         record("finished")
-        return Outcome(member.meeting.rank, value, seconds=member.seconds)
+        return WorkerResult(member.meeting.rank, value, seconds=member.seconds)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         failure = Failure.of(error, member.place)
         record("failed", **failure.to_json())
-        return Outcome(member.meeting.rank, failure=failure, seconds=member.seconds)
+        return WorkerResult(member.meeting.rank, failure=failure, seconds=member.seconds)
 
 
-class _Member:
-    def __init__(self, task: Task, meeting: Meeting, exchange: Exchange, directory: str | None) -> None:
+class _Worker:
+    def __init__(self, task: WorkerTask, meeting: RendezvousSpec, exchange: AllGather, directory: str | None) -> None:
         self.task = task
         self.meeting = meeting
         self.exchange = exchange
@@ -143,18 +143,18 @@ class _Member:
         self.world: World | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ErrorContext:
         working = self.world is not None and self.stage == "work"
         step = self.world.clock.step if self.world is not None and working else None
-        return Place(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
+        return ErrorContext(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         world = self.world
         working = world is not None and self.stage == "work"
         phase = world.phase if world is not None and working else self.stage
         record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the last reference to the process group, whose destructor joins threads.
 
         This reference releases the GIL meanwhile. A user's DistributedDataParallel would hold it, and could deadlock.
@@ -175,7 +175,7 @@ class _Member:
             self.stage = "feed"  # the stage of the error, not of its report
             raise spoiled
         with self._stage("join"):
-            invitation: Invitation = meeting.result()
+            invitation: RendezvousResult = meeting.result()
         with join(self.meeting, invitation) as world:
             self.world = world
             part = self._agree(world, spool)
@@ -199,18 +199,18 @@ class _Member:
             for _ in remaining:  # Spark ends the Python worker of a task that leaves input unread
                 continue
 
-    def _warn(self, meeting: Future[Invitation]) -> None:
+    def _warn(self, meeting: Future[RendezvousResult]) -> None:
         """Report to the others that this worker has no shard; peers that left already are ignored."""
         with suppress(PeerLost), self._stage("join"), join(self.meeting, meeting.result()) as world:
             self.world = world
-            world.agree("parts", {"failed": True})
+            world.all_gather_json("parts", {"failed": True})
 
-    def _agree(self, world: World, spool: Spool | None) -> Part | None:
+    def _agree(self, world: World, spool: Spool | None) -> Shard | None:
         with self._stage("join"):
             own: dict[str, Any] = {"failed": False}
             if spool is not None:
                 own |= {"rows": spool.rows, "layout": spool.layout()}
-            answers = world.agree("parts", own)
+            answers = world.all_gather_json("parts", own)
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
                     raise PeerLost(f"rank {rank} failed while it read its part.")
@@ -231,7 +231,7 @@ class _Member:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _seal(spool: Spool, world: World, answers: list[dict[str, Any]]) -> Part:
+def _seal(spool: Spool, world: World, answers: list[dict[str, Any]]) -> Shard:
     layout: dict[str, tuple[str, tuple[int, ...]]] = {}
     owner: dict[str, int] = {}
     for rank, answer in enumerate(answers):

@@ -14,8 +14,8 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Meeting
-from sparkdl.cluster.worker import Task, run_member
+from sparkdl.cluster.group.rendezvous import RendezvousSpec
+from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.cluster.zygote import fork
 from sparkdl.data.tables import read
 from sparkdl.errors import PeerLost
@@ -29,7 +29,7 @@ class Call:
     function: bytes
 
 
-class MemberProcess:
+class WorkerProcess:
     """A process, forked from this process's zygote, that waits for tasks; it ends whenever this process ends.
 
     Args:
@@ -61,7 +61,7 @@ class MemberProcess:
         """The process id."""
         return self._process.pid
 
-    def start(self, task: Task, file: str | None) -> None:
+    def start(self, task: WorkerTask, file: str | None) -> None:
         """Start a task on the shard in ``file``."""
         self.busy = True
         self.send((task, self.rank, file))
@@ -90,7 +90,7 @@ class MemberProcess:
             raise EOFError from error
         return cloudpickle.loads(packed)
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, for a message."""
         code = self._process.wait(timeout=10)
         if code is None:
@@ -133,10 +133,10 @@ def serve(connection: int, lifeline: int) -> None:
             parent.send(unship(message.function)())
             continue
         task, rank, file = message
-        meeting = Meeting(
+        meeting = RendezvousSpec(
             rank, task.size, task.run, task.attempt, Address("127.0.0.1"), timeout=task.timeout, device=task.device
         )
-        parent.send(run_member(task, meeting, exchange, read(file)))
+        parent.send(run_worker(task, meeting, exchange, read(file)))
 
 
 def _die_with_parent(lifeline: int) -> None:

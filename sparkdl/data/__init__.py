@@ -7,8 +7,8 @@ Spark delivers a shard once. Every later epoch reads memory-mapped tensors on th
 """
 
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 
-__all__ = ["Batcher", "Column", "Columns", "Part", "Plan"]
+__all__ = ["Batcher", "Columns", "InputColumn", "Plan", "Shard"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparkdl.data import binary, validation
 from sparkdl.data.arrow_types import element_type, is_binary, is_list
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 
 Array = npt.NDArray[Any]
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
-def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True) -> Array:
+def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", finite: bool = True) -> Array:
     """Convert an Arrow array to a C-contiguous array ``[rows, *shape]``, without a copy if possible.
 
     Args:
@@ -54,7 +54,7 @@ def decode(array: pa.Array, column: Column, *, floating: str = "float32", finite
 
 
 def decode_ragged(
-    array: pa.Array, column: Column, *, floating: str = "float32", finite: bool = True
+    array: pa.Array, column: InputColumn, *, floating: str = "float32", finite: bool = True
 ) -> tuple[Array, Array]:
     """Convert an Arrow array of lists to values ``[total, *shape]`` and int64 bounds ``[rows + 1]``.
 
@@ -69,19 +69,19 @@ def decode_ragged(
     return decode(array.flatten(), column, floating=floating, finite=finite), bounds
 
 
-def row_dtype(kind: pa.DataType, column: Column, *, floating: str = "float32") -> np.dtype[Any] | None:
+def row_dtype(kind: pa.DataType, column: InputColumn, *, floating: str = "float32") -> np.dtype[Any] | None:
     """The dtype that ``decode`` gives for an Arrow type; None if it depends on the values."""
     if column.dtype is not None:
         return np.dtype(column.dtype)
     return None if is_binary(kind) else wanted(np.dtype(element_type(kind).to_pandas_dtype()), column, floating)
 
 
-def wanted(found: np.dtype[Any], column: Column, floating: str) -> np.dtype[Any]:
+def wanted(found: np.dtype[Any], column: InputColumn, floating: str) -> np.dtype[Any]:
     """The dtype to which numbers of the dtype ``found`` are converted."""
     return np.dtype(column.dtype or (floating if found.kind == "f" else _SIGNED.get(found.name, found.name)))
 
 
-def count_faults(array: pa.Array, column: Column, *, floating: str = "float32") -> validation.Counts:
+def count_faults(array: pa.Array, column: InputColumn, *, floating: str = "float32") -> validation.Counts:
     """Count the single values that ``decode`` rejects; empty if its error has another cause."""
     nulls, values = array.null_count, array
     while is_list(values.type):
@@ -95,14 +95,14 @@ def count_faults(array: pa.Array, column: Column, *, floating: str = "float32") 
     return validation.count(flat, wanted(flat.dtype, column, floating), nulls=nulls)
 
 
-def _from_bytes(values: pa.Array, column: Column) -> tuple[Array, tuple[int, ...]]:
+def _from_bytes(values: pa.Array, column: InputColumn) -> tuple[Array, tuple[int, ...]]:
     if column.decode is None:
         return binary.raw(values, column), cast("tuple[int, ...]", column.shape)
     rows = binary.decoded(values, column)
     return rows.reshape(-1), _shape(rows.shape[1:], len(rows), column)
 
 
-def _shape(found: tuple[int, ...], rows: int, column: Column) -> tuple[int, ...]:
+def _shape(found: tuple[int, ...], rows: int, column: InputColumn) -> tuple[int, ...]:
     if column.shape is None:
         return found
     if rows and math.prod(found) != math.prod(column.shape):
@@ -110,7 +110,7 @@ def _shape(found: tuple[int, ...], rows: int, column: Column) -> tuple[int, ...]
     return column.shape
 
 
-def _length(array: pa.Array, column: Column) -> int:
+def _length(array: pa.Array, column: InputColumn) -> int:
     if pa.types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
     offsets = array.offsets.to_numpy()
@@ -126,7 +126,7 @@ def _length(array: pa.Array, column: Column) -> int:
     return int(lengths[0])
 
 
-def _refuse_nulls(values: pa.Array, array: pa.Array, column: Column) -> None:
+def _refuse_nulls(values: pa.Array, array: pa.Array, column: InputColumn) -> None:
     if values.null_count:
         nulls = values.null_count
         raise InvalidInput(
@@ -134,7 +134,7 @@ def _refuse_nulls(values: pa.Array, array: pa.Array, column: Column) -> None:
         )
 
 
-def _cast(flat: Array, dtype: np.dtype[Any], column: Column, finite: bool) -> Array:
+def _cast(flat: Array, dtype: np.dtype[Any], column: InputColumn, finite: bool) -> Array:
     if finite and flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise _unfit(flat, dtype, column)
     if flat.dtype == dtype:
@@ -148,7 +148,7 @@ def _cast(flat: Array, dtype: np.dtype[Any], column: Column, finite: bool) -> Ar
     return numbers
 
 
-def _unfit(flat: Array, dtype: np.dtype[Any], column: Column) -> InvalidInput:
+def _unfit(flat: Array, dtype: np.dtype[Any], column: InputColumn) -> InvalidInput:
     return InvalidInput(validation.message(column.name, validation.count(flat, dtype)))
 
 

@@ -102,10 +102,10 @@ Input = Tensor | Ragged
 Rows = TypeVar("Rows", Tensor, Ragged, Input)
 
 
-def wide(rows: Rows) -> Rows:
+def promote_ints(rows: Rows) -> Rows:
     """Convert 16 and 32 bit integers to int64, as the model takes them."""
     if isinstance(rows, Ragged):
-        return replace(rows, values=wide(rows.values))
+        return replace(rows, values=promote_ints(rows.values))
     return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
 
 
@@ -128,23 +128,24 @@ class Batch:
         inputs: one tensor ``[rows, ...]`` or ``Ragged`` per input column, in the order of ``forward()``'s arguments.
         target: ``[rows, ...]``; None if the inputs are the target.
         weights: float ``[rows]``, each row's weight in the loss; None if all weigh 1.
-        masses: float64 ``[rows]``, each row's term in the loss's denominator; None if each is 1. Differs from
+        denominators: float64 ``[rows]``, each row's term in the loss's denominator; None if each is 1. Differs from
             ``weights`` if the loss has class weights or ignores labels.
         rows: rows of this batch; may be 0.
-        weight: denominator of the batch's local mean loss: ``rows``, or the sum of ``masses``.
-        share: this worker's weight over the step's global weight; the shares of a step sum to 1.
-        fraction: this batch's weight over its worker's weight in the step; below 1 only under gradient accumulation.
+        weight: denominator of the batch's local mean loss: ``rows``, or the sum of ``denominators``.
+        weight_fraction: this worker's weight over the step's global weight; the shares of a step sum to 1.
+        micro_fraction: this batch's weight over its worker's weight in the step; below 1 only under gradient
+            accumulation.
         total: rows of the global batch, equal on all workers.
     """
 
     inputs: tuple[Input, ...]
     target: Tensor | None
     weights: Tensor | None
-    masses: Tensor | None
+    denominators: Tensor | None
     rows: int
     weight: float
-    share: float
-    fraction: float = 1.0
+    weight_fraction: float
+    micro_fraction: float = 1.0
     total: int = 0
 
     def split(self, pieces: int) -> Iterator[Batch]:
@@ -162,15 +163,15 @@ class Batch:
 
     def _slice(self, first: int, last: int) -> Batch:
         rows = last - first
-        masses = None if self.masses is None else self.masses[first:last]
+        masses = None if self.denominators is None else self.denominators[first:last]
         weight = float(rows) if masses is None else float(masses.sum())
         return replace(
             self,
             inputs=tuple(tensor[first:last] for tensor in self.inputs),
             target=None if self.target is None else self.target[first:last],
             weights=None if self.weights is None else self.weights[first:last],
-            masses=masses,
+            denominators=masses,
             rows=rows,
             weight=weight,
-            fraction=weight / self.weight if self.weight else 0.0,
+            micro_fraction=weight / self.weight if self.weight else 0.0,
         )

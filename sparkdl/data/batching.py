@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Ragged, Rows, wide
+from sparkdl.data.batch import Batch, Input, Ragged, Rows, promote_ints
 from sparkdl.data.columns import Columns
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan, generator
-from sparkdl.data.shard import Part, numbers, target_of
+from sparkdl.data.shard import Shard, numbers, target_of
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
@@ -36,7 +36,7 @@ class Batcher:
         InvalidInput: the plan's shard sizes differ from the shard's ``parts``.
     """
 
-    part: Part
+    part: Shard
     plan: Plan
     device: torch.device | str = "cpu"
     transforms: Transforms | None = None
@@ -66,9 +66,9 @@ class Batcher:
     def step_weights(self, epoch: int) -> Tensor:
         """This shard's weight in every step of an epoch, float64 ``[steps]``."""
         plan, index = self.plan, self.part.index
-        if self.part.masses is None:
+        if self.part.denominators is None:
             return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
-        masses = self.part.masses[self._positions(epoch)]
+        masses = self.part.denominators[self._positions(epoch)]
         bounds = [plan.offset(index, step) for step in range(plan.steps + 1)]
         pairs = itertools.pairwise(bounds)
         return torch.tensor([float(masses[first:last].sum()) for first, last in pairs], dtype=torch.float64)
@@ -104,7 +104,7 @@ class Batcher:
             bounds = [plan.offset(part.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
             chosen = positions[bounds[0] : bounds[-1]]
             rows = {name: _arrive(part.tensors[name].index_select(0, chosen), device) for name in names}
-            masses = None if part.masses is None else part.masses.index_select(0, chosen)
+            masses = None if part.denominators is None else part.denominators.index_select(0, chosen)
             target = target_of(rows, part.columns)
             yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, target, masses)
 
@@ -118,7 +118,7 @@ class Batcher:
         weights = None if columns.weight is None else numbers(chunk.rows, columns.weight.name)
         for piece, (first, last) in enumerate(zip(chunk.bounds, chunk.bounds[1:], strict=False)):
             step = chunk.first + piece
-            masses = None if chunk.masses is None else chunk.masses[first:last]
+            masses = None if chunk.denominators is None else chunk.denominators[first:last]
             mass = float(last - first) if masses is None else float(masses.sum())
             size = self.plan.size(step)
             total = size if totals is None else totals[step]
@@ -126,32 +126,32 @@ class Batcher:
                 inputs=tuple([tensor[first:last] for tensor in inputs]),
                 target=None if target is None else target[first:last],
                 weights=None if weights is None else weights[first:last],
-                masses=masses,
+                denominators=masses,
                 rows=last - first,
                 weight=mass,
-                share=mass / total if total else 0.0,
+                weight_fraction=mass / total if total else 0.0,
                 total=size,
             )
 
 
-def stored_batch(part: Part, chosen: slice | Tensor) -> Batch:
+def stored_batch(part: Shard, chosen: slice | Tensor) -> Batch:
     """A shard's stored rows at these positions as a single batch; a slice is not copied."""
-    found = {name: wide(_taken(part.tensors[name], chosen)) for name in _batch_columns(part.columns)}
-    masses = None if part.masses is None else _taken(part.masses, chosen)
+    found = {name: promote_ints(_taken(part.tensors[name], chosen)) for name in _batch_columns(part.columns)}
+    masses = None if part.denominators is None else _taken(part.denominators, chosen)
     weight, rows = part.columns.weight, len(next(iter(found.values())))
     return Batch(
         inputs=tuple([found[column.name] for column in part.columns.inputs]),
         target=target_of(found, part.columns),
         weights=None if weight is None else numbers(found, weight.name),
-        masses=masses,
+        denominators=masses,
         rows=rows,
         weight=float(rows) if masses is None else float(masses.sum()),
-        share=1.0,
+        weight_fraction=1.0,
         total=rows,
     )
 
 
-def row_bytes(part: Part) -> int:
+def row_bytes(part: Shard) -> int:
     """Approximate bytes of one row of a shard's batches."""
     tensors = [part.tensors[name] for name in _batch_columns(part.columns)]
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
@@ -165,7 +165,7 @@ class _Chunk:
     bounds: list[int]
     rows: dict[str, Input]
     target: Tensor | None
-    masses: Tensor | None
+    denominators: Tensor | None
 
 
 def _batch_columns(columns: Columns) -> list[str]:
@@ -177,7 +177,7 @@ def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
 
 
 def _arrive(rows: Rows, device: torch.device) -> Rows:
-    rows = wide(rows)
+    rows = promote_ints(rows)
     if isinstance(rows, Ragged):
         return rows.to(device)
     return rows if device.type == "cpu" else rows.pin_memory().to(device, non_blocking=True)

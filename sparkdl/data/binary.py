@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 
 _MOST = 500  # characters of the user function's error to quote
 
 
-def raw(values: pa.Array, column: Column) -> npt.NDArray[Any]:
+def raw(values: pa.Array, column: InputColumn) -> npt.NDArray[Any]:
     """Little-endian numbers of the column's dtype and shape, flat and without a copy; ``values`` must have no nulls.
 
     Raises:
@@ -39,7 +39,7 @@ def raw(values: pa.Array, column: Column) -> npt.NDArray[Any]:
     return np.frombuffer(data, stored, len(values) * math.prod(shape), int(starts[0]))
 
 
-def decoded(values: pa.Array, column: Column) -> npt.NDArray[Any]:
+def decoded(values: pa.Array, column: InputColumn) -> npt.NDArray[Any]:
     """Decode each value by the column's function, ``[rows, *shape]``; ``values`` must have no nulls.
 
     Raises:
@@ -59,7 +59,7 @@ def decoded(values: pa.Array, column: Column) -> npt.NDArray[Any]:
     return np.empty((0, *(column.shape or ())), column.dtype or "float32") if found is None else found
 
 
-def _call(column: Column, value: bytes) -> npt.NDArray[Any]:
+def _call(column: InputColumn, value: bytes) -> npt.NDArray[Any]:
     assert column.decode is not None
     try:
         made = np.asarray(column.decode(value))

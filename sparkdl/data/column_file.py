@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparkdl.data.arrow import decode, decode_ragged, row_dtype
 from sparkdl.data.batch import Ragged
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.data.validation import RAGGED
 from sparkdl.errors import InvalidInput
 
@@ -26,7 +26,7 @@ Layout = tuple[str, tuple[int, ...]]
 class ColumnFile:
     """A column whose rows have one shape; ``directory`` None puts its file in the system's temporary folder."""
 
-    def __init__(self, column: Column, directory: str | None) -> None:
+    def __init__(self, column: InputColumn, directory: str | None) -> None:
         self.column = column
         self.dtype: np.dtype[Any] | None = None
         self.shape: tuple[int, ...] | None = None
@@ -74,10 +74,10 @@ class ColumnFile:
 class RaggedFile:
     """A column of arrays of different lengths: one file of values, one of the bounds between rows."""
 
-    def __init__(self, column: Column, directory: str | None) -> None:
+    def __init__(self, column: InputColumn, directory: str | None) -> None:
         self.column = column
         self._values = ColumnFile(column, directory)
-        self._bounds = ColumnFile(Column(column.name), directory)
+        self._bounds = ColumnFile(InputColumn(column.name), directory)
         self._bounds.write(np.zeros(1, np.int64))
         self._total = 0
 

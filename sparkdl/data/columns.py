@@ -3,7 +3,7 @@
 A column becomes one tensor ``[rows, *shape]``: a number becomes ``[rows]``, an array of fixed length ``k`` becomes
 ``[rows, k]``, an array of arrays ``[rows, j, k]`` and so on. Floating-point columns take the run's dtype. The model
 receives 16 and 32 bit integers as int64; 8 bit integers and booleans keep their type. Arrays of different lengths and
-binary columns need a ``Column``.
+binary columns need a ``InputColumn``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_NAMES = 20  # in a message, which must fit on a screen
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """A column and the tensor that it becomes.
 
     Attributes:
@@ -81,13 +81,13 @@ class Columns:
         client: an integer per row that identifies its client, for training by client; default: none.
     """
 
-    inputs: tuple[Column, ...]
-    target: Column | tuple[Column, ...] | None = None
-    weight: Column | None = None
-    validation: Column | None = None
-    row_id: Column | None = None
+    inputs: tuple[InputColumn, ...]
+    target: InputColumn | tuple[InputColumn, ...] | None = None
+    weight: InputColumn | None = None
+    validation: InputColumn | None = None
+    row_id: InputColumn | None = None
     floating: str = "float32"
-    client: Column | None = None
+    client: InputColumn | None = None
 
     @staticmethod
     def of(columns: Columns | Sequence[str] | None, names: Sequence[str]) -> Columns:
@@ -96,16 +96,16 @@ class Columns:
             return columns
         if isinstance(columns, str):
             raise InvalidInput(f"columns is the string {columns!r}; expected a list of names or sparkdl.data.Columns.")
-        return Columns(inputs=tuple(Column(name) for name in (names if columns is None else columns)))
+        return Columns(inputs=tuple(InputColumn(name) for name in (names if columns is None else columns)))
 
     @property
-    def targets(self) -> tuple[Column, ...]:
+    def targets(self) -> tuple[InputColumn, ...]:
         """The label columns: none, one or several."""
-        if self.target is None or isinstance(self.target, Column):
+        if self.target is None or isinstance(self.target, InputColumn):
             return () if self.target is None else (self.target,)
         return tuple(replace(column, dtype=column.dtype or self.floating, shape=()) for column in self.target)
 
-    def __iter__(self) -> Iterator[Column]:
+    def __iter__(self) -> Iterator[InputColumn]:
         """Every column once, in the order of the fields; several uses of a column are merged.
 
         Raises:
@@ -113,7 +113,7 @@ class Columns:
         """
         single = (self.weight, self.validation, self.row_id, self.client)
         others = (*self.targets, *(column for column in single if column is not None))
-        merged: dict[str, Column] = {}
+        merged: dict[str, InputColumn] = {}
         for column in (*self.inputs, *others):
             merged[column.name] = _merge(merged.get(column.name, column), column)
         for column in others:
@@ -148,7 +148,7 @@ class Columns:
                 raise InvalidInput(f"column {column.name!r} has type {str(kind)[:200]}; {wrong}")
 
 
-def _merge(one: Column, other: Column) -> Column:
+def _merge(one: InputColumn, other: InputColumn) -> InputColumn:
     found: dict[str, Any] = {}
     for name in ("dtype", "shape", "ragged", "decode"):
         first, second = getattr(one, name), getattr(other, name)
@@ -160,7 +160,7 @@ def _merge(one: Column, other: Column) -> Column:
         found[name] = second if first is None else first
     if one.ragged and other.ragged and one.padding != other.padding:
         raise InvalidInput(f"column {one.name!r} is used twice, with padding {one.padding} and {other.padding}.")
-    return Column(one.name, **found, padding=one.padding if one.ragged else other.padding)
+    return InputColumn(one.name, **found, padding=one.padding if one.ragged else other.padding)
 
 
 def listed(names: Sequence[str]) -> str:

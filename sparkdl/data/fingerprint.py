@@ -22,7 +22,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from sparkdl.data.batch import Input, Ragged
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 
 Words = npt.NDArray[np.uint64]
 
@@ -55,7 +55,7 @@ class Fingerprint:
         return Fingerprint(int(rows), int(content, 16), int(order, 16))
 
 
-def fingerprint(part: Part) -> Fingerprint:
+def fingerprint(part: Shard) -> Fingerprint:
     """Hash all rows of a shard, over all columns but the row ids; reads the rows once."""
     identity = part.columns.row_id
     names = sorted(name for name in part.tensors if identity is None or name != identity.name)

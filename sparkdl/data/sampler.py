@@ -71,10 +71,10 @@ class Plan:
         # ... and the order itself settles the difference.
         missing = target - sum(given)
         if missing:
-            self._settle(given, missing)
+            self._rebalance(given, missing)
         return tuple(given)
 
-    def _settle(self, given: list[int], missing: int) -> None:
+    def _rebalance(self, given: list[int], missing: int) -> None:
         """Add the next ``missing`` rows of the order, or remove the last ``-missing``."""
         way = 1 if missing > 0 else -1
         widest = max(self.rows)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.batch import Input
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
@@ -17,7 +17,7 @@ _SCAN_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """A shard: one partition's rows, in row-id order.
 
     Attributes:
@@ -28,7 +28,8 @@ class Part:
         columns: roles of the tensors.
         tensors: column name -> memory-mapped tensor ``[stored rows, *shape]`` or ``Ragged`` rows, in order of arrival.
         order: stored position of each row, ``[rows]``; None if rows are stored in order.
-        masses: each stored row's term in the loss's denominator, float64 ``[stored rows]``; None if each term is 1.
+        denominators: each stored row's term in the loss's denominator, float64 ``[stored rows]``; None if each term is
+            1.
         transforms: changes each batch if the ``Batcher`` has no transforms; default: none.
     """
 
@@ -39,7 +40,7 @@ class Part:
     columns: Columns
     tensors: dict[str, Input]
     order: Tensor | None = None
-    masses: Tensor | None = None
+    denominators: Tensor | None = None
     transforms: Transforms | None = None
 
     def split(self) -> tuple[Tensor, Tensor]:
@@ -50,16 +51,16 @@ class Part:
         flags = flags if self.order is None else flags[self.order]
         return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
 
-    def subset(self, positions: Tensor, parts: tuple[int, ...]) -> Part:
+    def subset(self, positions: Tensor, parts: tuple[int, ...]) -> Shard:
         """The shard with its rows at ``positions`` only; ``parts`` are the rows that every shard keeps."""
         order = positions if self.order is None else self.order[positions]
         return replace(self, rows=len(positions), parts=parts, order=order)
 
-    def weighed(self, masses: Callable[[Tensor], Tensor | None]) -> Part:
+    def with_denominators(self, denominators: Callable[[Tensor], Tensor | None]) -> Shard:
         """The shard with the loss's denominator terms: the loss's weight of the target times the row's weight.
 
         Args:
-            masses: targets ``[B, ...]`` -> float64 ``[B]``, or None if each weight is 1.
+            denominators: targets ``[B, ...]`` -> float64 ``[B]``, or None if each weight is 1.
 
         Raises:
             InvalidInput: a row's weight is negative.
@@ -70,7 +71,7 @@ class Part:
             rows = slice(first, min(first + _SCAN_ROWS, self._stored_rows()))
             labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
             target = target_of(labels, self.columns)
-            each = None if target is None else masses(target)
+            each = None if target is None else denominators(target)
             if weight is not None:
                 weights = self._weights(weight.name, rows)
                 each = weights if each is None else each * weights
@@ -79,11 +80,11 @@ class Part:
                 found[rows] = each
         if found is None and weight is not None:  # a shard without rows
             found = torch.empty(0, dtype=torch.float64)
-        return self if found is None else replace(self, masses=found)
+        return self if found is None else replace(self, denominators=found)
 
-    def with_unit_masses(self) -> Part:
+    def with_unit_denominators(self) -> Shard:
         """The shard with explicit denominator terms of 1, for a gang in which other shards have terms."""
-        return replace(self, masses=torch.ones(self._stored_rows(), dtype=torch.float64))
+        return replace(self, denominators=torch.ones(self._stored_rows(), dtype=torch.float64))
 
     def _stored_rows(self) -> int:
         return len(next(iter(self.tensors.values())))
@@ -104,6 +105,6 @@ def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
 
 def target_of(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:
     """Target of some rows: one column's tensor, or several columns stacked to ``[rows, columns]``; None without one."""
-    if columns.target is None or isinstance(columns.target, Column):
+    if columns.target is None or isinstance(columns.target, InputColumn):
         return None if columns.target is None else numbers(rows, columns.target.name)
     return torch.stack([numbers(rows, column.name) for column in columns.targets], 1)

@@ -35,7 +35,7 @@ from sparkdl.data.batch import DTYPES, Input, Ragged
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool
 
 BYTES = 4 << 20
@@ -46,7 +46,7 @@ _MARK = "fingerprint"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def pack(part: Part, *, size: int = BYTES) -> Iterator[bytes]:
+def pack(part: Shard, *, size: int = BYTES) -> Iterator[bytes]:
     """Pack a shard's rows into blocks of about ``size`` bytes; an empty shard gives one block without rows."""
     row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
     step = max(1, size // max(1, row))
@@ -85,7 +85,7 @@ def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:
     return json.loads(bytes(block[8 : 8 + length])), 8 + length
 
 
-class Store:
+class ShardStore:
     """Shards on this host's disk, in a folder that is created with the first shard."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -120,7 +120,7 @@ class Store:
             shutil.rmtree(made, ignore_errors=True)
 
     @contextmanager
-    def alone(self, index: int) -> Iterator[None]:
+    def exclusive(self, index: int) -> Iterator[None]:
         """Context that one process of this host enters at a time for a shard; the lock ends with its process.
 
         On a filesystem without locks several processes may enter, which costs time and is harmless.
@@ -138,16 +138,16 @@ class Store:
             if not self.has(index):
                 raise
 
-    def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
+    def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
         """Map a shard: ``parts`` are the rows of every shard; ``layout`` gives an empty shard its dtypes and shapes."""
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
             return empty_part(index, columns, parts, layout)
         tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
-        return Part(index, len(parts), about["rows"], parts, columns, tensors)
+        return Shard(index, len(parts), about["rows"], parts, columns, tensors)
 
-    def fingerprint(self, part: Part) -> str:
+    def fingerprint(self, part: Shard) -> str:
         """Fingerprint of a shard that this store opened; its rows are read once for it."""
         place = self._at(part.index) / _MARK
         if not place.exists():
@@ -168,8 +168,8 @@ class Store:
         return self.folder / f"part-{index:05d}"
 
 
-def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Part:
-    """A shard without rows or files; takes what ``Store.open`` takes."""
+def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
+    """A shard without rows or files; takes what ``ShardStore.open`` takes."""
     return Spool(columns).part(index, parts, dict(layout))
 
 

@@ -22,8 +22,8 @@ from sparkdl.data import validation
 from sparkdl.data.arrow import count_faults
 from sparkdl.data.batch import Input
 from sparkdl.data.column_file import ColumnFile, Layout, RaggedFile
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard, numbers
 from sparkdl.errors import InvalidInput
 
 _MOST = 10  # columns that an error names
@@ -80,7 +80,7 @@ class Spool:
             if file.dtype is not None and file.shape is not None
         }
 
-    def part(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Part:
+    def part(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Shard:
         """The spooled rows as a shard, in the order of their ids.
 
         Args:
@@ -93,7 +93,7 @@ class Spool:
         """
         tensors, identity = self.seal(layout), self._columns.row_id
         order = None if identity is None else self.order(numbers(tensors, identity.name))
-        return Part(index, len(rows), self.rows, rows, self._columns, tensors, order)
+        return Shard(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
         """Map the files to one tensor ``[rows, *shape]``, or ``Ragged`` rows, per column; raises what ``check`` raises.
@@ -116,14 +116,14 @@ class Spool:
         if _increasing(ids):
             return None
         order = np.argsort(ids)
-        _refuse_duplicates(ids, order, cast(Column, self._columns.row_id))
+        _refuse_duplicates(ids, order, cast(InputColumn, self._columns.row_id))
         narrow = np.int32 if len(ids) <= np.iinfo(np.int32).max else np.int64
-        file = ColumnFile(Column("order"), self._directory)
+        file = ColumnFile(InputColumn("order"), self._directory)
         for first in range(0, len(order), _CHUNK):
             file.write(order[first : first + _CHUNK].astype(narrow))
         return file.map(len(order), None)
 
-    def _take_down(self, column: Column, array: pa.Array, error: InvalidInput) -> None:
+    def _take_down(self, column: InputColumn, array: pa.Array, error: InvalidInput) -> None:
         """Count the invalid values of an array; raise if its error has another cause."""
         try:
             counts = count_faults(array, column, floating=self._columns.floating)
@@ -134,7 +134,7 @@ class Spool:
         self._faults[column.name] = self._faults.get(column.name, validation.Counts()) + counts
 
 
-def _open(column: Column, single: set[str], directory: str | None) -> ColumnFile | RaggedFile:
+def _open(column: InputColumn, single: set[str], directory: str | None) -> ColumnFile | RaggedFile:
     if column.ragged is not None:
         return RaggedFile(column, directory)
     return ColumnFile(replace(column, shape=()) if column.name in single else column, directory)
@@ -146,7 +146,7 @@ def _increasing(ids: npt.NDArray[Any]) -> bool:
     return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might overflow the dtype
 
 
-def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: Column) -> None:
+def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: InputColumn) -> None:
     for first in range(0, len(order), _CHUNK):
         ordered = ids[order[first : first + _CHUNK + 1]]
         same = np.flatnonzero(ordered[1:] == ordered[:-1])

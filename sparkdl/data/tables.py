@@ -20,7 +20,7 @@ Tabular = Any  # a pyarrow.Table, a pyarrow dataset, a dict of arrays, or a list
 _ROWS = 65_536  # rows of a record batch
 
 
-def deal(
+def split_rows(
     data: Tabular | None, columns: Columns | Sequence[str] | None, size: int
 ) -> tuple[list[Batches], Columns | None]:
     """Split data into each worker's record batches, and resolve the columns to keep.

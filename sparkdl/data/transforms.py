@@ -30,12 +30,12 @@ class Transforms:
     Attributes:
         collate: for every batch; default: none.
         augment: for training batches, before ``collate``; default: none.
-        masses: the loss's weight of each row's target, to detect changed weights; default: no check.
+        denominators: the loss's weight of each row's target, to detect changed weights; default: no check.
     """
 
     collate: Collate | None = None
     augment: Augment | None = None
-    masses: Callable[[Tensor], Tensor | None] | None = None
+    denominators: Callable[[Tensor], Tensor | None] | None = None
 
     def __bool__(self) -> bool:
         return self.collate is not None or self.augment is not None
@@ -56,8 +56,8 @@ class Transforms:
                 inputs, target = _checked("collate", self.collate(inputs, target), batch.rows)
         if target is None and batch.target is not None:
             raise InvalidInput("collate or augment returned no target for a batch that has one; expected one.")
-        if self.masses is not None and target is not None:
-            _check_masses(self.masses(target), batch)
+        if self.denominators is not None and target is not None:
+            _check_masses(self.denominators(target), batch)
         return replace(batch, inputs=inputs, target=target)
 
 
@@ -100,7 +100,7 @@ def _described(value: Any) -> str:
 def _check_masses(each: Tensor | None, batch: Batch) -> None:
     found = torch.ones(batch.rows, dtype=torch.float64) if each is None else each
     found = found if batch.weights is None else found * batch.weights.to(torch.float64)
-    before = torch.ones(batch.rows, dtype=torch.float64) if batch.masses is None else batch.masses
+    before = torch.ones(batch.rows, dtype=torch.float64) if batch.denominators is None else batch.denominators
     if found.shape != before.shape or not torch.allclose(found, before, rtol=1e-9, atol=0.0):
         raise InvalidInput(
             "collate or augment changed labels to some of another weight in the loss, by its class weights or its "

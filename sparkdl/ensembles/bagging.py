@@ -7,7 +7,7 @@
 
 Rows are drawn with replacement (L. Breiman, Bagging predictors, Machine Learning 24, 1996) or without (L. Breiman,
 Pasting small votes for classification in large databases and on-line, Machine Learning 36, 1999); see
-``sparkdl.ensembles.resampling.bootstrap``. With ``featureSubset``, each member sees a random subspace of the features;
+``sparkdl.ensembles.resampling.bootstrap``. With ``maxFeatures``, each member sees a random subspace of the features;
 see ``sparkdl.ensembles.resampling.subspace``.
 
 With ``partitioned=True``, each partition trains one member on its own rows, and only models leave it. N. Chawla,
@@ -36,11 +36,11 @@ from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, member_seed
+from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, member_seed
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import Scope
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 
 class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
@@ -61,16 +61,16 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
             history=[self._row(models, position) for position in range(len(models.models))],
             report={"seconds": time.monotonic() - start, "trained": models.trained, "restored": models.restored},
         )
-        return self.named_as(plan.told(made), base)
+        return self.named_as(plan.reported(made), base)
 
     def _member(self, index: int, *, drawn: bool = True) -> Member:
         seed = member_seed(self.getSeed(), index)
-        whole = not drawn or (self.getSubsample() == 1 and not self.getReplace())
-        subset = self.getFeatureSubset()
+        whole = not drawn or (self.getSubsamplingRate() == 1 and not self.getBootstrap())
+        subset = self.getMaxFeatures()
         return Member(
             index,
             changed(self.getBase(), seed=seed),
-            Everything() if whole else Bootstrap(self.getSubsample(), self.getReplace(), seed),
+            AllRows() if whole else Bootstrap(self.getSubsamplingRate(), self.getBootstrap(), seed),
             None if subset is None else Subspace(subset, seed),
         )
 
@@ -83,8 +83,10 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
                 f"labelCol of the base is {label!r}, which is no column; the data has {listed(dataset.columns)}. Each "
                 "member would number the classes by itself: make it before the ensemble."
             )
-        if not self.getReplace() and self.getSubsample() > 1:
-            raise InvalidInput(f"subsample is {self.getSubsample():g}; expected at most 1 without replace.")
+        if not self.getBootstrap() and self.getSubsamplingRate() > 1:
+            raise InvalidInput(
+                f"subsamplingRate is {self.getSubsamplingRate():g}; expected at most 1 without bootstrap."
+            )
         if self.getPartitioned() and not trains_in_task(base):
             raise InvalidInput(
                 f"partitioned is True, and the base is a {type(leaf(base)).__name__} that does not train in a task; "
@@ -134,5 +136,5 @@ def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:
     label = column(base, "labelCol")
     if label is None:
         return None
-    ((largest,),) = dataset.agg(F.max(named(label))).collect()
+    ((largest,),) = dataset.agg(F.max(col(label))).collect()
     return None if largest is None else int(largest) + 1

@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.rounds import is_algorithm
 
-Kind = Literal["classifier", "regressor", "estimator"]
+EstimatorKind = Literal["classifier", "regressor", "estimator"]
 """Prediction type of a base: a class, a number, or the raw output of its model (``TorchEstimator``)."""
 
 
@@ -40,7 +40,7 @@ def leaf(base: Params) -> Params:
     return leaf(stages[-1])
 
 
-def kind_of(base: Estimator[Any]) -> Kind:
+def kind_of(base: Estimator[Any]) -> EstimatorKind:
     """Prediction type of a base.
 
     Raises:
@@ -50,7 +50,7 @@ def kind_of(base: Estimator[Any]) -> Kind:
         raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
     found: Any = leaf(base)
     if isinstance(leaf(base), TrainingParams):
-        kind: Kind = found._kind
+        kind: EstimatorKind = found._kind
         return kind
     if isinstance(found, Classifier) or found.hasParam("probabilityCol") or found.hasParam("rawPredictionCol"):
         return "classifier"

@@ -29,15 +29,15 @@ from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.declarations import BestOfParams
-from sparkdl.ensembles.folds import FoldParams, Folds, told
+from sparkdl.ensembles.folds import FoldParams, Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Models, Rows
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.param_declaration import CheckedParams
+from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 
 
-class BestOfModel(CheckedParams, Saveable, Model):
+class BestOfModel(ValidatedParams, Saveable, Model):
     """The model of the best candidate.
 
     ``BestOf.fit`` returns it. ``transform`` runs ``bestModel``.
@@ -124,7 +124,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
     def _fit(self, dataset: DataFrame) -> BestOfModel:
         start = time.monotonic()
         candidates, evaluator = self._checked(dataset)
-        folds = Folds(self.getFolds(), self.getSeed())
+        folds = Folds(self.getNumFolds(), self.getSeed())
         with self.running(dataset) as (rows, plan):
             tally = folds.checked(rows)
             first = fit_members(folds.members(candidates), rows, plan)
@@ -141,9 +141,9 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
                 {"candidate": index, "uid": candidate.uid, "metric": means[index], "best": index == best}
                 for index, candidate in enumerate(candidates)
             ],
-            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
+            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **summary(first, second)},
         )
-        return plan.told(made)._resetUid(self.uid)
+        return plan.reported(made)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[list[Estimator[Any]], Evaluator]:
         candidates, evaluator = self.getCandidates(), self.getEvaluator()

@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param
 
-from sparkdl.ensembles.resampling.subspace import feature_subset
+from sparkdl.ensembles.resampling.subspace import max_features
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
     at_least,
@@ -75,23 +75,23 @@ class BaggingParams(MembersParams):
         "many at a time as there are slots; all others as fits of the driver"
     )
     numModels: Param[int] = param("members", at_least(1, to_int), 10, scope=_SAME_MEMBERS & ~Scope.PARTITIONED)
-    subsample: Param[float] = param(
+    subsamplingRate: Param[float] = param(
         "how often a row is drawn for a member, on average",
         positive(finite=True),
         1.0,
         scope=Scope.ALL & ~Scope.PARTITIONED,
     )
-    replace: Param[bool] = param(
+    bootstrap: Param[bool] = param(
         "whether a member may be given a row several times; where rows repeat, a base with a weightCol is given "
         "weights in place of copies",
         to_boolean,
         True,
         scope=Scope.ALL & ~Scope.PARTITIONED,
     )
-    featureSubset: Param[str | float | int | None] = param(
+    maxFeatures: Param[str | float | int | None] = param(
         "features a member sees: 'sqrt', 'log2', a share or a number; None for all. A PyTorch member sees 0 in place "
         "of those that it does not; others are given a vector without",
-        by_value(feature_subset),
+        by_value(max_features),
         None,
     )
     voting: Param[str | None] = param(
@@ -121,7 +121,7 @@ class BoostingParams(MembersParams):
         optional(positive("a number above 0, or None", finite=True)),
         None,
     )
-    validationCol: Param[str | None] = param(
+    validationIndicatorCol: Param[str | None] = param(
         "boolean column, of numbers only; true keeps a row out of training and in validation; None for none",
         optional(to_string),
         None,
@@ -141,7 +141,7 @@ class BoostingParams(MembersParams):
 class FoldCountParams(MembersParams):
     """Params of ensembles with folds."""
 
-    folds: Param[int] = param("parts of the rows; a member is trained without one of them", at_least(2, to_int), 5)
+    numFolds: Param[int] = param("parts of the rows; a member is trained without one of them", at_least(2, to_int), 5)
 
 
 class StackingParams(FoldCountParams):

@@ -38,9 +38,9 @@ class MembersParams(ConstructedParams):
 class BaggingParams(MembersParams):
     base: Param[Estimator[Any]]
     numModels: Param[int]
-    subsample: Param[float]
-    replace: Param[bool]
-    featureSubset: Param[str | float | int | None]
+    subsamplingRate: Param[float]
+    bootstrap: Param[bool]
+    maxFeatures: Param[str | float | int | None]
     voting: Param[str | None]
     partitioned: Param[bool]
     def __init__(
@@ -48,9 +48,9 @@ class BaggingParams(MembersParams):
         *,
         base: Estimator[Any] | None = None,
         numModels: int = 10,
-        subsample: float = 1.0,
-        replace: bool = True,
-        featureSubset: str | float | int | None = None,
+        subsamplingRate: float = 1.0,
+        bootstrap: bool = True,
+        maxFeatures: str | float | int | None = None,
         voting: str | None = None,
         partitioned: bool = False,
         seed: int = 0,
@@ -64,9 +64,9 @@ class BaggingParams(MembersParams):
         *,
         base: Estimator[Any] | None = None,
         numModels: int = 10,
-        subsample: float = 1.0,
-        replace: bool = True,
-        featureSubset: str | float | int | None = None,
+        subsamplingRate: float = 1.0,
+        bootstrap: bool = True,
+        maxFeatures: str | float | int | None = None,
         voting: str | None = None,
         partitioned: bool = False,
         seed: int = 0,
@@ -79,12 +79,12 @@ class BaggingParams(MembersParams):
     def setBase(self, value: Estimator[Any]) -> Self: ...
     def getNumModels(self) -> int: ...
     def setNumModels(self, value: int) -> Self: ...
-    def getSubsample(self) -> float: ...
-    def setSubsample(self, value: float) -> Self: ...
-    def getReplace(self) -> bool: ...
-    def setReplace(self, value: bool) -> Self: ...
-    def getFeatureSubset(self) -> str | float | int | None: ...
-    def setFeatureSubset(self, value: str | float | int | None) -> Self: ...
+    def getSubsamplingRate(self) -> float: ...
+    def setSubsamplingRate(self, value: float) -> Self: ...
+    def getBootstrap(self) -> bool: ...
+    def setBootstrap(self, value: bool) -> Self: ...
+    def getMaxFeatures(self) -> str | float | int | None: ...
+    def setMaxFeatures(self, value: str | float | int | None) -> Self: ...
     def getVoting(self) -> str | None: ...
     def setVoting(self, value: str | None) -> Self: ...
     def getPartitioned(self) -> bool: ...
@@ -94,7 +94,7 @@ class BoostingParams(MembersParams):
     base: Param[Estimator[Any]]
     numModels: Param[int | None]
     learningRate: Param[float | None]
-    validationCol: Param[str | None]
+    validationIndicatorCol: Param[str | None]
     patience: Param[int | None]
     tol: Param[float]
     def __init__(
@@ -103,7 +103,7 @@ class BoostingParams(MembersParams):
         base: Estimator[Any] | None = None,
         numModels: int | None = None,
         learningRate: float | None = None,
-        validationCol: str | None = None,
+        validationIndicatorCol: str | None = None,
         patience: int | None = None,
         tol: float = 0.0001,
         seed: int = 0,
@@ -118,7 +118,7 @@ class BoostingParams(MembersParams):
         base: Estimator[Any] | None = None,
         numModels: int | None = None,
         learningRate: float | None = None,
-        validationCol: str | None = None,
+        validationIndicatorCol: str | None = None,
         patience: int | None = None,
         tol: float = 0.0001,
         seed: int = 0,
@@ -133,17 +133,17 @@ class BoostingParams(MembersParams):
     def setNumModels(self, value: int | None) -> Self: ...
     def getLearningRate(self) -> float | None: ...
     def setLearningRate(self, value: float | None) -> Self: ...
-    def getValidationCol(self) -> str | None: ...
-    def setValidationCol(self, value: str | None) -> Self: ...
+    def getValidationIndicatorCol(self) -> str | None: ...
+    def setValidationIndicatorCol(self, value: str | None) -> Self: ...
     def getPatience(self) -> int | None: ...
     def setPatience(self, value: int | None) -> Self: ...
     def getTol(self) -> float: ...
     def setTol(self, value: float) -> Self: ...
 
 class FoldCountParams(MembersParams):
-    folds: Param[int]
-    def getFolds(self) -> int: ...
-    def setFolds(self, value: int) -> Self: ...
+    numFolds: Param[int]
+    def getNumFolds(self) -> int: ...
+    def setNumFolds(self, value: int) -> Self: ...
 
 class StackingParams(FoldCountParams):
     meta: Param[Estimator[Any] | None]
@@ -154,7 +154,7 @@ class StackingParams(FoldCountParams):
         bases: Sequence[Estimator[Any]] | None = None,
         meta: Estimator[Any] | None = None,
         passthrough: bool = False,
-        folds: int = 5,
+        numFolds: int = 5,
         seed: int = 0,
         runDir: str | None = None,
         idCol: str | None = None,
@@ -167,7 +167,7 @@ class StackingParams(FoldCountParams):
         bases: Sequence[Estimator[Any]] | None = None,
         meta: Estimator[Any] | None = None,
         passthrough: bool = False,
-        folds: int = 5,
+        numFolds: int = 5,
         seed: int = 0,
         runDir: str | None = None,
         idCol: str | None = None,
@@ -187,7 +187,7 @@ class BestOfParams(FoldCountParams):
         *,
         candidates: list[Estimator[Any]] = ...,
         evaluator: Evaluator | None = None,
-        folds: int = 5,
+        numFolds: int = 5,
         seed: int = 0,
         runDir: str | None = None,
         idCol: str | None = None,
@@ -199,7 +199,7 @@ class BestOfParams(FoldCountParams):
         *,
         candidates: list[Estimator[Any]] = ...,
         evaluator: Evaluator | None = None,
-        folds: int = 5,
+        numFolds: int = 5,
         seed: int = 0,
         runDir: str | None = None,
         idCol: str | None = None,

@@ -26,9 +26,9 @@ from sparkdl.ensembles.base_learner import changed
 from sparkdl.ensembles.declarations import FoldCountParams
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.ensembles.resampling.bootstrap import Without, fold_column, member_seed
+from sparkdl.ensembles.resampling.bootstrap import LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Folds:
 
     def held(self, rows: Rows, fold: int) -> DataFrame:
         """The rows of a fold."""
-        return rows.frame.where(fold_column(named(rows.row_id), self.count, self.seed) == fold)
+        return rows.frame.where(fold_column(col(rows.row_id), self.count, self.seed) == fold)
 
     def index(self, base: int, fold: int | None = None) -> int:
         """Index of the member of a fold; with ``fold=None``, of the member trained on all rows."""
@@ -57,9 +57,9 @@ class Folds:
         estimator = seeded(bases[base], self.seed, number)
         return Member(number, estimator) if fold is None else Member(number, estimator, self.without(fold))
 
-    def without(self, fold: int) -> Without:
+    def without(self, fold: int) -> LeaveFoldOut:
         """All rows outside a fold."""
-        return Without(fold, self.count, self.seed)
+        return LeaveFoldOut(fold, self.count, self.seed)
 
     def members(self, bases: Sequence[Estimator[Any]]) -> list[Member]:
         """The members of all folds, ordered by base."""
@@ -75,17 +75,20 @@ class Folds:
         Raises:
             InvalidInput: there are fewer rows than folds, a fold is empty, or all labels have one class.
         """
-        fold = fold_column(named(rows.row_id), self.count, self.seed).alias("fold")
-        labels = F.lit(None) if label is None else named(label)
+        fold = fold_column(col(rows.row_id), self.count, self.seed).alias("fold")
+        labels = F.lit(None) if label is None else col(label)
         ends = [end(labels.cast("double")) for end in (F.min, F.max)]
         found = {each[0]: each[1:] for each in rows.frame.groupBy(fold).agg(F.count("*"), *ends).collect()}
         total = sum(count for count, *_ in found.values())
         empty = [fold for fold in range(self.count) if fold not in found]
         if total < self.count:
-            raise InvalidInput(f"there are {total} rows for folds={self.count}; expected a row for each fold at least.")
+            raise InvalidInput(
+                f"there are {total} rows for numFolds={self.count}; expected a row for each fold at least."
+            )
         if empty:
             raise InvalidInput(
-                f"of folds={self.count} the folds {empty} have none of the {total} rows, which are put there by chance;"
+                f"of numFolds={self.count} the folds {empty} have none of the {total} rows, which are put there by "
+                f"chance;"
                 " set fewer folds, or another seed."
             )
         lows, highs = ([each[end] for each in found.values() if each[end] is not None] for end in (1, 2))
@@ -113,7 +116,7 @@ def seeded(base: Estimator[Any], seed: int, index: int) -> Estimator[Any]:
     return changed(base, seed=member_seed(seed, index))
 
 
-def told(*fits: Models) -> dict[str, Any]:
+def summary(*fits: Models) -> dict[str, Any]:
     """Report entries of fits: the indices of the members ``trained`` and ``restored``."""
     return {
         "trained": sorted(index for fit in fits for index in fit.trained),

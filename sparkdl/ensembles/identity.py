@@ -9,13 +9,13 @@ from pyspark.ml import Estimator
 from pyspark.ml.param import Params
 
 from sparkdl.ensembles.base_learner import leaf
-from sparkdl.ml.param_declaration import CheckedParams, Scope
+from sparkdl.ml.param_declaration import Scope, ValidatedParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import Ensemble, aliases, within
 
 
 def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
-    """Configuration that determines the members, for ``Kept.begin``.
+    """Configuration that determines the members, for ``MemberStore.begin``.
 
     Args:
         ensemble: its Params count, except its bases, the number of members, and where they are stored.
@@ -47,7 +47,7 @@ def _leaves(base: Params) -> list[Params]:
 
 def _scope(params: Params, name: str) -> Scope:
     """Scope of a Param; among pyspark.ml's own Params, only ``parallelism`` is about how a fit runs."""
-    declared = params.declared().get(name) if isinstance(params, CheckedParams) else None
+    declared = params.declared().get(name) if isinstance(params, ValidatedParams) else None
     if declared is not None:
         return declared.scope
     return Scope.FITS if name == "parallelism" else Scope.ALL

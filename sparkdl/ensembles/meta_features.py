@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named, travelling
+from sparkdl.spark.columns import col, transport_cast
 
 LEVEL_ONE = "sparkdl level one"
 
@@ -56,10 +56,10 @@ class LevelOne:
         parts = []
         for index, model in enumerate(models):
             frame, part = self._predicted(frame, model, index)
-            parts.append(named(part))
+            parts.append(col(part))
         parts += [_numbers(frame, name) for name in self.passthrough]
         vector = array_to_vector(F.concat(*parts)).alias(LEVEL_ONE)
-        return frame.select(*map(named, own), vector)
+        return frame.select(*map(col, own), vector)
 
     def _predicted(self, frame: DataFrame, model: Model, index: int) -> tuple[DataFrame, str]:
         hidden = {name: f"sparkdl {name} {index}" for name in _OUTPUTS}
@@ -76,7 +76,7 @@ class LevelOne:
             numbers = F.concat(numbers, F.array_repeat(F.lit(0.0), missing))
         # Other columns of a model, such as those of pipeline stages, would collide with those of the next model.
         part = f"sparkdl part {index}"
-        return scored.select(*map(named, frame.columns), numbers.alias(part)), part
+        return scored.select(*map(col, frame.columns), numbers.alias(part)), part
 
 
 def writing(model: Model, outputs: dict[str, str]) -> Model:
@@ -91,7 +91,7 @@ def writing(model: Model, outputs: dict[str, str]) -> Model:
 
 
 def _numbers(frame: DataFrame, name: str) -> SparkColumn:
-    found = travelling(frame, Column(name), "float64")
+    found = transport_cast(frame, InputColumn(name), "float64")
     kind = frame.schema[name].dataType
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, ArrayType):
         raise InvalidInput(f"column {name!r} has type {kind.simpleString()}; expected numbers, or one array of them.")

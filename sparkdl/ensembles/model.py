@@ -29,12 +29,12 @@ from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
-from sparkdl.ensembles.combine.sql import Chain, last
-from sparkdl.ensembles.combine.vmap import Assembly
+from sparkdl.ensembles.combine.sql import SqlCombiner, last
+from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.inference.broadcast import Shipment
-from sparkdl.ml.inference.outputs import Meaning
+from sparkdl.ml.inference.broadcast import ModelBroadcast
+from sparkdl.ml.inference.outputs import OutputKind
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
@@ -77,7 +77,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], report or {}
-        self._shipments: dict[bool, tuple[Assembly, Shipment]] = {}  # by whether they compute disagreement
+        self._shipments: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
@@ -115,7 +115,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         if scorer is not None:
             return with_outputs(dataset, scorer, self._shipment(scorer), names)
         combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
-        chain = Chain(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
+        chain = SqlCombiner(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
         return chain.with_outputs(dataset, names)
 
     @property
@@ -148,11 +148,11 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             return None
         if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
             return None  # with thresholds, a member may not predict the class of its largest score
-        meaning: Meaning = "votes" if self._votes else first.kind
+        meaning: OutputKind = "votes" if self._votes else first.kind
         combining = Combining(self.rule, weights, self.intercept, apart, same_type=meaning == "estimator")
         thresholds = self.getThresholds() if self._votes else None
         return Scorer(
-            Assembly(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision),
+            VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision),
             b"",
             meaning,
             first.precision,
@@ -164,12 +164,12 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             disagreement=apart,
         )
 
-    def _shipment(self, scorer: Scorer) -> Shipment:
+    def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         """The members' broadcast; a new one if the members or their combination changed."""
-        assert isinstance(scorer.factory, Assembly)
-        shipped, shipment = self._shipments.setdefault(scorer.disagreement, (scorer.factory, Shipment()))
+        assert isinstance(scorer.factory, VmapFactory)
+        shipped, shipment = self._shipments.setdefault(scorer.disagreement, (scorer.factory, ModelBroadcast()))
         if not shipped.holds_what(scorer.factory):
-            shipment = Shipment()
+            shipment = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.
             self._shipments = {**self._shipments, scorer.disagreement: (scorer.factory, shipment)}
         return shipment

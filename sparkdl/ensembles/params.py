@@ -19,18 +19,18 @@ from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import MembersParams
 from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
-from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.persistence.nested_params import aliases, params_in
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
-from sparkdl.spark.columns import ROW_ID, named
+from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.fingerprint import fingerprint
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
@@ -41,7 +41,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     _judged_by_rows: ClassVar[bool] = False  # whether row ids decide on which unseen rows members are evaluated
 
-    _map: Mapping[str, Any] | None = None  # values of a param map, as in MappedEstimator; None without a map
+    _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
 
     def bases(self) -> list[Estimator[Any]]:
         """The base estimators of the members."""
@@ -132,8 +132,8 @@ class EnsembleParams(MembersParams, Saveable):
                 raise self._renumbered()
 
     @contextmanager
-    def _keeping(self, directory: str, mark: str) -> Iterator[Kept]:
-        kept = Kept(directory)
+    def _keeping(self, directory: str, mark: str) -> Iterator[MemberStore]:
+        kept = MemberStore(directory)
         kept.begin(configuration(self, self.bases(), mark))
         try:
             yield kept
@@ -146,10 +146,10 @@ class EnsembleParams(MembersParams, Saveable):
         return files.join(directory, map_hash(self._map, mark))
 
     def _watch(self, directory: str | None) -> Watch:
-        told = {param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
+        told = {param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
         told |= {"class": type(self).__name__}
         bases = [leaf(base) for base in self.bases()]
-        events = all(base.getOrDefault("events") for base in bases if base.hasParam("events"))
+        events = all(base.getOrDefault("telemetry") for base in bases if base.hasParam("telemetry"))
         return Watch(Run(directory), type(self).__name__, told, events=events, unit="Member")
 
     def _ids(self) -> str | None:
@@ -187,7 +187,7 @@ def _identity(dataset: DataFrame, name: str) -> Column:
     if not isinstance(kind, IntegralType) and not (isinstance(kind, DecimalType) and kind.scale == 0):
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer of each")).cast("bigint")
-    return F.coalesce(named(name).cast("bigint"), missing)
+    return F.coalesce(col(name).cast("bigint"), missing)
 
 
 @contextmanager

@@ -24,21 +24,21 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import Kind, changed, kind_of, leaf
+from sparkdl.ensembles.base_learner import EstimatorKind, changed, kind_of, leaf
 from sparkdl.ensembles.declarations import StackingParams
-from sparkdl.ensembles.folds import FoldParams, Folds, seeded, told
+from sparkdl.ensembles.folds import FoldParams, Folds, seeded, summary
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Rows
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import GangEstimator
-from sparkdl.ml.param_declaration import CheckedParams
+from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
 
 
-class StackingModel(CheckedParams, Saveable, Model):
+class StackingModel(ValidatedParams, Saveable, Model):
     """Base models, and a meta model on their predictions.
 
     ``Stacking.fit`` returns it. One pass over the rows writes the output columns of the meta model.
@@ -153,7 +153,7 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
     def _fit(self, dataset: DataFrame) -> StackingModel:
         start = time.monotonic()
         label, meta = self._checked(dataset)
-        folds, bases = Folds(self.getFolds(), self.getSeed()), self.getBases()
+        folds, bases = Folds(self.getNumFolds(), self.getSeed()), self.getBases()
         classes = label if kind_of(bases[0]) == "classifier" and isinstance(label, str) else None
         features = tuple(_features(bases[0], dataset)) if self.getPassthrough() else ()
         with self.running(dataset) as (rows, plan):
@@ -169,15 +169,15 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
             second.models[0],
             level,
             history=_history(folds, first, second),
-            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **told(first, second)},
+            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **summary(first, second)},
         )
-        return plan.told(made)._resetUid(self.uid)
+        return plan.reported(made)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
         bases = self.getBases()
         if not bases:
             raise InvalidInput(f"bases is {bases}; expected one estimator at least, as Stacking(bases=[...]).")
-        kinds: dict[Kind, None] = dict.fromkeys(map(kind_of, bases))
+        kinds: dict[EstimatorKind, None] = dict.fromkeys(map(kind_of, bases))
         if len(kinds) > 1:
             raise InvalidInput(
                 f"bases are of several kinds: {', '.join(f'{base.uid} is a {kind_of(base)}' for base in bases)}; "
@@ -237,7 +237,7 @@ def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]
     return rows
 
 
-def _default(kind: Kind, label: str | list[str]) -> Estimator[Any]:
+def _default(kind: EstimatorKind, label: str | list[str]) -> Estimator[Any]:
     if not isinstance(label, str):
         raise InvalidInput(f"labelCol is {label}; expected a meta estimator of several labels, Stacking(meta=...).")
     return LogisticRegression() if kind == "classifier" else LinearRegression()
@@ -261,7 +261,7 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
         raise InvalidInput(
             f"labelCol of meta is {last.getOrDefault('labelCol')!r} and that of the bases {label!r}; expected the same."
         )
-    if isinstance(label, list) and not isinstance(last, GangEstimator):
+    if isinstance(label, list) and not isinstance(last, DistributedEstimator):
         raise InvalidInput(f"meta is {meta.uid}, which has one label; expected one for {label}: a PyTorch estimator.")
     first = _first(meta)
     name = next((name for name in _INPUTS[:2] if first.hasParam(name)), None)
@@ -281,7 +281,7 @@ def _first(meta: Any) -> Params:
 
 def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
     found: Any = leaf(base)
-    names = found.getInputCols() if isinstance(found, GangEstimator) else [_of(base, "featuresCol")]
+    names = found.getInputCols() if isinstance(found, DistributedEstimator) else [_of(base, "featuresCol")]
     missing = [name for name in names if name not in dataset.columns]
     if missing:
         raise InvalidInput(

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 CAPACITY = 100_000
-"""Items that may wait in an ``Aside``, by default."""
+"""Items that may wait in an ``BackgroundQueue``, by default."""
 CLOSING = 60.0
-"""Seconds that ``Aside.close`` waits for its thread, at most."""
+"""Seconds that ``BackgroundQueue.close`` waits for its thread, at most."""
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
     return future
 
 
-class Aside(Generic[T]):
+class BackgroundQueue(Generic[T]):
     """A bounded queue whose items a thread passes to a function; if it is full, items are dropped and counted.
 
     Args:

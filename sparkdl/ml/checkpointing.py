@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.protocol import Cluster
@@ -29,28 +29,28 @@ class RecoverySettings:
     """How a fit survives failures.
 
     Attributes:
-        checkpoint_every: as the Param ``checkpointEvery``.
+        checkpoint_every: as the Param ``checkpointInterval``.
         max_restarts: times that a gang which failed starts again.
         min_workers: the smallest gang; None for all workers.
-        elastic_wait: seconds to wait for all slots before a smaller gang starts.
+        elastic_timeout: seconds to wait for all slots before a smaller gang starts.
     """
 
     checkpoint_every: int | str
     max_restarts: int
     min_workers: int | None
-    elastic_wait: float
+    elastic_timeout: float
 
 
 @contextmanager
 def keeping(
     run: Run, every: int | str, descriptions: Mapping[str, Any], *, elastic: bool
-) -> Iterator[CheckpointKeeper | None]:
+) -> Iterator[Checkpointer | None]:
     """Yield the checkpointer of a run; None if the run has no checkpoints.
 
     Args:
         run: its directory holds the checkpoints. Without one, a temporary directory of this host holds them until the
             block ends. It serves the attempts of one fit if all workers are on this host.
-        every: the checkpoint interval, as in ``checkpointEvery``; ``"never"`` for none.
+        every: the checkpoint interval, as in ``checkpointInterval``; ``"never"`` for none.
         descriptions: of the run's Params; the checkpoints store their hash.
         elastic: whether fewer workers may resume.
 
@@ -61,12 +61,12 @@ def keeping(
         yield None
         return
     if run.directory is not None:
-        yield CheckpointKeeper(own_checkpoints(run, descriptions), Every.of(every), elastic=elastic)
+        yield Checkpointer(own_checkpoints(run, descriptions), CheckpointInterval.of(every), elastic=elastic)
         return
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         checkpoints, token = _checkpoints(folder, descriptions), uuid.uuid4().hex
         SharedDirectory(checkpoints.folder, token).announce()
-        yield CheckpointKeeper(checkpoints, Every.of(every), elastic=elastic, token=token)
+        yield Checkpointer(checkpoints, CheckpointInterval.of(every), elastic=elastic, token=token)
 
 
 def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
@@ -90,7 +90,7 @@ def _checkpoints(directory: str, descriptions: Mapping[str, Any]) -> Checkpoints
     return Checkpoints(files.join(directory, "checkpoints"), run=identity(descriptions))
 
 
-def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: CheckpointKeeper | None) -> Supervisor:
+def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: Checkpointer | None) -> Supervisor:
     """Make the supervisor of a run's attempts.
 
     Args:
@@ -107,7 +107,7 @@ def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: Checkp
         raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
     if least is not None and keeper is None:
         warnings.warn(
-            f"minWorkers is {least}, but without checkpoints (checkpointEvery is 'never') each attempt begins anew, "
+            f"minWorkers is {least}, but without checkpoints (checkpointInterval is 'never') each attempt begins anew, "
             "and a gang with fewer members than numWorkers stays as small as it is.",
             stacklevel=4,
         )
@@ -115,6 +115,6 @@ def make_supervisor(cluster: Cluster, recovery: RecoverySettings, keeper: Checkp
         cluster,
         max_restarts=recovery.max_restarts,
         min_size=least,
-        elastic_wait=recovery.elastic_wait,
+        elastic_timeout=recovery.elastic_timeout,
         on_stop=None if keeper is None or keeper.temporary else keeper.checkpoints.ask_to_stop,
     )

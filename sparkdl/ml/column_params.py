@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
 
-from sparkdl.data.columns import Column, listed
+from sparkdl.data.columns import InputColumn, listed
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.param_declaration import CheckedParams
+from sparkdl.ml.param_declaration import ValidatedParams
 
 Self = TypeVar("Self", bound="InputColumnParams")
 Copied = TypeVar("Copied", bound=Params)
 
 
-def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
+def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
     """The input columns ``names``, with their descriptions in ``columns``.
 
     Raises:
@@ -28,10 +28,10 @@ def described(names: list[str], columns: list[Column]) -> tuple[Column, ...]:
             f"columns describes {listed([column.name for column in columns])}; expected each column once, and only "
             f"input columns, which are {listed(names)}."
         )
-    return tuple(said.get(name, Column(name)) for name in names)
+    return tuple(said.get(name, InputColumn(name)) for name in names)
 
 
-class OutputColumnParams(CheckedParams):
+class OutputColumnParams(ValidatedParams):
     """Params that name output columns."""
 
     def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
@@ -48,7 +48,7 @@ class OutputColumnParams(CheckedParams):
             taken.append(name)
 
 
-class InputColumnParams(CheckedParams):
+class InputColumnParams(ValidatedParams):
     """The two Params for input columns; the one that was set last is used."""
 
     inputCols: Param[list[str]]

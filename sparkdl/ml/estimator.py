@@ -10,25 +10,25 @@ from typing import Any, ClassVar, cast
 from pyspark.sql import DataFrame
 from torch import nn
 
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import RecoverySettings
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
 from sparkdl.ml.fit_spec import FitSpec, Fitted, RoundsSettings
 from sparkdl.ml.gang_fit import fit_gang
-from sparkdl.ml.inference.outputs import Kind
+from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
-from sparkdl.ml.param_maps import MappedEstimator
+from sparkdl.ml.param_maps import ParamMapEstimator
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import Describer
-from sparkdl.ml.persistence.formatting import plain
+from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
 from sparkdl.ml.run import Run
-from sparkdl.ml.tracking.tracker import apart
+from sparkdl.ml.tracking.tracker import split_callbacks
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
@@ -40,14 +40,14 @@ from sparkdl.training.strategies import Strategy
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
-class GangEstimator(MappedEstimator, Saveable):
+class DistributedEstimator(ParamMapEstimator, Saveable):
     """Base class of the estimators; subclasses define the types of labels and outputs.
 
     Raises:
         InvalidInput: a Param has an invalid value.
     """
 
-    _kind: ClassVar[Kind] = "estimator"
+    _kind: ClassVar[EstimatorKind] = "estimator"
 
     def _take(self, given: dict[str, Any]) -> None:
         super()._take(given)
@@ -68,8 +68,8 @@ class GangEstimator(MappedEstimator, Saveable):
             fit.run,
             type(self).__name__,
             self._configuration(),
-            hooks=apart(self.getHooks())[1],
-            events=self.getEvents(),
+            hooks=split_callbacks(self.getHooks())[1],
+            events=self.getTelemetry(),
             unit="Rank" if fit.rounds is None else "Part",
         )
         cluster = self._cluster(fit, watch.title)
@@ -96,9 +96,9 @@ class GangEstimator(MappedEstimator, Saveable):
             {} if run.directory is None else self._descriptions(),
             self.getDevice(),
             RecoverySettings(
-                self.getCheckpointEvery(), self.getMaxRestarts(), self.getMinWorkers(), self.getElasticWait()
+                self.getCheckpointInterval(), self.getMaxRestarts(), self.getMinWorkers(), self.getElasticTimeout()
             ),
-            RoundsSettings(strategy, self.getMaxRounds(), self.getTimeBudget()) if is_algorithm(strategy) else None,
+            RoundsSettings(strategy, self.getMaxRounds(), self.getMaxSeconds()) if is_algorithm(strategy) else None,
         )
 
     def _cluster(self, fit: FitSpec, title: str) -> SparkCluster:
@@ -106,9 +106,9 @@ class GangEstimator(MappedEstimator, Saveable):
             fit.data.sparkSession,
             self.getNumWorkers(),
             device=fit.device,
-            slot_wait=self.getSlotWait(),
-            allow_plaintext=self.getAllowPlaintext(),
-            events=fit.run.events if self.getEvents() else None,
+            resource_timeout=self.getResourceTimeout(),
+            allow_unencrypted=self.getAllowUnencrypted(),
+            events=fit.run.events if self.getTelemetry() else None,
             logs=self.getLogLevel(),
             title=title,
         )
@@ -117,7 +117,7 @@ class GangEstimator(MappedEstimator, Saveable):
         strategy = self.getStrategy()
         if not is_algorithm(strategy):
             return self.names_outside(Scope.GANG)
-        on_members, saves = bool(apart(self.getHooks())[0]), self.getCheckpointEvery() != "never"
+        on_members, saves = bool(split_callbacks(self.getHooks())[0]), self.getCheckpointInterval() != "never"
         return unused_in_rounds(strategy, hooks=on_members, saves=saves)
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
@@ -151,7 +151,7 @@ class GangEstimator(MappedEstimator, Saveable):
             self.getScheduler(),
             self.getMetrics(),
             self.getPrecision(),
-            self.getClipNorm(),
+            self.getMaxGradNorm(),
         )
 
     def training(self) -> Training:
@@ -166,10 +166,10 @@ class GangEstimator(MappedEstimator, Saveable):
             self.getEpochs(),
             self.getSeed(),
             cast(Strategy, self.getStrategy()),
-            accumulate=self.getAccumulate(),
-            measured=self.getEvents(),
+            micro_batches=self.getMicroBatches(),
+            measured=self.getTelemetry(),
             patience=self.getPatience(),
-            hooks=tuple(apart(self.getHooks())[0]),
+            hooks=tuple(split_callbacks(self.getHooks())[0]),
             classes=self.classes(),
             collate=self.getCollate(),
             augment=self.getAugment(),
@@ -177,22 +177,22 @@ class GangEstimator(MappedEstimator, Saveable):
 
     def read_columns(self) -> Columns:
         """The DataFrame columns and the tensors that they become, from the Params."""
-        weight, validation, identity = self.getWeightCol(), self.getValidationCol(), self.getIdCol()
+        weight, validation, identity = self.getWeightCol(), self.getValidationIndicatorCol(), self.getIdCol()
         floating = "float64" if self.getPrecision() == "fp64" else "float32"
         return Columns(
-            inputs=described(self.getInputCols(), self.getColumns()),
+            inputs=described(self.getInputCols(), self.getColumnSpecs()),
             target=self._target(floating),
-            weight=None if weight is None else Column(weight, floating),
-            validation=None if validation is None else Column(validation, "bool"),
-            row_id=None if identity is None else Column(identity, "int64"),
+            weight=None if weight is None else InputColumn(weight, floating),
+            validation=None if validation is None else InputColumn(validation, "bool"),
+            row_id=None if identity is None else InputColumn(identity, "int64"),
             floating=floating,
         )
 
-    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         label = self.getLabelCol()
         if isinstance(label, list):
-            return tuple(Column(name, floating) for name in label)
-        return None if label is None else Column(label, self._label_dtype(floating))
+            return tuple(InputColumn(name, floating) for name in label)
+        return None if label is None else InputColumn(label, self._label_dtype(floating))
 
     def _label_dtype(self, floating: str) -> str | None:
         return None
@@ -208,7 +208,7 @@ class GangEstimator(MappedEstimator, Saveable):
 
     def _configuration(self) -> dict[str, Any]:
         return {"class": type(self).__name__} | {
-            param.name: plain(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
+            param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
         }
 
     def _descriptions(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class GangEstimator(MappedEstimator, Saveable):
         return found
 
 
-class TorchEstimator(GangEstimator):
+class TorchEstimator(DistributedEstimator):
     """Trains any model with any loss; its model writes the raw output to ``predictionCol``.
 
     If the output is one number per row, the column holds floats, else arrays of floats. With precision ``"fp64"`` they
@@ -225,7 +225,7 @@ class TorchEstimator(GangEstimator):
     """
 
 
-class TorchClassifier(GangEstimator):
+class TorchClassifier(DistributedEstimator):
     """Trains a classifier; labels are class indices from 0, the default loss is cross-entropy.
 
     The module returns one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]`` or
@@ -233,7 +233,7 @@ class TorchClassifier(GangEstimator):
     and ``probability`` vectors, and ``prediction``, a double.
     """
 
-    _kind: ClassVar[Kind] = "classifier"
+    _kind: ClassVar[EstimatorKind] = "classifier"
     loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
     def _label_dtype(self, floating: str) -> str | None:
@@ -250,25 +250,25 @@ class TorchClassifier(GangEstimator):
             count = 2
         return Classes(count, getattr(self.getLoss(), "ignore_index", None))
 
-    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         if isinstance(self.getLoss(), _BINARY_LOSSES):
             _refuse_several(self.getLabelCol(), "classifier with one score")
         return super()._target(floating)
 
 
-class TorchRegressor(GangEstimator):
+class TorchRegressor(DistributedEstimator):
     """Trains a regressor; labels are numbers, the default loss is the mean squared error.
 
     The module returns ``[B]`` or ``[B, 1]``. The fitted model writes ``prediction``, a double.
     """
 
-    _kind: ClassVar[Kind] = "regressor"
+    _kind: ClassVar[EstimatorKind] = "regressor"
     loss = with_default(TrainingParams.loss, nn.MSELoss())
 
     def _label_dtype(self, floating: str) -> str | None:
         return floating
 
-    def _target(self, floating: str) -> Column | tuple[Column, ...] | None:
+    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         _refuse_several(self.getLabelCol(), "regressor")
         return super()._target(floating)
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 MOST_CLASSES = 20  # the largest number of classes whose table fits a terminal
 _LEAST = 1e-15  # smaller probabilities count as this one: the logarithm of 0 is infinite
@@ -164,7 +164,7 @@ def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> Dat
     check_label(predictions, label)
     if not isinstance(predictions.schema[columns.prediction].dataType, NumericType):
         raise InvalidInput(f"{columns.prediction} is the model's raw output, which cannot be compared with {label}.")
-    return predictions.where(named(label).isNotNull())
+    return predictions.where(col(label).isNotNull())
 
 
 def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
@@ -174,7 +174,7 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
     kept = rows.select(
         _class(label).alias("label"),
         _class(columns.prediction).alias("prediction"),
-        named(probability).alias("probability"),
+        col(probability).alias("probability"),
     ).persist()  # two passes read it, and the model is expensive
     try:
         chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for a label that the model has not
@@ -197,8 +197,8 @@ def _auc(rows: DataFrame) -> float | None:
 
 
 def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
-    true = named(label).cast("double")
-    error = named(columns.prediction) - true
+    true = col(label).cast("double")
+    error = col(columns.prediction) - true
     wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
     figures = rows.agg(*wanted).first()
     if figures is None or not figures[0]:
@@ -232,4 +232,4 @@ def classes(counts: Counts) -> list[int]:
 
 
 def _class(name: str) -> Any:
-    return named(name).cast("int")
+    return col(name).cast("int")

@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
-from sparkdl.io.threads import Aside
+from sparkdl.io.threads import BackgroundQueue
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
-from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
-from sparkdl.telemetry.bottlenecks import Spent, spending
+from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
+from sparkdl.telemetry.bottlenecks import PhaseTotals, spending
 from sparkdl.telemetry.chrome_trace import write_timeline
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
-from sparkdl.telemetry.log_forwarding import MemberLogs
+from sparkdl.telemetry.event_log import EventLog
+from sparkdl.telemetry.log_forwarding import WorkerLogs
 from sparkdl.telemetry.progress_bar import Progress
 
 _WORK = ("step", "epoch", "round", "member")
@@ -62,13 +62,15 @@ class Watch:
         self._run, self._configuration, self._progress = run, {**configuration}, Progress()
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
-        told = DriverRun(self.title, run.directory, self._configuration)
+        told = TrackerContext(self.title, run.directory, self._configuration)
         self._hooks = DriverHooks(hooks, told) if hooks else None
         # A tracker may be slow, so it has its own queue, and nothing waits for it.
-        self._beside: Aside[Callable[[], None]] | None = Aside(_call, "sparkdl-hooks") if hooks else None
-        self._spent, self._unit = Spent(), unit
-        views: list[Callable[[Event], None]] = [self._progress, MemberLogs(), self._spent, self._hear]
-        self.logbook = Logbook(run.events if events else None, views)
+        self._beside: BackgroundQueue[Callable[[], None]] | None = (
+            BackgroundQueue(_call, "sparkdl-hooks") if hooks else None
+        )
+        self._spent, self._unit = PhaseTotals(), unit
+        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._spent, self._hear]
+        self.logbook = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
 
     @property

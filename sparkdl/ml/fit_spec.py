@@ -22,12 +22,12 @@ class RoundsSettings:
     Attributes:
         algorithm: of the rounds.
         max_rounds: the largest number of rounds; None for no limit.
-        time_budget: seconds after which no other round begins; None for no limit.
+        max_seconds: seconds after which no other round begins; None for no limit.
     """
 
     algorithm: Algorithm
     max_rounds: int | None
-    time_budget: float | None
+    max_seconds: float | None
 
 
 @dataclass(frozen=True)

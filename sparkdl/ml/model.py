@@ -13,15 +13,15 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.column_params import described
-from sparkdl.ml.inference.broadcast import Shipment
-from sparkdl.ml.inference.outputs import Kind
+from sparkdl.ml.inference.broadcast import ModelBroadcast
+from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Signature, as_program
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
-from sparkdl.spark.jvm import qualified
+from sparkdl.spark.jvm import qualify
 from sparkdl.training.objective import ModelFactory
 
 
@@ -50,7 +50,7 @@ class TorchModel(OutputParams, Saveable, Model):
         *,
         factory: ModelFactory | nn.Module,
         weights: bytes,
-        kind: Kind = "estimator",
+        kind: EstimatorKind = "estimator",
         precision: str = "fp32",
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
@@ -60,10 +60,10 @@ class TorchModel(OutputParams, Saveable, Model):
         super().__init__()
         self._factory = factory
         self._weights = weights
-        self._kind: Kind = kind
+        self._kind: EstimatorKind = kind
         self._precision = precision
         self._scalar = scalar
-        self._shipment = Shipment()
+        self._shipment = ModelBroadcast()
         self._signature = signature
         self.history = history or []
         self.report = report or {}
@@ -106,7 +106,7 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: the path exists, or the model cannot be exported.
         """
-        root = qualified(SparkSession.active(), path)
+        root = qualify(SparkSession.active(), path)
         if files.exists(root):
             raise InvalidInput(f"{path} exists; delete it, or export to another path.")
         files.write(root, self._program())
@@ -116,7 +116,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"
-        columns = Columns(described(self.getInputCols(), self.getColumns()), floating=floating)
+        columns = Columns(described(self.getInputCols(), self.getColumnSpecs()), floating=floating)
         thresholds = self.getThresholds()
         return Scorer(
             self._factory,

@@ -1,6 +1,6 @@
 """Declarations of Params: doc, converter, default and scope. They generate accessors and constructors.
 
-    class BatchParams(CheckedParams):
+    class BatchParams(ValidatedParams):
         batchSize: Param[int] = param("rows of a batch", at_least(1, to_int), 256)
 
 This class has ``getBatchSize`` and ``setBatchSize``. A subclass of ``ConstructedParams`` also has a constructor and a
@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar, get_args
 
 from pyspark.ml.param import Param, Params
 
-from sparkdl.ml.persistence.formatting import shown
+from sparkdl.ml.persistence.formatting import format_value
 
-Self = TypeVar("Self", bound="CheckedParams")
+Self = TypeVar("Self", bound="ValidatedParams")
 Given = TypeVar("Given", bound="ConstructedParams")
 Copied = TypeVar("Copied", bound=Params)
 
@@ -102,7 +102,7 @@ class Declared(Param[Any]):
 
 
 def param(doc: str, converter: Converter | None = None, default: Any = _REQUIRED, scope: Scope = Scope.ALL) -> Declared:
-    """Declare a Param in the body of a subclass of ``CheckedParams``, annotated as ``Param[type of its values]``.
+    """Declare a Param in the body of a subclass of ``ValidatedParams``, annotated as ``Param[type of its values]``.
 
     Args:
         doc: one line, for ``explainParams`` and docstrings.
@@ -126,7 +126,7 @@ def own_params(cls: type) -> Iterator[Declared]:
     return (value for value in vars(cls).values() if isinstance(value, Declared))
 
 
-class CheckedParams(Params):
+class ValidatedParams(Params):
     """Params with one-line explanations, unshared default values, and converters that also check None.
 
     A Param that a subclass declares with ``param`` has a getter and a setter.
@@ -176,7 +176,7 @@ class CheckedParams(Params):
         """Name, doc, default and current value of a Param on one line."""
         found = self._resolveParam(param)
         maps = {"default": self._defaultParamMap, "current": self._paramMap}
-        values = [f"{which}: {shown(values[found])}" for which, values in maps.items() if found in values]
+        values = [f"{which}: {format_value(values[found])}" for which, values in maps.items() if found in values]
         return f"{found.name}: {found.doc} ({', '.join(values) or 'undefined'})"
 
     def _set(self: Self, **kwargs: Any) -> Self:
@@ -194,7 +194,7 @@ class CheckedParams(Params):
         return copied._setDefault(**{param.name: value for param, value in copied._defaultParamMap.items()})
 
 
-class ConstructedParams(CheckedParams):
+class ConstructedParams(ValidatedParams):
     """Params with generated keyword arguments of the constructor and of ``setParams``."""
 
     class Arguments:
@@ -263,7 +263,7 @@ def _accessor(verb: str, name: str) -> str:
 def _getter(declared: Declared) -> Callable[..., Any]:
     name = declared.name
 
-    def get(self: CheckedParams) -> Any:
+    def get(self: ValidatedParams) -> Any:
         value = self.getOrDefault(name)
         return copy.copy(value) if isinstance(value, (list, dict)) else value
 
@@ -300,7 +300,7 @@ def _default(declared: Declared) -> str:
     value = declared.default
     if declared.required or value is None:  # the doc explains None
         return ""
-    return f" Default: {repr(value) if isinstance(value, str) else shown(value)}."
+    return f" Default: {repr(value) if isinstance(value, str) else format_value(value)}."
 
 
 def _is_generated(cls: type, name: str, generic: Any) -> bool:

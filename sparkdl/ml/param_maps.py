@@ -26,10 +26,10 @@ from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.spark.fingerprint import fingerprint
 
-Mapped = TypeVar("Mapped", bound="MappedEstimator")
+Mapped = TypeVar("Mapped", bound="ParamMapEstimator")
 
 
-class MappedEstimator(TrainingParams, Estimator[TorchModel]):
+class ParamMapEstimator(TrainingParams, Estimator[TorchModel]):
     """An estimator that stores the Params which a map has set."""
 
     _map: Mapping[str, Any] | None = None  # by name; None without a map
@@ -51,7 +51,7 @@ class MappedEstimator(TrainingParams, Estimator[TorchModel]):
         self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
     ) -> Iterator[tuple[int, TorchModel]]:
         """Fit a model for each map; an empty map counts as a map."""
-        return super(MappedEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
+        return super(ParamMapEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
 
     def run_directory(self, dataset: DataFrame, columns: Columns) -> str | None:
         """The run directory of a fit; None without a ``runDir``. After a map, the rows' hash takes one pass over them.

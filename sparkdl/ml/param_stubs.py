@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from sparkdl.ml.param_declaration import CheckedParams, ConstructedParams, Declared, own_params
+from sparkdl.ml.param_declaration import ConstructedParams, Declared, ValidatedParams, own_params
 
 _HEADER = '"""Generated from ``{name}`` by ``sparkdl.ml.param_stubs``; do not edit."""\n'
 _LITERALS = (str, int, float, bool, type(None))
 
 
 def stub_of(module: ModuleType) -> str:
-    """Generate the stub of a module whose classes extend ``CheckedParams``, before ruff formats it.
+    """Generate the stub of a module whose classes extend ``ValidatedParams``, before ruff formats it.
 
     Each Param must be annotated as ``Param[type of its values]``.
     """
@@ -54,7 +54,7 @@ def _imports(tree: ast.Module, code: str) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def _class(node: ast.ClassDef, kind: type[CheckedParams], extended: set[str]) -> Iterator[str]:
+def _class(node: ast.ClassDef, kind: type[ValidatedParams], extended: set[str]) -> Iterator[str]:
     yield f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
     for declared in own_params(kind):
         yield f"    {declared.name}: {_annotation(kind, declared.name)}"
@@ -69,7 +69,7 @@ def _class(node: ast.ClassDef, kind: type[CheckedParams], extended: set[str]) ->
         yield f"    def set{name}(self, value: {values}) -> Self: ..."
 
 
-def _argument(kind: type[CheckedParams], declared: Declared) -> str:
+def _argument(kind: type[ValidatedParams], declared: Declared) -> str:
     values = _values(kind, declared.name)
     if declared.required:
         return f"{declared.name}: {values} | None = None"
@@ -77,11 +77,11 @@ def _argument(kind: type[CheckedParams], declared: Declared) -> str:
     return f"{declared.name}: {values} = {default}"
 
 
-def _values(kind: type[CheckedParams], name: str) -> str:
+def _values(kind: type[ValidatedParams], name: str) -> str:
     return _annotation(kind, name).removeprefix("Param[").removesuffix("]")
 
 
-def _annotation(kind: type[CheckedParams], name: str) -> str:
+def _annotation(kind: type[ValidatedParams], name: str) -> str:
     (owner, *_) = [place for place in kind.__mro__ if isinstance(vars(place).get(name), Declared)]
     return str(inspect.get_annotations(owner)[name])
 

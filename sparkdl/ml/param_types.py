@@ -12,8 +12,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import TypeConverters
 
-from sparkdl.checkpoint.interval import Every
-from sparkdl.data.columns import Column
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import Converter
 from sparkdl.rounds import is_algorithm
@@ -93,10 +93,10 @@ def to_thresholds(value: Any, name: str) -> list[float]:
     return numbers
 
 
-def to_columns(value: Any, name: str) -> list[Column]:
-    """A list of ``sparkdl.data.columns.Column``."""
-    if isinstance(value, Column) or not all(isinstance(column, Column) for column in value):
-        raise InvalidInput(f"{name} is {value!r}; expected a list of sparkdl.data.Column.")
+def to_columns(value: Any, name: str) -> list[InputColumn]:
+    """A list of ``sparkdl.data.columns.InputColumn``."""
+    if isinstance(value, InputColumn) or not all(isinstance(column, InputColumn) for column in value):
+        raise InvalidInput(f"{name} is {value!r}; expected a list of sparkdl.data.InputColumn.")
     return list(value)
 
 
@@ -122,7 +122,7 @@ def to_strategy(value: Any, name: str) -> Any:
     if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
         raise InvalidInput(
             f"{name} is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
-            "as ParallelSGD(): a dataclass with takes_steps, init, map, reduce, apply, done and row."
+            "as ParallelSGD(): a dataclass with uses_optimizer, init, map, reduce, apply, done and row."
         )
     return value
 
@@ -130,7 +130,7 @@ def to_strategy(value: Any, name: str) -> Any:
 def to_interval(value: Any, name: str) -> int | str:
     """A checkpoint interval that ``Every.of`` accepts, or ``"never"``."""
     if value != "never":
-        Every.of(value)
+        CheckpointInterval.of(value)
     checked: int | str = value
     return checked
 

@@ -13,7 +13,7 @@ import torch
 from pyspark.ml.param import Param
 from torch import nn
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
@@ -76,8 +76,8 @@ class OutputParams(InputColumnParams, PredictionParams):
         "input columns; each is one argument of forward(), in order", to_strings, ["features"]
     )
     featuresCol: Param[str] = param("the only input column: short for inputCols=[featuresCol]", to_string, "features")
-    columns: Param[list[Column]] = param(
-        "what the schema does not tell of an input column: a list of sparkdl.data.Column", to_columns, []
+    columnSpecs: Param[list[InputColumn]] = param(
+        "what the schema does not tell of an input column: a list of sparkdl.data.InputColumn", to_columns, []
     )
     collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), of every batch's tensors; None for none",
@@ -95,13 +95,13 @@ class RunParams(ConstructedParams):
         None,
         scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
     )
-    slotWait: Param[float] = param(
+    resourceTimeout: Param[float] = param(
         "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=Scope.GANG | Scope.MEMBERS
     )
-    allowPlaintext: Param[bool] = param(
+    allowUnencrypted: Param[bool] = param(
         "run although the gang's traffic is plain and Spark's is encrypted", to_boolean, False, scope=_HOW
     )
-    checkpointEvery: Param[int | str] = param(
+    checkpointInterval: Param[int | str] = param(
         "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto', which weighs their cost against "
         "failures, or 'never'. The next attempt resumes from the newest, and so does the same fit again in the same "
         "runDir; without one they are in a temporary directory of the driver's host. Rounds are saved one by one "
@@ -122,7 +122,7 @@ class RunParams(ConstructedParams):
         None,
         scope=Scope.GANG | Scope.MEMBERS,
     )
-    elasticWait: Param[float] = param(
+    elasticTimeout: Param[float] = param(
         "seconds to wait for the slots of all members before fewer start",
         at_least(0, to_float),
         300.0,
@@ -135,13 +135,13 @@ class RunParams(ConstructedParams):
         None,
         scope=_ONLY_ROUNDS,
     )
-    timeBudget: Param[float | None] = param(
+    maxSeconds: Param[float | None] = param(
         "seconds after which a strategy that trains in rounds begins no other; None for no limit",
         optional(at_least(0, to_float)),
         None,
         scope=_ONLY_ROUNDS,
     )
-    events: Param[bool] = param(
+    telemetry: Param[bool] = param(
         "whether members tell how far they are and what their time goes into, of which the progress bar, "
         "runDir/events and the timeline are made; False leaves signs of life alone",
         to_boolean,
@@ -196,7 +196,7 @@ class TrainingParams(OutputParams, RunParams):
     weightCol: Param[str | None] = param(
         "column of the rows' weights in the loss, at least 0; None for 1 each", optional(to_string), None
     )
-    validationCol: Param[str | None] = param(
+    validationIndicatorCol: Param[str | None] = param(
         "boolean column; true keeps a row out of training and in validation; None for none",
         optional(to_string),
         None,
@@ -217,13 +217,13 @@ class TrainingParams(OutputParams, RunParams):
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
     precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
-    clipNorm: Param[float | None] = param(
+    maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient; None for no clipping",
         optional(positive("a number above 0, or None")),
         None,
         scope=_STEPS,
     )
-    accumulate: Param[int] = param(
+    microBatches: Param[int] = param(
         "pieces a member cuts its rows of a step into", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS
     )
     numClasses: Param[int | None] = param(

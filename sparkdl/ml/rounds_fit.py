@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.protocol import Cluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
@@ -49,7 +49,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     start, algorithm, training = time.monotonic(), fit.rounds.algorithm, fit.training
     _check(fit, algorithm)
     columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    most, seconds = fit.rounds.max_rounds, fit.rounds.time_budget
+    most, seconds = fit.rounds.max_rounds, fit.rounds.max_seconds
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
     with _kept(fit) as (checkpoints, memories):
         rounds = Rounds(
@@ -59,7 +59,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             checkpoints,
             memories,
             max_rounds=most,
-            time_budget=seconds,
+            max_seconds=seconds,
             patience=training.patience,
             classes=training.classes,
             transforms=_transforms(training, algorithm),
@@ -90,10 +90,10 @@ def _check(fit: FitSpec, algorithm: Algorithm) -> None:
         )
     if fit.training.objective.precision == "bf16":
         raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
-    if patience is not None and fit.columns.validation is None and not getattr(algorithm, "has_loss", True):
+    if patience is not None and fit.columns.validation is None and not getattr(algorithm, "reports_loss", True):
         raise InvalidInput(
             f"patience is {patience}, which counts rounds without a smaller loss, and the history of {name} has none; "
-            "set validationCol, or leave patience out: it stops by a rule of its own."
+            "set validationIndicatorCol, or leave patience out: it stops by a rule of its own."
         )
 
 
@@ -103,24 +103,24 @@ def unused_in_rounds(algorithm: Algorithm, *, hooks: bool, saves: bool) -> tuple
     Args:
         algorithm: of the rounds.
         hooks: whether the estimator has callbacks, which rounds never call.
-        saves: whether rounds are saved; then every round is, whatever ``checkpointEvery`` is.
+        saves: whether rounds are saved; then every round is, whatever ``checkpointInterval`` is.
     """
-    unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.takes_steps else Scope.ROUNDS)
+    unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.uses_optimizer else Scope.ROUNDS)
     if not hooks:
         unused = tuple(name for name in unused if name != "hooks")
     if not getattr(algorithm, "shuffle", True):
         unused = (*unused, "numWorkers")
-    return (*unused, "checkpointEvery") if saves else unused
+    return (*unused, "checkpointInterval") if saves else unused
 
 
 def _columns(columns: Columns, algorithm: Algorithm) -> Columns:
     client = getattr(algorithm, "client", None)
-    return columns if client is None else replace(columns, client=Column(client, "int64"))
+    return columns if client is None else replace(columns, client=InputColumn(client, "int64"))
 
 
 def _transforms(training: Training, algorithm: Algorithm) -> Transforms | None:
-    augment = training.augment if algorithm.takes_steps else None
-    found = Transforms(training.collate, augment, training.objective.criterion().masses)
+    augment = training.augment if algorithm.uses_optimizer else None
+    found = Transforms(training.collate, augment, training.objective.criterion().denominators)
     return found if found else None
 
 

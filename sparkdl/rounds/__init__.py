@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.training.objective import Objective
 
 State = dict[str, Any]
@@ -35,18 +35,18 @@ Memory = Any
 class Algorithm(Protocol):
     """An algorithm of rounds: a frozen dataclass.
 
-    Two further attributes are optional. ``sent(state)`` returns the entries of the state that ``map`` needs; default:
-    all. ``has_loss = False`` declares that rows of the history have neither ``loss`` nor ``objective``.
+    Two further attributes are optional. ``broadcast_state(state)`` returns the entries of the state that ``map`` needs;
+    default: all. ``reports_loss = False`` declares that rows of the history have neither ``loss`` nor ``objective``.
     """
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """Whether shards step the objective's optimizer; if not, optimizer and clipping are ignored."""
 
     def init(self, objective: Objective, seed: int) -> State:
         """The state before the first round."""
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Return a shard's update and its next local state.
 
         The result must depend on the arguments alone, so that repeated tasks are bit-identical. ``map`` must not change
@@ -59,23 +59,23 @@ class Algorithm(Protocol):
     def apply(self, state: State, update: Update) -> State:
         """Return the state after the round; ``state``, the one before it, must stay unchanged."""
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """Whether no further round is needed."""
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """The round's entries of the history; empty after a preparatory round."""
 
 
 def is_algorithm(value: object) -> TypeGuard[Algorithm]:
     """Whether a value is a complete ``Algorithm``, and a dataclass, since its fields identify a run."""
-    methods = ("init", "map", "reduce", "apply", "done", "row")
-    whole = hasattr(value, "takes_steps") and all(callable(getattr(value, name, None)) for name in methods)
+    methods = ("init", "map", "reduce", "apply", "converged", "metrics")
+    whole = hasattr(value, "uses_optimizer") and all(callable(getattr(value, name, None)) for name in methods)
     return whole and is_dataclass(value) and not isinstance(value, type)
 
 
 def to_send(algorithm: Algorithm, state: State) -> State:
     """The state that the driver sends to the shards."""
-    sent = getattr(algorithm, "sent", None)
+    sent = getattr(algorithm, "broadcast_state", None)
     found: State = state if sent is None else sent(state)
     return found
 

@@ -1,6 +1,6 @@
 """Weighted means of weights over shards, computed from sums.
 
-sum_k p_k w_k / sum_k p_k        with ``p_k`` the share of shard k: ``weighed`` on shards, ``average`` on the driver
+sum_k p_k w_k / sum_k p_k        with ``p_k`` the share of shard k: ``scaled`` on shards, ``average`` on the driver
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparkdl.rounds import Update
 from sparkdl.rounds.parameters import Weights
 
 
-def weighed(weights: Mapping[str, Tensor], share: float) -> Update:
+def scaled(weights: Mapping[str, Tensor], share: float) -> Update:
     """Weights times the shard's share, and the share, as terms of the sums that ``average`` divides."""
     found = {f"weights/{name}": tensor.to(_summed(tensor)) * share for name, tensor in weights.items()}
     return {**found, **scalars(share=share)}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkdl.data.columns import Column
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.columns import InputColumn
+from sparkdl.data.shard import Shard, numbers
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.evaluate import alone
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.loss import Criterion
 
 
@@ -25,25 +25,25 @@ class Clients:
         bounds: first and past-the-end index into ``rows`` of each client, ``[clients, 2]``.
     """
 
-    part: Part
+    part: Shard
     ids: Tensor
     rows: Tensor
     bounds: Tensor
 
     @staticmethod
-    def of(part: Part, name: str, criterion: Criterion) -> Clients:
+    def of(part: Shard, name: str, criterion: Criterion) -> Clients:
         """The clients of a shard, with ``name`` the client column; ``criterion`` gives the rows' weights.
 
         Raises:
             InvalidInput: there is no such client column, or it does not hold integers.
         """
         column = _checked(part, name)
-        own = alone(part, criterion)
+        own = as_only_shard(part, criterion)
         stored = torch.arange(own.rows) if own.order is None else own.order.long()
         ordered, rows = torch.sort(numbers(own.tensors, column.name)[stored].long(), stable=True)
         ids, counts = torch.unique_consecutive(ordered, return_counts=True)
         owners = torch.repeat_interleave(torch.arange(len(ids)), counts)
-        masses = None if own.masses is None else own.masses[stored[rows]]
+        masses = None if own.denominators is None else own.denominators[stored[rows]]
         weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
         last = counts.cumsum(0)
         bounds = torch.stack([last - counts, last], 1)
@@ -52,13 +52,13 @@ class Clients:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> tuple[int, Part]:
+    def __getitem__(self, index: int) -> tuple[int, Shard]:
         """A client's id, and its rows as a shard of their own."""
         first, last = self.bounds[index].tolist()
         return int(self.ids[index]), self.part.subset(self.rows[first:last], (last - first,))
 
 
-def _checked(part: Part, name: str) -> Column:
+def _checked(part: Shard, name: str) -> InputColumn:
     column = part.columns.client
     if column is None or column.name != name:
         found = "there is no client column" if column is None else f"the client column is {column.name!r}"

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.tasks import Jobs, Tensors
+from sparkdl.cluster.tasks import TaskRunner, Tensors
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher, row_bytes, stored_batch
 from sparkdl.data.sampler import Plan, generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
-from sparkdl.telemetry.step_timer import end_step, enter
+from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.evaluate import observe
 from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import Meter, open_metrics, seen, together
+from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
 from sparkdl.training.objective import Objective, forward, trained
 
 ROWS = 8192
@@ -40,19 +40,19 @@ _CPU = torch.device("cpu")
 _BYTES = 32 << 20  # most bytes of a batch: wide rows need more memory in the model
 
 
-def alone(part: Part, criterion: Criterion) -> Part:
+def as_only_shard(part: Shard, criterion: Criterion) -> Shard:
     """The shard as the only one of a run, with its rows' weights in the loss."""
-    return replace(part, index=0, count=1, parts=(part.rows,)).weighed(criterion.masses)
+    return replace(part, index=0, count=1, parts=(part.rows,)).with_denominators(criterion.denominators)
 
 
-def shuffled(part: Part, size: int, seed: int, epoch: int) -> Iterator[Batch]:
+def shuffled(part: Shard, size: int, seed: int, epoch: int) -> Iterator[Batch]:
     """Batches of ``size`` rows of a single shard, shuffled by seed and epoch; batches of weight 0 are skipped."""
     for batch in Batcher(part, Plan((part.rows,), size, seed)).batches(epoch):
         if batch.weight:
             yield batch
 
 
-def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
+def batches(part: Shard, size: int | None = None) -> Iterator[Batch]:
     """Batches of a single shard in row-id order; batches of weight 0 are skipped.
 
     A batch has ``size`` rows, by default ``ROWS``, or fewer if rows are wide. Contiguous rows are not copied, and no
@@ -71,15 +71,15 @@ def batches(part: Part, size: int | None = None) -> Iterator[Batch]:
             yield batch
 
 
-def mass_of(part: Part) -> float:
+def mass_of(part: Shard) -> float:
     """``M_k`` of a single shard."""
-    if part.masses is None:
+    if part.denominators is None:
         return float(part.rows)
     # In row-id order, on which the rounding of a sum depends. A subset's order leaves out other stored rows.
-    return float((part.masses if part.order is None else part.masses.index_select(0, part.order)).sum())
+    return float((part.denominators if part.order is None else part.denominators.index_select(0, part.order)).sum())
 
 
-def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
+def evaluate(objective: Objective, module: nn.Module, part: Shard) -> tuple[Tensor, Tensor]:
     """Sum and mass of the shard's losses; adds the sum's gradient to the parameters' ``grad``.
 
     It leaves the module in evaluation mode.
@@ -90,22 +90,22 @@ def evaluate(objective: Objective, module: nn.Module, part: Part) -> tuple[Tenso
     criterion = objective.criterion()
     module.eval()
     total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    enter("feed")
-    for batch in batches(alone(part, criterion)):
-        enter("forward")
+    enter_phase("feed")
+    for batch in batches(as_only_shard(part, criterion)):
+        enter_phase("forward")
         loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
-        enter("backward")
+        enter_phase("backward")
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
         mass += batch.weight
-        enter("feed")
+        enter_phase("feed")
     end_step(rows=part.rows)
     return total, mass
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Evaluates weights over all shards: a ``RoundWork`` whose notes are metric states.
+    """Evaluates weights over all shards: a ``MapReduce`` whose notes are metric states.
 
     Attributes:
         objective: the loss and the metrics.
@@ -117,13 +117,13 @@ class Validation:
     transforms: Transforms | None = None
     held: bool = True
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Evaluate ``state["weights"]`` on a shard."""
         criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
-        meter = Meter(_CPU, metrics)
+        meter = MetricAccumulator(_CPU, metrics)
         if part.columns.validation is not None:
             part = part.subset(part.split()[int(self.held)], part.parts)
-        own = replace(alone(part, criterion), transforms=self.transforms)
+        own = replace(as_only_shard(part, criterion), transforms=self.transforms)
         observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
         found = meter.state_dict()
         return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
@@ -132,7 +132,7 @@ class Validation:
         """Sum two results."""
         return add(one, other)
 
-    def measure(self, jobs: Jobs, weights: Weights, number: int) -> dict[str, Any]:
+    def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:
         """Evaluate a round's weights; return entries for its row of the history.
 
         Returns:

@@ -7,7 +7,7 @@ from numbers import Integral
 from sparkdl.errors import InvalidInput
 
 
-def whole(owner: object, **least: int) -> None:
+def check_integers(owner: object, **least: int) -> None:
     """Check that fields of ``owner`` are integers of at least the given values.
 
     Raises:

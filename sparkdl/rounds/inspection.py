@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import Jobs, Tensors
+from sparkdl.cluster.tasks import TaskRunner, Tensors
 from sparkdl.data.batch import arguments
 from sparkdl.data.batching import stored_batch
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import add
-from sparkdl.rounds.evaluate import alone
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, forward, trained
 
@@ -26,7 +26,7 @@ _PROBE = 2  # rows of the trial batch
 
 
 @dataclass(frozen=True)
-class Seen:
+class DataSummary:
     """Summary of the data.
 
     Attributes:
@@ -45,8 +45,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Inspects a shard: a ``RoundWork`` that returns its results as notes.
+class InspectShard:
+    """Inspects a shard: a ``MapReduce`` that returns its results as notes.
 
     Attributes:
         objective: the training objective.
@@ -58,7 +58,7 @@ class Look:
     classes: Classes | None = None
     transforms: Transforms | None = None
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
         held = 0 if part.columns.validation is None else len(part.split()[1])
         bounds = None if self.classes is None else label_bounds(part, self.classes)
@@ -69,12 +69,12 @@ class Look:
         """Sum two results, which are empty."""
         return add(one, other)
 
-    def _probe(self, part: Part) -> dict[str, Any]:
+    def _probe(self, part: Shard) -> dict[str, Any]:
         found: dict[str, Any] = {"inputs": None, "output": None}
         if not part.rows:
             return found
         criterion = self.objective.criterion()
-        own = alone(part, criterion)
+        own = as_only_shard(part, criterion)
         with torch.random.fork_rng(devices=[]):
             batch = stored_batch(own, _probed(own))
             batch = self.transforms(batch, generator(0)) if self.transforms else batch
@@ -89,22 +89,22 @@ class Look:
         return found
 
 
-def _probed(part: Part) -> Tensor:
+def _probed(part: Shard) -> Tensor:
     """Stored positions of the first few rows, rows of positive weight first."""
     positions = torch.arange(min(_PROBE, part.rows))
-    if part.masses is not None:
-        weighs = (part.masses if part.order is None else part.masses.index_select(0, part.order)) > 0
+    if part.denominators is not None:
+        weighs = (part.denominators if part.order is None else part.denominators.index_select(0, part.order)) > 0
         positions = torch.cat([torch.nonzero(each).flatten()[:_PROBE] for each in (weighs, ~weighs)])[:_PROBE]
     return positions if part.order is None else part.order[positions]
 
 
-def look(jobs: Jobs, work: Look) -> Seen:
+def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     """Inspect all shards.
 
     Raises:
         InvalidInput: there are no training rows, there is a validation column but no validation row, or a label is
             invalid.
-        MemberFailed: the model or the loss fails on the rows.
+        WorkerFailed: the model or the loss fails on the rows.
     """
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
@@ -120,4 +120,4 @@ def look(jobs: Jobs, work: Look) -> Seen:
     inputs, output = (
         next((note[name] for note in notes if note[name] is not None), None) for name in ("inputs", "output")
     )
-    return Seen(tuple(note["fingerprint"] for note in notes), training, validation, inputs, output)
+    return DataSummary(tuple(note["fingerprint"] for note in notes), training, validation, inputs, output)

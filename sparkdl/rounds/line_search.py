@@ -8,7 +8,7 @@ For ``phi(t) = f(x + t d)`` with ``phi'(0) < 0`` it finds a step ``t`` with
 It first extends the step until an interval must contain such a ``t``, then shrinks the interval by cubic interpolation:
 J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 3.5 and 3.6. Since each evaluation is a
 round over the cluster, the search is plain data: the caller evaluates ``phi`` at ``search.t`` and passes the result to
-``tell``.
+``observe``.
 
     >>> search = begin(Point(0.0, 1.0, -2.0), 0.3)  # (t - 1)^2, from t = 0 with a first step of 0.3
     >>> while search.status == "searching":
@@ -82,7 +82,7 @@ def begin(start: Point, t: float, *, slack: float = 0.0) -> Search:
     return Search(start, t, low=start, slack=slack)
 
 
-def tell(search: Search, found: Point, *, most: int = 25) -> Search:
+def observe(search: Search, found: Point, *, most: int = 25) -> Search:
     """The search after an evaluation at ``search.t``.
 
     Args:

@@ -2,9 +2,9 @@
 
     x = argmin_x  f(x) = F(x)/M + rho/2 ||x - v||^2
 
-``F`` is the sum of the shard's losses, ``M`` the mass of all shards' rows and ``v = z - u``. ``Quadratic`` and
-``Smooth`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate gradients for solving linear
-systems, 1952), with Hessian-vector products from a second backward pass. ``Smooth`` is thus an inexact Newton method,
+``F`` is the sum of the shard's losses, ``M`` the mass of all shards' rows and ``v = z - u``. ``ConjugateGradient`` and
+``NewtonCG`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate gradients for solving linear
+systems, 1952), with Hessian-vector products from a second backward pass. ``NewtonCG`` is thus an inexact Newton method,
 Newton-CG, rather than L-BFGS: a product costs only a backward pass through the stored graph, and wherever ``F`` is
 convex, ``f`` is strongly convex.
 """
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import batches, mass_of
-from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import trainable
-from sparkdl.telemetry.step_timer import end_step, enter
+from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.objective import Objective, forward, trained
 
 
@@ -57,7 +57,7 @@ class Problem:
     Attributes:
         objective: the loss.
         module: holds the start, and finally the solution.
-        part: the rows, as a single shard (``alone``).
+        part: the rows, as a single shard (``as_only_shard``).
         mass: ``M``.
         rho: ``rho`` of one shard.
         v: ``v``, ``[n]``.
@@ -67,7 +67,7 @@ class Problem:
 
     objective: Objective
     module: nn.Module
-    part: Part
+    part: Shard
     mass: float
     rho: float
     v: Tensor
@@ -95,24 +95,24 @@ class Problem:
         self.module.eval()
         criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
         gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
-        enter("feed")
+        enter_phase("feed")
         for batch in batches(self.part):
-            enter("forward")
+            enter_phase("forward")
             loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
-            enter("backward")
+            enter_phase("backward")
             found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
             total += float(loss.detach())
             gradient += torch.cat([each.detach().flatten() for each in found])
             graphs.append(found)
-            enter("feed")
+            enter_phase("feed")
         end_step(rows=self.part.rows)
         apart = x - self.v
         value = total / self.mass + self.rho / 2 * float(apart.double().square().sum())
 
         def product(d: Tensor) -> Tensor:
-            enter("backward")
+            enter_phase("backward")
             found = self._curved(graphs, d) / self.mass + self.rho * d
-            enter("update")
+            enter_phase("update")
             return found
 
         return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
@@ -149,7 +149,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class ConjugateGradient:
     """Exact solver if the loss is quadratic in the parameters, as squared errors of a linear model are.
 
     It solves ``H x = b`` by conjugate gradients until the residual is at rounding level.
@@ -166,7 +166,7 @@ class Quadratic:
             raise InvalidInput(f"Quadratic has tolerance={self.tolerance!r}; expected from 0 to below 1.")
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """False: the objective's optimizer is ignored."""
         return False
 
@@ -189,7 +189,7 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
-class Smooth:
+class NewtonCG:
     """Inexact Newton-CG for smooth convex losses, warm-started at the shard's last solution.
 
     Conjugate gradients give a step, which is halved until ``f`` decreases enough: J. Nocedal and S. Wright, Numerical
@@ -208,7 +208,7 @@ class Smooth:
     iterations: int = 20
 
     def __post_init__(self) -> None:
-        whole(self, iterations=1)
+        check_integers(self, iterations=1)
         if not (0 <= self.reduction < 1 and self.tolerance >= 0):
             raise InvalidInput(
                 f"Smooth has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
@@ -216,7 +216,7 @@ class Smooth:
             )
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """False: the objective's optimizer is ignored."""
         return False
 
@@ -237,7 +237,7 @@ class Smooth:
 
 
 @dataclass(frozen=True)
-class Steps:
+class LocalSGDSolver:
     """Inexact solver for networks: epochs of the objective's optimizer, warm-started at the shard's last solution.
 
     Attributes:
@@ -249,10 +249,10 @@ class Steps:
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        whole(self, epochs=1, batch_size=1)
+        check_integers(self, epochs=1, batch_size=1)
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """True: it steps the objective's optimizer."""
         return True
 

@@ -19,7 +19,7 @@ from sparkdl.io.serialization import pack_pieces, unpack_state
 
 
 @dataclass(frozen=True)
-class Memories:
+class LocalState:
     """The local states of a run; copies of it, pickled ones included, are equivalent.
 
     Attributes:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import shuffled
 from sparkdl.rounds.parameters import seeded, trainable
-from sparkdl.telemetry.step_timer import end_step, enter
+from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.objective import Objective, forward, trained
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
@@ -39,8 +39,8 @@ class Local:
     key: tuple[int, ...]
     pull: Pull | None = None
 
-    def train(self, objective: Objective, module: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
-        """Train the module in place on a single shard (``alone``).
+    def train(self, objective: Objective, module: nn.Module, part: Shard) -> tuple[Tensor, Tensor]:
+        """Train the module in place on a single shard (``as_only_shard``).
 
         Returns:
             Sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
@@ -56,21 +56,21 @@ class Local:
         with seeded(seed):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-                enter("feed")
+                enter_phase("feed")
                 for batch in shuffled(part, self.batch_size, seed, epoch):
-                    enter("forward")
+                    enter_phase("forward")
                     loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()
-                    enter("backward")
+                    enter_phase("backward")
                     loss.backward()  # type: ignore[no-untyped-call]
-                    enter("update")
+                    enter_phase("update")
                     self._step(objective, parameters, optimizer)
                     total += loss.detach().double() * batch.weight
                     mass += batch.weight
                     end_step(rows=batch.rows)
-                    enter("feed")
+                    enter_phase("feed")
         if not bool(torch.isfinite(total)):
-            raise InvalidInput("the loss is not finite; lower the learning rate, or set clipNorm.")
+            raise InvalidInput("the loss is not finite; lower the learning rate, or set maxGradNorm.")
         return total, mass
 
     def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -86,8 +86,8 @@ class Local:
     def _step(self, objective: Objective, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
         if self.pull is not None:
             self.pull(parameters)
-        if objective.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, objective.clip_norm)
+        if objective.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, objective.max_grad_norm)
         optimizer.step()
 
 

@@ -19,15 +19,15 @@ import torch
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.cluster.tasks import Jobs, Tensors
-from sparkdl.data.shard import Part
+from sparkdl.cluster.tasks import TaskRunner, Tensors
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_pieces, unpack_state
 from sparkdl.rounds import Algorithm, State, to_send
 from sparkdl.rounds.evaluate import Validation
-from sparkdl.rounds.inspection import Look, Seen, look
-from sparkdl.rounds.local_state import Memories
+from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
+from sparkdl.rounds.local_state import LocalState
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.labels import Classes
@@ -39,7 +39,7 @@ _LOSSES = ("valid_loss", "loss", "objective")  # patience uses the first that a 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of an algorithm on the training rows: the ``RoundWork`` of the cluster.
+    """One round of an algorithm on the training rows: the ``MapReduce`` of the cluster.
 
     Attributes:
         algorithm: the algorithm.
@@ -53,9 +53,9 @@ class Round:
     objective: Objective
     rows: tuple[int, ...]
     transforms: Transforms | None = None
-    memories: Memories | None = None
+    memories: LocalState | None = None
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Map a shard; the note is the name of its local state."""
         if part.columns.validation is not None:
             part = part.subset(part.split()[0], self.rows)
@@ -65,7 +65,9 @@ class Round:
         update, memory = self.algorithm.map(self.objective, state["state"], part, memory)
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise InvalidInput(f"{key} is not finite; lower the learning rate, set clipNorm, or scale the inputs.")
+                raise InvalidInput(
+                    f"{key} is not finite; lower the learning rate, set maxGradNorm, or scale the inputs."
+                )
         if memory is None:
             return update, None
         return update, self._memories().write(state["number"], part.index, memory)
@@ -74,7 +76,7 @@ class Round:
         """Combine two updates."""
         return self.algorithm.reduce(one, other)
 
-    def _memories(self) -> Memories:
+    def _memories(self) -> LocalState:
         if self.memories is None:
             raise InvalidInput(f"{type(self.algorithm).__name__} keeps a memory of each part; give memories=.")
         return self.memories
@@ -91,7 +93,7 @@ class Rounds:
         checkpoints: where to save the state after every round; default: nowhere.
         memories: directory of the local states, which all tasks can read; default: none.
         max_rounds: largest number of rounds; default: no limit.
-        time_budget: seconds after which no round begins; default: no limit.
+        max_seconds: seconds after which no round begins; default: no limit.
         patience: stop after this many rounds without a smaller loss, with the best round's weights; default: none.
         classes: valid class labels; None if targets are not class indices.
         transforms: transforms of batches; default: none.
@@ -108,17 +110,17 @@ class Rounds:
     checkpoints: Checkpoints | None = None
     memories: str | None = None
     max_rounds: int | None = None
-    time_budget: float | None = None
+    max_seconds: float | None = None
     patience: int | None = None
     classes: Classes | None = None
     transforms: Transforms | None = None
     listener: Callable[[dict[str, Any]], None] | None = None
     restored: Callable[[list[dict[str, Any]]], None] | None = None
-    seen: Seen | None = field(default=None, init=False)
+    seen: DataSummary | None = field(default=None, init=False)
     best: int | None = field(default=None, init=False)
     sent: int = field(default=0, init=False)
 
-    def run(self, jobs: Jobs) -> tuple[State, list[dict[str, Any]]]:
+    def run(self, jobs: TaskRunner) -> tuple[State, list[dict[str, Any]]]:
         """Run rounds until the algorithm is done.
 
         Returns:
@@ -131,7 +133,7 @@ class Rounds:
         """
         began, attempt = time.monotonic(), self._begin()
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
-        self.seen = look(jobs, Look(self.objective, self.classes, collate))
+        self.seen = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
         saved = self._restore(self.seen) or self._first(self.seen)
         with self._remembering() as memories:
             work = Round(self.algorithm, self.objective, self.seen.training, self.transforms, memories)
@@ -149,7 +151,7 @@ class Rounds:
         weights = saved["state"]["weights"] if stopping.weights is None else stopping.weights
         return {**saved["state"], "weights": dict(weights)}, saved["history"]
 
-    def _first(self, seen: Seen) -> dict[str, Any]:
+    def _first(self, seen: DataSummary) -> dict[str, Any]:
         return {
             "state": self.algorithm.init(self.objective, self.seed),
             "memories": [],
@@ -159,14 +161,16 @@ class Rounds:
             "best": EarlyStopping(None).state_dict(),
         }
 
-    def _round(self, jobs: Jobs, work: Round, saved: dict[str, Any], collate: Transforms | None) -> dict[str, Any]:
+    def _round(
+        self, jobs: TaskRunner, work: Round, saved: dict[str, Any], collate: Transforms | None
+    ) -> dict[str, Any]:
         start, number = time.monotonic(), len(saved["history"]) + 1
         needed = to_send(self.algorithm, saved["state"])
         sent = {"state": needed, "memories": saved["memories"], "number": saved["done"] + 1}
         update, memories = jobs.run(work, sent, number=number)
         self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
         state = self.algorithm.apply(saved["state"], update)
-        row, stopping = self.algorithm.row(state), self._stopping(saved)
+        row, stopping = self.algorithm.metrics(state), self._stopping(saved)
         after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": saved["done"] + 1}
         if not row:
             return after
@@ -183,22 +187,22 @@ class Rounds:
 
     def _over(self, saved: dict[str, Any], seconds: float) -> bool:
         done = len(saved["history"])
-        if self.algorithm.done(saved["state"]) or self._stopping(saved).over(done):
+        if self.algorithm.converged(saved["state"]) or self._stopping(saved).over(done):
             return True
         if self.max_rounds is not None and done >= self.max_rounds:
             return True
-        if self.time_budget is not None and seconds >= self.time_budget:
+        if self.max_seconds is not None and seconds >= self.max_seconds:
             return True
         if stop_requested() is not None:
             raise stopped(f"ended after round {done}")
         return False
 
     @contextmanager
-    def _remembering(self) -> Iterator[Memories | None]:
+    def _remembering(self) -> Iterator[LocalState | None]:
         if self.memories is None:
             yield None
             return
-        memories = Memories(self.memories)
+        memories = LocalState(self.memories)
         memories.open()
         try:
             yield memories
@@ -212,7 +216,7 @@ class Rounds:
         self.checkpoints.fence(attempt)
         return attempt
 
-    def _restore(self, seen: Seen) -> dict[str, Any] | None:
+    def _restore(self, seen: DataSummary) -> dict[str, Any] | None:
         found = None if self.checkpoints is None else self.checkpoints.latest()
         if found is None:
             return None
@@ -243,6 +247,6 @@ def _loss_of(row: Mapping[str, Any]) -> float:
     if loss is None:
         raise InvalidInput(
             "patience counts rounds without a smaller loss, and the history of this algorithm has none; set "
-            "validationCol, or leave patience out: it stops by a rule of its own."
+            "validationIndicatorCol, or leave patience out: it stops by a rule of its own."
         )
     return loss

@@ -29,7 +29,7 @@ class Prox(Protocol):
     """A penalty that is separable over a tensor's entries."""
 
     @property
-    def biases(self) -> bool:
+    def penalize_bias(self) -> bool:
         """Whether biases are penalised as well; see ``penalised``."""
 
     def prox(self, v: Tensor, t: float) -> Tensor:
@@ -42,11 +42,11 @@ class L1:
 
     Attributes:
         strength: ``l``, at least 0.
-        biases: whether biases are penalised as well.
+        penalize_bias: whether biases are penalised as well.
     """
 
     strength: float
-    biases: bool = False
+    penalize_bias: bool = False
 
     def __post_init__(self) -> None:
         _at_least_0("L1", "strength", self.strength)
@@ -62,11 +62,11 @@ class L2:
 
     Attributes:
         strength: ``l``, at least 0.
-        biases: whether biases are penalised as well.
+        penalize_bias: whether biases are penalised as well.
     """
 
     strength: float
-    biases: bool = False
+    penalize_bias: bool = False
 
     def __post_init__(self) -> None:
         _at_least_0("L2", "strength", self.strength)
@@ -83,12 +83,12 @@ class ElasticNet:
     Attributes:
         strength: ``l``, at least 0.
         ratio: ``a``, from 0 (L2) to 1 (L1).
-        biases: whether biases are penalised as well.
+        penalize_bias: whether biases are penalised as well.
     """
 
     strength: float
     ratio: float = 0.5
-    biases: bool = False
+    penalize_bias: bool = False
 
     def __post_init__(self) -> None:
         _at_least_0("ElasticNet", "strength", self.strength)
@@ -107,12 +107,12 @@ class Box:
     Attributes:
         low: the smallest value.
         high: the largest value.
-        biases: whether biases are bounded as well.
+        penalize_bias: whether biases are bounded as well.
     """
 
     low: float = float("-inf")
     high: float = float("inf")
-    biases: bool = False
+    penalize_bias: bool = False
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:

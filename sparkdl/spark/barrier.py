@@ -16,13 +16,13 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 
-from sparkdl.cluster.failure import Outcome
+from sparkdl.cluster.failure import WorkerResult
 from sparkdl.cluster.group.network import Address, dialable, split_host
-from sparkdl.cluster.group.rendezvous import Exchange, Meeting
-from sparkdl.cluster.worker import Task, run_member
+from sparkdl.cluster.group.rendezvous import AllGather, RendezvousSpec
+from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
-from sparkdl.spark.python_worker import spare_imports
+from sparkdl.spark.python_worker import freeze_imports
 
 SCHEMA = "rank int, piece int, payload binary"
 
@@ -39,23 +39,23 @@ class BarrierTask:
         names: the columns' names, in order of arrival.
     """
 
-    task: Task
+    task: WorkerTask
     network: str | None = None
     names: tuple[str, ...] = ()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run a worker on this task's partition; yields its outcome in chunks."""
-        spare_imports()
+        freeze_imports()
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
         rank = context.partitionId()
         rendezvous = Rendezvous(context.allGather, self.task.timeout)
-        exchange: Exchange = rendezvous
+        exchange: AllGather = rendezvous
         try:
             address = dialable(hosts[rank], peers=hosts, override=self.network)
         except InvalidInput as error:
             address, exchange = Address("127.0.0.1"), _refusing(rendezvous, error)
-        meeting = Meeting(
+        meeting = RendezvousSpec(
             rank,
             self.task.size,
             self.task.run,
@@ -67,7 +67,7 @@ class BarrierTask:
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
-            outcome = run_member(task, meeting, exchange, named, directory=_local_directory())
+            outcome = run_worker(task, meeting, exchange, named, directory=_local_directory())
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
@@ -87,7 +87,7 @@ class Rendezvous:
         given_up: whether a worker was absent.
     """
 
-    def __init__(self, exchange: Exchange, timeout: float) -> None:
+    def __init__(self, exchange: AllGather, timeout: float) -> None:
         self.given_up = False
         self._exchange = exchange
         self._timeout = timeout
@@ -101,7 +101,7 @@ class Rendezvous:
         return answer.result()
 
 
-def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:
+def pieces(outcome: WorkerResult) -> Iterator[pa.RecordBatch]:
     """Split a pickled outcome into rows of at most 1 MiB."""
     packed = cloudpickle.dumps(outcome)
     for piece, first in enumerate(range(0, len(packed), _PIECE)):
@@ -114,7 +114,7 @@ def pieces(outcome: Outcome) -> Iterator[pa.RecordBatch]:
         )
 
 
-def assemble(rows: Iterable[Any]) -> list[Outcome]:
+def assemble(rows: Iterable[Any]) -> list[WorkerResult]:
     """Restore the outcomes from the rows of ``pieces``, in any order."""
     packed: dict[int, list[tuple[int, bytes]]] = {}
     for rank, piece, payload in rows:
@@ -122,7 +122,7 @@ def assemble(rows: Iterable[Any]) -> list[Outcome]:
     return [cloudpickle.loads(b"".join(payload for _, payload in sorted(found))) for found in packed.values()]
 
 
-def _refusing(exchange: Exchange, error: InvalidInput) -> Exchange:
+def _refusing(exchange: AllGather, error: InvalidInput) -> AllGather:
     """An exchange that reports an error to the other workers, which would wait for ever, and then raises it."""
 
     def tell(line: str) -> Sequence[str]:

@@ -14,19 +14,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster.cancellation import Guard
-from sparkdl.cluster.failure import Failure, first_cause, settle
-from sparkdl.cluster.protocol import Listener, Slots, gang_size
-from sparkdl.cluster.tasks import Jobs
-from sparkdl.cluster.worker import Task, Work
+from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.failure import Failure, first_cause, raise_first_cause
+from sparkdl.cluster.protocol import Capacity, Listener, gang_size
+from sparkdl.cluster.tasks import TaskRunner
+from sparkdl.cluster.worker import Work, WorkerTask
 from sparkdl.data.columns import Columns
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberLost, Place, SparkdlError
+from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, SparkdlError, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
-from sparkdl.spark.columns import named, prepare
+from sparkdl.spark.columns import col, select_columns
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import JobWatch
-from sparkdl.spark.jvm import JVM_ERRORS, described
+from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
 from sparkdl.spark.tasks import spark_jobs
 from sparkdl.telemetry.channel import Channel
@@ -50,8 +50,8 @@ class SparkCluster:
         size: workers of a gang.
         device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
         timeout: seconds until a collective, or the rendezvous, fails.
-        slot_wait: seconds to wait for executors, and again for slots that other jobs hold.
-        allow_plaintext: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
+        resource_timeout: seconds to wait for executors, and again for slots that other jobs hold.
+        allow_unencrypted: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
         events: a folder that workers share, for events that cannot be sent to the driver; None to drop them.
         logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
         title: description of the jobs in the Spark UI, before the attempt or round.
@@ -67,8 +67,8 @@ class SparkCluster:
         *,
         device: str = "cpu",
         timeout: float = 600.0,
-        slot_wait: float = 120.0,
-        allow_plaintext: bool = False,
+        resource_timeout: float = 120.0,
+        allow_unencrypted: bool = False,
         events: str | None = None,
         logs: str = "off",
         title: str = "sparkdl",
@@ -79,15 +79,15 @@ class SparkCluster:
         self._spark = spark
         self._device = device
         self._timeout = timeout
-        self._slot_wait = slot_wait
-        self._allow_plaintext = allow_plaintext
+        self._resource_timeout = resource_timeout
+        self._allow_unencrypted = allow_unencrypted
         self._events = events
         self._level = level_of(logs)
         self._title = title
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         """Capacity in task slots, whether free or in use."""
-        check_setting(self._spark, allow_plaintext=self._allow_plaintext)
+        check_setting(self._spark, allow_unencrypted=self._allow_unencrypted)
         return find_slots(self._spark)
 
     def gang(
@@ -98,7 +98,7 @@ class SparkCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: Guard | None = None,
+        guard: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run a gang as a barrier job, as ``Cluster.gang``; repartitions the DataFrame ``data`` by worker.
@@ -107,18 +107,18 @@ class SparkCluster:
             pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
         members = gang_size(size, self.size)
-        check(self._spark, members, allow_plaintext=self._allow_plaintext)
+        check(self._spark, members, allow_unencrypted=self._allow_unencrypted)
         frame, wanted = self._frame(data, columns, members)
-        ear, guard = _Ear(listener, members, attempt), guard or Guard()
+        ear, guard = _FailureListener(listener, members, attempt), guard or CancellationToken()
 
         def waiting(what: str, seconds: float) -> None:
             guard.check()
             ear.waiting(what, seconds)
 
-        wait_for_slots(self._spark, members, timeout=self._slot_wait, report=waiting)
+        wait_for_slots(self._spark, members, timeout=self._resource_timeout, report=waiting)
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
-            task = Task(
+            task = WorkerTask(
                 ship(work),
                 members,
                 run,
@@ -135,8 +135,8 @@ class SparkCluster:
             member = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow resolves columns by name, and takes a dot for a field.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._slot_wait, report=ear.waiting)
-            with described(self._spark, f"{self._title}, attempt {attempt}: {members} members{_doing(work)}"):
+            watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._resource_timeout, report=ear.waiting)
+            with job_description(self._spark, f"{self._title}, attempt {attempt}: {members} members{_doing(work)}"):
                 return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
 
     def map_reduce(
@@ -147,15 +147,15 @@ class SparkCluster:
         parts: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
-    ) -> AbstractContextManager[Jobs]:
+    ) -> AbstractContextManager[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
-        check_encryption(self._spark, allow_plaintext=self._allow_plaintext)
+        check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
         return self._jobs(data, columns, (parts or self.size) if shuffle else None, listener)
 
     @contextmanager
     def _jobs(
         self, data: DataFrame, columns: Columns | Sequence[str] | None, parts: int | None, listener: Listener | None
-    ) -> Iterator[Jobs]:
+    ) -> Iterator[TaskRunner]:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
             jobs = spark_jobs(
@@ -194,13 +194,13 @@ class SparkCluster:
             return self._spark.range(0, size, 1, size).toDF("rank"), None
         if not hasattr(data, "mapInArrow"):
             raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
-        frame, wanted = prepare(data, columns)
+        frame, wanted = select_columns(data, columns)
         # The shuffle breaks chains of stages that a barrier stage may not end. A row's shard depends only on its id, so
         # a retried task repartitions rows as before without a sort.
         assert wanted.row_id is not None
-        return frame.repartition(size, named(wanted.row_id.name)), wanted
+        return frame.repartition(size, col(wanted.row_id.name)), wanted
 
-    def _run(self, frame: DataFrame, watch: JobWatch, ear: _Ear, guard: Guard) -> list[Any]:
+    def _run(self, frame: DataFrame, watch: JobWatch, ear: _FailureListener, guard: CancellationToken) -> list[Any]:
         ear.cancel = watch.cancel
         try:
             with watch, guard.stopping(watch.cancel):
@@ -210,8 +210,8 @@ class SparkCluster:
                     watch.cancel()
                     raise
             if not rows:  # Spark's optimizer found no rows and ran no task
-                raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
-            return settle(assemble(rows), ear, attempt=ear.attempt)
+                raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
+            return raise_first_cause(assemble(rows), ear, attempt=ear.attempt)
         except JVM_ERRORS as error:
             explained = _explained(error, watch, ear)
             if explained is error:
@@ -230,12 +230,12 @@ def _doing(work: Work) -> str:
         return ""
 
 
-class _Ear:
+class _FailureListener:
     """Records failures while the job runs, and cancels the job if a worker cannot be stopped."""
 
     def __init__(self, listener: Listener | None, size: int, attempt: int) -> None:
         self.failures: list[Failure] = []
-        self.started: dict[int, Place] = {}
+        self.started: dict[int, ErrorContext] = {}
         self.size, self.attempt = size, attempt
         self.cancel: Any = None
         self._listener = listener
@@ -243,7 +243,7 @@ class _Ear:
 
     def __call__(self, event: Event) -> None:
         if event.kind == "started":
-            self.started[event.rank] = Place("work", event.rank, event.payload.get("host"), event.attempt)
+            self.started[event.rank] = ErrorContext("work", event.rank, event.payload.get("host"), event.attempt)
         if event.kind == "failed":
             self.failures.append(Failure.from_json(event.payload))
             if self._alarm is None and self.cancel is not None:
@@ -262,11 +262,12 @@ class _Ear:
             self._alarm.cancel()
 
 
-def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
+def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exception:
     """The error behind Spark's, the most certain cause first."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
-            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise slotWait, or give "
+            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise resourceTimeout, "
+            f"or give "
             "the application more cores."
         )
     causes = [failure for failure in ear.failures if not failure.peer]
@@ -276,16 +277,16 @@ def _explained(error: Exception, watch: JobWatch, ear: _Ear) -> Exception:
     absent = [rank for rank in range(ear.size) if rank not in ear.started]
     waited = [failure for failure in ear.failures if failure.place.stage == "join"]
     if absent and waited:
-        place = Place("launch", absent[0], None, ear.attempt)
-        return MemberLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
+        place = ErrorContext("launch", absent[0], None, ear.attempt)
+        return WorkerLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
     if ear.started or "barrier ResultStage" in str(error):
-        return MemberLost(f"Spark lost a member of the gang: {first_lines(error)}", place=_lost(error, ear))
+        return WorkerLost(f"Spark lost a member of the gang: {first_lines(error)}", place=_lost(error, ear))
     return error
 
 
-def _lost(error: Exception, ear: _Ear) -> Place | None:
+def _lost(error: Exception, ear: _FailureListener) -> ErrorContext | None:
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
     if task is None:
         return None
     rank = int(task[1])
-    return ear.started.get(rank, Place("launch", rank, None, ear.attempt))
+    return ear.started.get(rank, ErrorContext("launch", rank, None, ear.attempt))

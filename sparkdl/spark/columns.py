@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from sparkdl.data.arrow_types import RAW
-from sparkdl.data.columns import Column, Columns, listed
+from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.errors import InvalidInput
 
 ROW_ID = "sparkdl row id"
@@ -60,7 +60,7 @@ _ADVICE = (
 _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
 
 
-def prepare(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[DataFrame, Columns]:
+def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[DataFrame, Columns]:
     """Select and cast the columns that a gang reads, with a row id.
 
     Args:
@@ -76,14 +76,14 @@ def prepare(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[
     wanted = Columns.of(columns, frame.columns)
     if not wanted.inputs:
         raise InvalidInput("there are no input columns; expected at least one, in inputCols.")
-    selected = [travelling(frame, column, wanted.floating).alias(column.name) for column in wanted]
+    selected = [transport_cast(frame, column, wanted.floating).alias(column.name) for column in wanted]
     if wanted.row_id is None:
         selected.append(F.monotonically_increasing_id().alias(ROW_ID))
-        wanted = replace(wanted, row_id=Column(ROW_ID, "int64"))
+        wanted = replace(wanted, row_id=InputColumn(ROW_ID, "int64"))
     return frame.select(*selected), wanted
 
 
-def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
+def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> SparkColumn:
     """Cast a column to its transfer type.
 
     Raises:
@@ -92,7 +92,7 @@ def travelling(frame: DataFrame, column: Column, floating: str) -> SparkColumn:
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
     kind = frame.schema[column.name].dataType
-    found = named(column.name)
+    found = col(column.name)
     if column.decode is not None and not isinstance(kind, BinaryType):
         raise InvalidInput(
             f"column {column.name!r} has type {_short(kind)}; expected binary values for its decode function. Strings "
@@ -121,12 +121,12 @@ def _numbers_of(vector: SparkColumn) -> SparkColumn:
     return F.when(dense, fields.getField("values")).otherwise(vector_to_array(vector))
 
 
-def named(name: str) -> SparkColumn:
+def col(name: str) -> SparkColumn:
     """The column of exactly this name, with any dots, spaces or backticks."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | None:
+def _travels_as(kind: DataType, column: InputColumn, floating: str) -> DataType | None:
     """The transfer type of a column; None if it cannot become a tensor."""
     if isinstance(kind, ArrayType):
         element = _travels_as(kind.elementType, column, floating)
@@ -147,7 +147,7 @@ def _travels_as(kind: DataType, column: Column, floating: str) -> DataType | Non
     return None
 
 
-def _whole(column: Column) -> bool:
+def _whole(column: InputColumn) -> bool:
     return column.dtype is not None and not column.dtype.startswith("float")
 
 

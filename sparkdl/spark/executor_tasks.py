@@ -18,24 +18,24 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl.cluster.tasks import Mapped, Tree, mapped
+from sparkdl.cluster.tasks import TaskResult, TreeReducer, mapped
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Part
-from sparkdl.data.shard_store import Store, empty_part, pack, rows_in
+from sparkdl.data.shard import Shard
+from sparkdl.data.shard_store import ShardStore, empty_part, pack, rows_in
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
-from sparkdl.spark.python_worker import spare_imports
-from sparkdl.spark.tensor_chunks import RESULT, Row, Title, cut_tensors, record_batch, reduced_piece
+from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.tensor_chunks import RESULT_CHUNK, ChunkHeader, TaskRow, cut_tensors, record_batch, reduced_piece
 from sparkdl.telemetry.task_recorder import Reporting
 
 PACKED = "part int, block int, rows bigint, about string, payload binary"
 
-Sent = bytes | Any
+Payload = bytes | Any
 """Bytes within a task, or a broadcast of them."""
 
 CHANGED = (
@@ -86,7 +86,7 @@ class PackTask:
                 append(payload)
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
 
-    def _sealed(self, spool: Spool, index: int) -> Part:
+    def _sealed(self, spool: Spool, index: int) -> Shard:
         return replace(spool.part(0, (spool.rows,), {}), index=index)
 
     def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
@@ -98,7 +98,7 @@ class MapTask:
     """Maps shards.
 
     Attributes:
-        work: the pickled ``RoundWork``, or a broadcast of it.
+        work: the pickled ``MapReduce``, or a broadcast of it.
         state: the packed state, or a broadcast of it.
         key: the key of the packed data, under which executors hold the files.
         columns: the specification of the columns.
@@ -110,8 +110,8 @@ class MapTask:
         reporting: where tasks report their events.
     """
 
-    work: Sent
-    state: Sent
+    work: Payload
+    state: Payload
     key: str
     columns: Columns
     parts: tuple[int, ...]
@@ -121,26 +121,26 @@ class MapTask:
     cut: bool
     reporting: Reporting = field(default_factory=Reporting)
 
-    def run(self, index: int, rows: Iterable[Any]) -> Iterator[Row]:
+    def run(self, index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """Map a shard, or report it missing on this executor."""
-        spare_imports()
+        freeze_imports()
         for _ in rows:
             continue
         store = store_of(self.key, index)
         if self.parts[index] and not self._here(store, index):
-            yield index, RESULT, "missing", b""
+            yield index, RESULT_CHUNK, "missing", b""
         else:
             yield from self._map(store, index)
 
-    def build(self, rows: Iterable[Any]) -> Iterator[Row]:
+    def build(self, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """Write the shard from its blocks, unless this executor has it, and map it."""
-        spare_imports()
+        freeze_imports()
         remaining = iter(rows)
         first = next(remaining, None)
         if first is None:
             return
         store = store_of(self.key, first.part)
-        blocks = complete(itertools.chain([first], remaining), self.parts[first.part])
+        blocks = expect_rows(itertools.chain([first], remaining), self.parts[first.part])
         if not self._here(store, first.part):
             with store.writing(first.part) as append:
                 for row in blocks:
@@ -149,40 +149,40 @@ class MapTask:
             continue
         yield from self._map(store, first.part)
 
-    def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[Row]:
+    def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """``build`` for the shards in ``wanted``; nothing for the others."""
         if index in wanted:
             yield from self.build(rows)
         for _ in rows:
             continue
 
-    def _here(self, store: Store, index: int) -> bool:
-        return as_packed(store, index, (self.columns, self.parts, self.layout), self.fingerprints[index])
+    def _here(self, store: ShardStore, index: int) -> bool:
+        return is_current(store, index, (self.columns, self.parts, self.layout), self.fingerprints[index])
 
-    def _map(self, store: Store, index: int) -> Iterator[Row]:
+    def _map(self, store: ShardStore, index: int) -> Iterator[TaskRow]:
         found = self._mapped(store, index)
         size = sum(tensor.nbytes for tensor in found.tensors.values())
         if size * len(self.parts) <= self.most:
-            yield index, RESULT, "", found.packed()
+            yield index, RESULT_CHUNK, "", found.packed()
         elif not self.cut:
-            yield index, RESULT, "large", b""
+            yield index, RESULT_CHUNK, "large", b""
         else:
             count = 0
             for row in cut_tensors(found):
                 yield row
                 count += 1
             told = replace(found, tensors={}, note=(count, size, found.note))
-            yield index, RESULT, "cut", told.packed()
+            yield index, RESULT_CHUNK, "cut", told.packed()
 
-    def _mapped(self, store: Store, index: int) -> Mapped:
+    def _mapped(self, store: ShardStore, index: int) -> TaskResult:
         known = self.columns, self.parts, self.layout
         part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
         if part.rows and store.fingerprint(part) != self.fingerprints[index]:
-            return Mapped.of_error(index, InvalidInput(CHANGED))
+            return TaskResult.of_error(index, InvalidInput(CHANGED))
         context = TaskContext.get()
         with torch_threads(None if context is None else context.cpus()):
-            state, attempt = unpack_state(received(self.state)), 0 if context is None else context.attemptNumber()
-            return mapped(received(self.work), state, part, reporting=self.reporting, attempt=attempt)
+            state, attempt = unpack_state(value_of(self.state)), 0 if context is None else context.attemptNumber()
+            return mapped(value_of(self.work), state, part, reporting=self.reporting, attempt=attempt)
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,10 @@ class ReduceTask:
     """Reduces chunks, sorted by chunk number and then by shard.
 
     Attributes:
-        work: the pickled ``RoundWork``, or a broadcast of it.
+        work: the pickled ``MapReduce``, or a broadcast of it.
     """
 
-    work: Sent
+    work: Payload
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row per chunk, with the number of reduced shards in place of the shard's index.
@@ -203,29 +203,29 @@ class ReduceTask:
         return iter([*self._reduced(batches)])
 
     def _reduced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        spare_imports()
-        reduce, tree, parts, last = unship(received(self.work)).reduce, None, 0, None
+        freeze_imports()
+        reduce, tree, parts, last = unship(value_of(self.work)).reduce, None, 0, None
         for batch in batches:
             for row in range(batch.num_rows):
                 _, piece, name, payload = (column[row] for column in batch.columns)
-                key = piece.as_py(), Title.of_json(name.as_py())
+                key = piece.as_py(), ChunkHeader.of_json(name.as_py())
                 if tree is None or key != last:
                     if tree is not None and last is not None:
                         yield reduced_piece(tree, parts, *last)
-                    tree, parts, last = Tree(reduce), 0, key
+                    tree, parts, last = TreeReducer(reduce), 0, key
                 tree.push({key[1].name: key[1].values(payload.as_buffer())})
                 parts += 1
         if tree is not None and last is not None:
             yield reduced_piece(tree, parts, *last)
 
 
-def received(sent: Sent) -> bytes:
+def value_of(sent: Payload) -> bytes:
     """The bytes of a broadcast, or of a task."""
     found: bytes = sent if isinstance(sent, bytes) else sent.value
     return found
 
 
-def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
+def expect_rows(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
     """Yield packed blocks, and raise EOFError if they have other than ``rows`` rows.
 
     If a task's input fails, as with a lost executor, pyspark's worker takes that for its end. Without the check the
@@ -239,8 +239,8 @@ def complete(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
         raise EOFError(f"{seen} of {rows} rows came before the input ended")
 
 
-def as_packed(
-    store: Store, index: int, known: tuple[Columns, tuple[int, ...], Mapping[str, Layout]], fingerprint: str
+def is_current(
+    store: ShardStore, index: int, known: tuple[Columns, tuple[int, ...], Mapping[str, Layout]], fingerprint: str
 ) -> bool:
     """Whether the store has a shard with the rows as packed; an incomplete shard is deleted.
 
@@ -258,24 +258,24 @@ def as_packed(
     return False
 
 
-def heads(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
+def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
     """Shard index, number of rows and description of every packed partition with rows."""
     for row in rows:
         if row.block == 0:
             yield row.part, row.rows, row.about
 
 
-def drop(key: str, rows: Iterable[Any]) -> None:
+def delete_files(key: str, rows: Iterable[Any]) -> None:
     """Delete the files of packed data on an executor."""
     for _ in rows:
         continue
     for folder in _local_directories():
-        Store(Path(folder) / f"sparkdl-parts-{key}").remove()
+        ShardStore(Path(folder) / f"sparkdl-parts-{key}").remove()
 
 
-def store_of(key: str, index: int) -> Store:
+def store_of(key: str, index: int) -> ShardStore:
     """The store on this executor for a shard of packed data."""
-    return Store(Path(local_directory(index)) / f"sparkdl-parts-{key}")
+    return ShardStore(Path(local_directory(index)) / f"sparkdl-parts-{key}")
 
 
 def local_directory(index: int) -> str:

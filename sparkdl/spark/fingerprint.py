@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
 from sparkdl.data.columns import Columns
-from sparkdl.spark.columns import ROW_ID, named, prepare
+from sparkdl.spark.columns import ROW_ID, col, select_columns
 
 _UNHASHABLE = ("map", "variant")
 
@@ -27,10 +27,10 @@ def fingerprint(frame: DataFrame, columns: Columns | Sequence[str] | None = None
     Raises:
         InvalidInput: a column is missing, or its type cannot become a tensor.
     """
-    read = frame if columns is None else prepare(frame, columns)[0].drop(ROW_ID)
+    read = frame if columns is None else select_columns(frame, columns)[0].drop(ROW_ID)
     names = sorted(field.name for field in read.schema.fields if _hashable(field.dataType))
     # xxHash skips nulls and ignores names, but a fit reads columns by name.
-    parts = [part for name in names for part in (F.lit(name), named(name).isNull(), named(name))]
+    parts = [part for name in names for part in (F.lit(name), col(name).isNull(), col(name))]
     hashes = read.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
     ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
     return f"{rows} rows, {total or 0}"

@@ -18,23 +18,23 @@ from typing import Any
 from pyspark import RDD, SparkContext, StorageLevel, TaskContext
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
-from sparkdl.cluster.tasks import Mapped, mapped
+from sparkdl.cluster.tasks import TaskResult, mapped
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import Fingerprint, total
-from sparkdl.data.shard import Part, numbers
-from sparkdl.data.shard_store import Store, empty_part
+from sparkdl.data.shard import Shard, numbers
+from sparkdl.data.shard_store import ShardStore, empty_part
 from sparkdl.data.spool import Spool
-from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import CHANGED, Sent, as_packed, complete, local_directory, received, store_of
+from sparkdl.spark.executor_tasks import CHANGED, Payload, expect_rows, is_current, local_directory, store_of, value_of
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
-from sparkdl.spark.python_worker import spare_imports
+from sparkdl.spark.python_worker import freeze_imports
 from sparkdl.telemetry.task_recorder import Reporting
 
-Found = tuple[int, bytes]
-"""Index and the packed ``Mapped``."""
+EachRow = tuple[int, bytes]
+"""Index and the packed ``TaskResult``."""
 
 _SMALL = 1 << 14  # bytes of a result that the driver collects when its task ends, so that no executor can lose it
 
@@ -48,7 +48,7 @@ class EachTask:
         attempts: number of times Spark tries a task before it fails the job.
     """
 
-    work: Sent
+    work: Payload
     key: str
     columns: Columns
     parts: tuple[int, ...]
@@ -58,31 +58,31 @@ class EachTask:
     attempts: int
     reporting: Reporting = field(default_factory=Reporting)
 
-    def whole(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
+    def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map all rows, from their blocks."""
-        spare_imports()
+        freeze_imports()
         number = len(self.parts)  # the store holds all rows as one more shard
         store, remaining = store_of(self.key, number), iter(rows)
         trouble = self._written(store, number, remaining)
         for _ in remaining:
             continue
 
-        def every() -> Part:
+        def every() -> Shard:
             if trouble is not None:
                 raise trouble
             part = store.open(number, self.columns, self.parts, self.layout)
             wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
             if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
                 raise InvalidInput(CHANGED)
-            return _alone(part)
+            return _as_only_shard(part)
 
         yield self._mapped(partition, every)
 
-    def _written(self, store: Store, number: int, rows: Iterator[Any]) -> InvalidInput | None:
+    def _written(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
         """Write all rows, unless the store has them; returns an error of the rows."""
-        blocks = complete(self._as_packed(rows), sum(self.parts))
+        blocks = expect_rows(self._as_packed(rows), sum(self.parts))
         try:
-            with store.alone(number):  # otherwise each task of an executor would write its own copy
+            with store.exclusive(number):  # otherwise each task of an executor would write its own copy
                 if not store.has(number):
                     with store.writing(number) as append:
                         for row in blocks:
@@ -103,23 +103,23 @@ class EachTask:
                 raise InvalidInput(CHANGED)
             yield row
 
-    def part(self, partition: int, rows: Iterable[Any]) -> Iterator[Found]:
+    def part(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map the shard from its blocks, if it is in ``indices``."""
-        spare_imports()
+        freeze_imports()
         if partition not in self.indices:
             for _ in rows:
                 continue
             return
         store, known = store_of(self.key, partition), (self.columns, self.parts, self.layout)
-        blocks = complete(rows, self.parts[partition])
-        if self.parts[partition] and not as_packed(store, partition, known, self.fingerprints[partition]):
+        blocks = expect_rows(rows, self.parts[partition])
+        if self.parts[partition] and not is_current(store, partition, known, self.fingerprints[partition]):
             with store.writing(partition) as append:
                 for row in blocks:
                     append(row.payload)
         for _ in blocks:
             continue
 
-        def own() -> Part:
+        def own() -> Shard:
             part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
             if part.rows and store.fingerprint(part) != self.fingerprints[partition]:
                 raise InvalidInput(CHANGED)
@@ -127,24 +127,24 @@ class EachTask:
 
         yield self._mapped(self.indices.index(partition), own)
 
-    def _mapped(self, position: int, part: Callable[[], Part]) -> Found:
+    def _mapped(self, position: int, part: Callable[[], Shard]) -> EachRow:
         """Map rows; returns errors, since a task that raises would fail the whole job."""
         context, index = TaskContext.get(), self.indices[position]
         attempt = 0 if context is None else context.attemptNumber()
         try:
             with torch_threads(None if context is None else context.cpus()):
-                work = received(self.work)
+                work = value_of(self.work)
                 found = mapped(work, index, part(), index=index, reporting=self.reporting, attempt=attempt)
         except InvalidInput as error:
-            found = Mapped.of_error(index, error)
+            found = TaskResult.of_error(index, error)
         except OSError as error:
             if context is None or attempt + 1 < self.attempts:
                 raise
-            found = Mapped.of_error(index, error)
+            found = TaskResult.of_error(index, error)
         return index, found.packed()
 
 
-def _alone(part: Part) -> Part:
+def _as_only_shard(part: Shard) -> Shard:
     """All rows as the only shard, in the order of their ids."""
     identity = part.columns.row_id
     ids = None if identity is None else numbers(part.tensors, identity.name)
@@ -153,18 +153,18 @@ def _alone(part: Part) -> Part:
     return replace(part, index=0, count=1, parts=(part.rows,), order=order)
 
 
-def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: bool) -> Iterator[Found]:
+def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_rows: bool) -> Iterator[EachRow]:
     """Run all tasks as one job, then fetch large results one after the other.
 
     Raises:
-        MemberLost: the Spark job failed.
+        WorkerLost: the Spark job failed.
         Stopped: a stop was requested, and the tasks were cancelled.
     """
     if not task.indices:
         return
-    if whole:
+    if all_rows:
         every = packed.coalesce(1)
-        rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.whole)
+        rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.all_rows)
     else:
         rows = packed.mapPartitionsWithIndex(task.part)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
@@ -177,7 +177,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, whole: 
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its tasks were cancelled, but for what finished ones have kept") from error
-        raise MemberLost(f"Spark gave up the tasks: {first_lines(error)}", place=Place("map")) from error
+        raise WorkerLost(f"Spark gave up the tasks: {first_lines(error)}", place=ErrorContext("map")) from error
     finally:
         with suppress(*GONE):
             rows.unpersist()
@@ -192,7 +192,7 @@ def attempts(context: SparkContext) -> int:
     return int(context.getConf().get("spark.task.maxFailures", "4") or 4)
 
 
-def _where(partition: int, found: Iterable[Found]) -> Iterator[tuple[int, int, Found | None]]:
+def _where(partition: int, found: Iterable[EachRow]) -> Iterator[tuple[int, int, EachRow | None]]:
     """Partition and index of a result, and the result itself if it is small."""
     return ((partition, each[0], each if len(each[1]) <= _SMALL else None) for each in found)
 

@@ -20,7 +20,7 @@ GONE = (*JVM_ERRORS, AttributeError)
 """Errors of calls on a stopped SparkContext."""
 
 
-def qualified(spark: SparkSession, path: str) -> str:
+def qualify(spark: SparkSession, path: str) -> str:
     """The path as a URI with its filesystem, as Spark resolves it."""
     context = spark.sparkContext
     hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
@@ -29,7 +29,7 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 @contextmanager
-def described(spark: SparkSession, what: str) -> Iterator[None]:
+def job_description(spark: SparkSession, what: str) -> Iterator[None]:
     """Describe the block's jobs in the Spark UI, for this thread and threads that inherit its properties."""
     context, name, before = spark.sparkContext, "spark.job.description", None
     with suppress(Py4JError, AttributeError):  # of a stopped context, here and below

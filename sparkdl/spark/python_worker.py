@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 
 @cache
-def spare_imports() -> None:
+def freeze_imports() -> None:
     """Exempt imported modules from garbage collection, once per Python worker; ignored outside Spark tasks.
 
     Between two tasks a Python worker runs a full collection. After ``import torch`` that takes a tenth of a second, as

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.protocol import Slots
+from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 
@@ -27,14 +27,14 @@ Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
 
 
-def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
+def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
     """Raise if the configuration can never run the gang.
 
     Raises:
         InvalidInput: Spark's traffic is encrypted, and plain text is not allowed.
         ClusterUnavailable: there are too few slots, or dynamic allocation is on.
     """
-    check_setting(spark, allow_plaintext=allow_plaintext)
+    check_setting(spark, allow_unencrypted=allow_unencrypted)
     slots = find_slots(spark)
     if slots.ever is not None and slots.ever < size:
         raise ClusterUnavailable(
@@ -43,9 +43,9 @@ def check(spark: SparkSession, size: int, *, allow_plaintext: bool) -> None:
         )
 
 
-def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
+def check_setting(spark: SparkSession, *, allow_unencrypted: bool) -> None:
     """Raise as ``check`` if the configuration can run no gang, whatever its size."""
-    check_encryption(spark, allow_plaintext=allow_plaintext)
+    check_encryption(spark, allow_unencrypted=allow_unencrypted)
     if setting(spark, "spark.dynamicAllocation.enabled") == "true":
         raise ClusterUnavailable(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
@@ -53,16 +53,16 @@ def check_setting(spark: SparkSession, *, allow_plaintext: bool) -> None:
         )
 
 
-def check_encryption(spark: SparkSession, *, allow_plaintext: bool) -> None:
+def check_encryption(spark: SparkSession, *, allow_unencrypted: bool) -> None:
     """Raise InvalidInput if Spark must encrypt and plain text is not allowed.
 
     Gradients, and rows on local disks, are plain text.
     """
     encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
-    if encrypted and not allow_plaintext:
+    if encrypted and not allow_unencrypted:
         raise InvalidInput(
             f"{encrypted[0]} is on, but gradients travel between members, and rows lie on local disks, in plain "
-            "text. Set allowPlaintext=True if the network and the disks may see them."
+            "text. Set allowUnencrypted=True if the network and the disks may see them."
         )
 
 
@@ -71,11 +71,11 @@ def setting(spark: SparkSession, name: str) -> str:
     return str(spark.conf.get(name, ""))
 
 
-def find_slots(spark: SparkSession) -> Slots:
+def find_slots(spark: SparkSession) -> Capacity:
     """Number of tasks that can run at the same time: on the registered executors, and on all that are configured."""
     java = spark.sparkContext._jsc.sc()
     now = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
-    return Slots(now, _most(spark, now))
+    return Capacity(now, _most(spark, now))
 
 
 def _most(spark: SparkSession, now: int) -> int | None:
@@ -110,7 +110,8 @@ def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Re
         if waited > timeout:
             raise ClusterUnavailable(
                 f"{size} members need {size} task slots at a time; after {waited:.0f} s the executors offer "
-                f"{slots.now}. Start more executors, ask for fewer members (numWorkers) or wait longer (slotWait)."
+                f"{slots.now}. Start more executors, ask for fewer members (numWorkers) or wait longer "
+                f"(resourceTimeout)."
             )
         report(f"{slots.now} of {size} task slots", waited)
         threading.Event().wait(POLL)

@@ -24,18 +24,18 @@ from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, settle, tell
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, emit, raise_on_failure
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
-from sparkdl.errors import InvalidInput, MemberLost, Place
+from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark import tensor_chunks
-from sparkdl.spark.columns import named, prepare
+from sparkdl.spark.columns import col, select_columns
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import PACKED, MapTask, PackTask, ReduceTask, Sent, drop, heads
+from sparkdl.spark.executor_tasks import PACKED, MapTask, PackTask, Payload, ReduceTask, delete_files, first_rows
 from sparkdl.spark.independent_tasks import EachTask, attempts, run_each
-from sparkdl.spark.jvm import GONE, JVM_ERRORS, described
+from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
 from sparkdl.spark.resources import find_slots
 from sparkdl.spark.tensor_chunks import PIECES, Results, assembled
 from sparkdl.telemetry.event import Event
@@ -66,7 +66,7 @@ def spark_jobs(
     reporting: Reporting,
     title: str,
     listener: Callable[[Event], None] | None = None,
-) -> Iterator[SparkJobs]:
+) -> Iterator[SparkTaskRunner]:
     """Shards of a DataFrame for rounds of Spark tasks.
 
     Args:
@@ -84,27 +84,29 @@ def spark_jobs(
     """
     if not hasattr(data, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
-    frame, wanted = prepare(data, columns)
+    frame, wanted = select_columns(data, columns)
     if parts is not None:
         key = wanted.client or wanted.row_id
         assert key is not None
-        frame = frame.repartition(parts, named(key.name))
+        frame = frame.repartition(parts, col(key.name))
     else:
         # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of them
         # partition 0. A sample of all rows prevents that.
         frame = frame.sample(fraction=1.0, seed=0)
     copies = 2 if parts is None else 1
-    jobs = SparkJobs(spark, frame, wanted, size, copies=copies, reporting=reporting, title=title, listener=listener)
+    jobs = SparkTaskRunner(
+        spark, frame, wanted, size, copies=copies, reporting=reporting, title=title, listener=listener
+    )
     try:
-        with described(spark, f"{title}: pack the rows"):
+        with job_description(spark, f"{title}: pack the rows"):
             jobs.look()
         yield jobs
     finally:
         jobs.close()
 
 
-class SparkJobs:
-    """``Jobs`` on Spark; other arguments as of ``spark_jobs``.
+class SparkTaskRunner:
+    """``TaskRunner`` on Spark; other arguments as of ``spark_jobs``.
 
     Args:
         frame: the rows; each partition becomes a shard.
@@ -143,14 +145,14 @@ class SparkJobs:
         # On disk, since blocks are read only if an executor is lost or lacks a shard's files. As an RDD, since Spark
         # writes its bytes as they come; of a DataFrame it would hold a hundred batches in memory.
         self._packed = self._keep(self._blocks.rdd, self._level)
-        self._triggers = self._keep(self._packed.mapPartitions(heads), StorageLevel.MEMORY_AND_DISK)
+        self._triggers = self._keep(self._packed.mapPartitions(first_rows), StorageLevel.MEMORY_AND_DISK)
         found = sorted(self._triggers.collect())
         owner: dict[str, int] = {}
         marks: dict[int, str] = {}
         each_told = [json.loads(about) for _, _, about in found]
         for (part, _, _), told in zip(found, each_told, strict=True):
             if "trouble" in told:
-                raise InvalidInput(told["trouble"], place=Place("feed", part))
+                raise InvalidInput(told["trouble"], place=ErrorContext("feed", part))
             for name, (dtype, shape) in told["layout"].items():
                 own = dtype, tuple(shape)
                 if self._layout.setdefault(name, own) != own:
@@ -162,12 +164,12 @@ class SparkJobs:
             marks[part] = told["fingerprint"]
         rows = {part: count for part, count, _ in found}
         if not sum(rows.values()):
-            raise InvalidInput("the data has no rows; expected at least one.", place=Place("feed"))
+            raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
         count = range(self._triggers.getNumPartitions())
         self.parts = tuple(rows.get(part, 0) for part in count)
         self._fingerprints = tuple(marks.get(part, "") for part in count)
 
-    def run(self, work: RoundWork, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
+    def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Run one round as one or several Spark jobs."""
         shipped, packed = self._shipped(work), pack_state(state)
         large = self._large.setdefault(type(work), len(packed) * len(self.parts) > _DIRECT)
@@ -188,20 +190,22 @@ class SparkJobs:
                     cut=large,
                     reporting=replace(self._reporting, number=number),
                 )
-                with described(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
+                with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
                     found = (self._apart if large else self._together)(work, task, number)
                 if found is not None:
                     return found
                 large = self._large[type(work)]
-            raise MemberLost(f"results of round {number} were lost {_TRIES} times.", place=Place("reduce"))
+            raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
-            raise MemberLost(f"Spark gave up round {number}: {first_lines(error)}", place=Place("map")) from error
+            raise WorkerLost(
+                f"Spark gave up round {number}: {first_lines(error)}", place=ErrorContext("map")
+            ) from error
         finally:
             if broadcast is not None:
                 with suppress(*GONE):
                     broadcast.destroy()
 
-    def each(self, work: RoundWork, indices: Sequence[int], *, whole: bool) -> Iterator[Mapped]:
+    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks as one Spark job."""
         task = EachTask(
             self._shipped(work),
@@ -214,13 +218,13 @@ class SparkJobs:
             attempts=attempts(self._spark.sparkContext),
             reporting=self._reporting,
         )
-        with described(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
-            for _, packed in run_each(self._spark.sparkContext, self._packed, task, whole=whole):
-                found = Mapped.unpacked(packed)
-                tell([found], self._listener)
+        with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
+            for _, packed in run_each(self._spark.sparkContext, self._packed, task, all_rows=all_rows):
+                found = TaskResult.unpacked(packed)
+                emit([found], self._listener)
                 yield found
 
-    def _shipped(self, work: RoundWork) -> Sent:
+    def _shipped(self, work: MapReduce) -> Payload:
         """The pickled work; a large one, such as an objective with a trained model, is broadcast once."""
         shipped = ship(work)
         if len(shipped) <= _INLINE:
@@ -233,18 +237,18 @@ class SparkJobs:
             self._works[type(work)] = digest, broadcast
         return broadcast
 
-    def _together(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+    def _together(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
         results = Results(len(self.parts))
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
-        tell(results.found, self._listener)
-        settle(results.found, number)
+        emit(results.found, self._listener)
+        raise_on_failure(results.found, number)
         self._large[type(work)] = results.large
         return None if results.large or results.absent else (results.reduced(work), results.notes)
 
-    def _apart(self, work: RoundWork, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+    def _apart(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on executors; None if results were lost before the reduction."""
         results = Results(len(self.parts))
         with ExitStack() as stack:
@@ -258,8 +262,8 @@ class SparkJobs:
                 built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
                 results.take(built.mapPartitions(tensor_chunks.results).collect())
                 pieces = pieces.union(built.mapPartitions(partial(tensor_chunks.pieces, ())))
-            tell(results.found, self._listener)
-            settle(results.found, number)
+            emit(results.found, self._listener)
+            raise_on_failure(results.found, number)
             if results.absent:
                 return None
             self._large[type(work)] = results.pieces > 0
@@ -311,7 +315,7 @@ class SparkJobs:
         context = self._spark.sparkContext
         with suppress(*GONE):
             slots = max(2, find_slots(self._spark).now or 0)
-            context.parallelize(range(slots), slots).foreachPartition(partial(drop, self._key))
+            context.parallelize(range(slots), slots).foreachPartition(partial(delete_files, self._key))
         with suppress(*GONE):
             for each in self._kept:
                 each.unpersist()

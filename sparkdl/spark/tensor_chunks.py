@@ -11,14 +11,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import Mapped, RoundWork, Tensors, Tree
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer
 
 PIECES = "part int, piece int, name string, payload binary"
 
-RESULT = -1
+RESULT_CHUNK = -1
 """The chunk number of a result that is not split: the note, small tensors, or an error."""
 
-Row = tuple[int, int, str, bytes]
+TaskRow = tuple[int, int, str, bytes]
 """Shard, chunk number, name and payload, as in ``PIECES``; a result's name is empty, or a status like ``missing``."""
 
 _PIECE = 4 << 20  # bytes of a chunk: Spark sorts chunks, and a reducing task holds a few
@@ -26,7 +26,7 @@ _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binar
 
 
 @dataclass(frozen=True)
-class Title:
+class ChunkHeader:
     """Header of a chunk, which holds consecutive values of a tensor.
 
     Attributes:
@@ -42,7 +42,7 @@ class Title:
     first: int
 
     @classmethod
-    def of_json(cls, text: str) -> Title:
+    def of_json(cls, text: str) -> ChunkHeader:
         """Parse a row's header."""
         name, shape, dtype, first = json.loads(text)
         return cls(name, tuple(shape), dtype, first)
@@ -58,19 +58,19 @@ class Title:
         return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def cut_tensors(found: Mapped) -> Iterator[Row]:
+def cut_tensors(found: TaskResult) -> Iterator[TaskRow]:
     """Split tensors into chunks; a chunk number means the same slice in every shard's result."""
     piece = 0
     for name, tensor in found.tensors.items():
         flat = tensor.contiguous().reshape(-1)
         step = max(1, _PIECE // flat.element_size())
         for first in range(0, max(1, len(flat)), step):
-            title = Title(name, tuple(tensor.shape), _name(flat.dtype), first)
+            title = ChunkHeader(name, tuple(tensor.shape), _name(flat.dtype), first)
             yield found.index, piece, title.to_json(), _bytes(flat[first : first + step])
             piece += 1
 
 
-def reduced_piece(tree: Tree, parts: int, piece: int, title: Title) -> pa.RecordBatch:
+def reduced_piece(tree: TreeReducer, parts: int, piece: int, title: ChunkHeader) -> pa.RecordBatch:
     """The row of a chunk that is reduced over all shards.
 
     Args:
@@ -90,12 +90,12 @@ def record_batch(schema: str, *values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 
-def results(rows: Iterable[Row]) -> Iterator[Row]:
+def results(rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
     """The rows that are not chunks."""
     return (row for row in rows if row[1] < 0)
 
 
-def pieces(absent: Container[int], rows: Iterable[Row]) -> Iterator[Row]:
+def pieces(absent: Container[int], rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
     """The chunks, except those of ``absent`` shards."""
     return (row for row in rows if row[1] >= 0 and row[0] not in absent)
 
@@ -116,16 +116,16 @@ class Results:
         self.large = False
         self.pieces = self.bytes = 0
         self._parts = parts
-        self._found: dict[int, Mapped] = {}
+        self._found: dict[int, TaskResult] = {}
 
-    def take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[TaskRow]) -> None:
         """Add the rows of a job."""
         for part, _, name, payload in rows:
             if name == "missing":
                 continue
             if name == "large":
                 self.large = True
-            found = Mapped(part) if name == "large" else Mapped.unpacked(bytes(payload))
+            found = TaskResult(part) if name == "large" else TaskResult.unpacked(bytes(payload))
             if name == "cut":
                 self.pieces, self.bytes, note = found.note
                 found = replace(found, note=note)
@@ -137,7 +137,7 @@ class Results:
         return [part for part in range(self._parts) if part not in self._found]
 
     @property
-    def found(self) -> list[Mapped]:
+    def found(self) -> list[TaskResult]:
         """The results in the shards' order."""
         return [self._found[part] for part in sorted(self._found)]
 
@@ -146,19 +146,19 @@ class Results:
         """The shards' notes, in order."""
         return [each.note for each in self.found]
 
-    def reduced(self, work: RoundWork) -> Tensors:
+    def reduced(self, work: MapReduce) -> Tensors:
         """Reduce the results of all shards on the driver."""
-        tree = Tree(work.reduce)
+        tree = TreeReducer(work.reduce)
         for each in self.found:
             tree.push(each.tensors)
         return tree.result()
 
 
-def assembled(rows: Iterable[Row]) -> Tensors:
+def assembled(rows: Iterable[TaskRow]) -> Tensors:
     """Tensors from their chunks, in any order; holds one chunk besides the tensors."""
     flat: dict[str, tuple[int, tuple[int, ...], torch.Tensor]] = {}
     for _, piece, name, payload in rows:
-        title = Title.of_json(name)
+        title = ChunkHeader.of_json(name)
         values = title.values(payload)
         if title.name not in flat:
             size = torch.Size(title.shape).numel()

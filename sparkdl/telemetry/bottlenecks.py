@@ -20,7 +20,7 @@ from sparkdl.telemetry.downsampling import sound
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.step_timer import PHASES
 
-__all__ = ["Spent", "spending", "verdict"]
+__all__ = ["PhaseTotals", "spending", "verdict"]
 
 SKEWED = 1.2
 """Multiple of the median busy seconds from which a rank counts as slow."""
@@ -126,7 +126,7 @@ def _busy(phases: Mapping[str, float]) -> float:
     return sum(seconds for name, seconds in phases.items() if name != "exchange")
 
 
-class Spent:
+class PhaseTotals:
     """A listener that sums the step events of tasks, whose results carry no sums."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.event import Event, Listener
+from sparkdl.telemetry.event import Event, SafeCallback
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 from sparkdl.telemetry.server import Server
 
@@ -49,12 +49,12 @@ class Channel:
         bind: str = "127.0.0.1",
         session: str | None = None,
     ) -> None:
-        self._listener = Listener(listener)
+        self._listener = SafeCallback(listener)
         self._lock = threading.Lock()
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
         name = f"sparkdl-channel-{session}" if session else "sparkdl-channel"
-        self._server = Server(self._hear, addresses=addresses, bind=bind, name=name)
+        self._server = Server(self._receive, addresses=addresses, bind=bind, name=name)
 
     def __enter__(self) -> Channel:
         return self
@@ -81,7 +81,7 @@ class Channel:
         """
         self._server.close()
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         while not self._server.closing:
             payload = connection.receive()
             if payload == ASK:

@@ -14,7 +14,7 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.protocol import MAX_FRAME, MAX_HELLO
 
-__all__ = ["Event", "Listener", "plain"]
+__all__ = ["Event", "SafeCallback", "to_json_payload"]
 
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
@@ -54,7 +54,7 @@ class Event:
 
         Non-finite floats are written as ``NaN`` and ``Infinity``, which Python's ``json`` reads. A value without a JSON
         form becomes ``{"unserialisable": its type}``. If the event is too large, its payload becomes
-        ``{"truncated": bytes of the whole event}``.
+        ``{"truncated": bytes of the check_integers event}``.
         """
         try:
             text = _encode(vars(self))
@@ -97,7 +97,7 @@ _LATER: dict[str, tuple[type, ...]] = {
 """Fields that events of earlier versions lack."""
 
 
-def plain(payload: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Deep copy of ``payload`` in JSON's own types; never raises."""
     if all(type(value) in _ATOMS for value in payload.values()):
         return dict(payload)
@@ -123,7 +123,7 @@ def _complaint(error: Exception) -> dict[str, Any]:
 _encode = json.JSONEncoder(separators=(",", ":"), default=_substitute).encode
 
 
-class Listener:
+class SafeCallback:
     """Serializes calls of a function from many threads; logs its first exception and suppresses all."""
 
     def __init__(self, call: Callable[[Event], None]) -> None:

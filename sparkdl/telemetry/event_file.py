@@ -23,7 +23,7 @@ from sparkdl.io.redaction import public
 if TYPE_CHECKING:
     from sparkdl.io.files import Folder
 
-__all__ = ["DRIVER", "Journal"]
+__all__ = ["DRIVER", "EventFile"]
 
 SECONDS = 10.0
 BYTES = 1 << 20
@@ -33,7 +33,7 @@ DRIVER = "driver-"
 logger = logging.getLogger(__name__)
 
 
-class Journal:
+class EventFile:
     """An event file, created with the first event; one thread may use it.
 
     Args:
@@ -57,21 +57,21 @@ class Journal:
     def append(self, lines: Sequence[bytes]) -> int:
         """Append lines; returns how many were written or, on a remote filesystem, accepted."""
         taken, trouble = self._kept.append(lines)
-        self._tell(trouble)
+        self._report(trouble)
         return taken
 
     def flush(self, *, idle: bool = False) -> None:
         """Write the lines that were collected long enough ago; with ``idle``, write all."""
         lost, trouble = self._kept.flush(idle=idle)
         self.lost += lost
-        self._tell(trouble)
+        self._report(trouble)
 
     def close(self) -> None:
         """Write the remaining lines and close the file; a later ``append`` reopens it."""
         self.flush(idle=True)
         self._kept.close()
 
-    def _tell(self, trouble: Exception | None) -> None:
+    def _report(self, trouble: Exception | None) -> None:
         if trouble is not None and not self._warned:
             # Log only the type of a library's error: its text may quote the URI with credentials.
             told = trouble if isinstance(trouble, OSError) and "://" not in str(trouble) else type(trouble).__name__

@@ -5,7 +5,7 @@
 
 Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own
 writes the file in bursts, from a queue that drops events when full. A driver that is killed loses up to a quarter of a
-second of events. Slow views, such as trackers, use an ``Aside`` as well.
+second of events. Slow views, such as trackers, use an ``BackgroundQueue`` as well.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from sparkdl.io.threads import CAPACITY, Aside
-from sparkdl.telemetry.event import Event, Listener
-from sparkdl.telemetry.event_file import DRIVER, Journal
+from sparkdl.io.threads import CAPACITY, BackgroundQueue
+from sparkdl.telemetry.event import Event, SafeCallback
+from sparkdl.telemetry.event_file import DRIVER, EventFile
 
 LINGER = 0.25
 """Seconds that an event may wait for others before the file is written, so that the thread wakes once for all."""
 
 
-class Logbook:
+class EventLog:
     """Listens to a run.
 
     Args:
@@ -51,10 +51,10 @@ class Logbook:
         self.received = 0
         self._heard: dict[str, _Heard] = {}  # by the recorder's id
         self._lock = threading.RLock()
-        self._views = [Listener(view) for view in views]
+        self._views = [SafeCallback(view) for view in views]
         self._file = None if folder is None else _File(folder, capacity)
 
-    def __enter__(self) -> Logbook:
+    def __enter__(self) -> EventLog:
         return self
 
     def __exit__(
@@ -134,9 +134,9 @@ class _File:
 
     def __init__(self, folder: str, capacity: int) -> None:
         # The time comes first, so that names sort in the order of the fits; the random part makes them unique.
-        self._journal = Journal(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
+        self._journal = EventFile(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
         self._refused = 0
-        self._aside: Aside[Event] = Aside(
+        self._aside: BackgroundQueue[Event] = BackgroundQueue(
             self._write, "sparkdl-logbook", capacity, linger=LINGER, end=self._journal.close
         )
 

@@ -1,7 +1,7 @@
 """Forwarding of workers' log records and printed lines to the driver.
 
 On a worker, ``forwarding`` turns log records and printed lines into events of kind ``"log"``; printed lines have level
-INFO. The original output stays. On the driver, ``MemberLogs`` writes the lines with their rank::
+INFO. The original output stays. On the driver, ``WorkerLogs`` writes the lines with their rank::
 
     [rank 1, worker-3] WARNING torch.nn: ...
 
@@ -26,7 +26,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import PROCESS, record
 from sparkdl.telemetry.event import Event
 
-__all__ = ["LEVELS", "MemberLogs", "forwarding", "level_of", "pass_on"]
+__all__ = ["LEVELS", "WorkerLogs", "forwarding", "level_of", "pass_on"]
 
 LEVELS = ("debug", "info", "warning", "error", "off")
 RATE = 20.0
@@ -43,7 +43,7 @@ def level_of(name: str) -> int | None:
     return None if name == "off" else int(getattr(logging, name.upper()))
 
 
-class Allowance:
+class RateLimiter:
     """A rate limiter: ``rate`` lines a second, ``burst`` lines at once; ``now`` is an increasing clock in seconds."""
 
     def __init__(self, rate: float = RATE, burst: float = BURST, now: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +81,7 @@ def forwarding(level: int | None) -> Iterator[None]:
     before, handler = root.level, _Forwarder(level, None if root.handlers else logging.lastResort)
     root.addHandler(handler)
     root.setLevel(min(before, level) or level)
-    printing = contextlib.redirect_stdout(_Lines(sys.stdout, handler)) if level <= logging.INFO else None
+    printing = contextlib.redirect_stdout(_TeeStream(sys.stdout, handler)) if level <= logging.INFO else None
     try:
         with printing or contextlib.nullcontext():
             yield
@@ -95,7 +95,7 @@ class _Forwarder(logging.Handler):
 
     def __init__(self, level: int, last: logging.Handler | None) -> None:
         super().__init__(level)
-        self._allowance, self._last = Allowance(), last
+        self._allowance, self._last = RateLimiter(), last
 
     def emit(self, entry: logging.LogRecord) -> None:
         if self._last is not None and entry.levelno >= self._last.level:
@@ -113,7 +113,7 @@ class _Forwarder(logging.Handler):
             record("log", level=level, logger=name, message=message, left_out=left_out)
 
 
-class _Lines:
+class _TeeStream:
     """Standard output that also forwards each complete line."""
 
     def __init__(self, stream: TextIO, forwarder: _Forwarder) -> None:
@@ -133,7 +133,7 @@ class _Lines:
         return getattr(self._stream, name)
 
 
-class MemberLogs:
+class WorkerLogs:
     """A listener that writes workers' lines, above a progress bar if there is one.
 
     Args:
@@ -141,9 +141,9 @@ class MemberLogs:
         allowance: the rate limiter; default: ``RATE`` and ``BURST``.
     """
 
-    def __init__(self, stream: TextIO | None = None, allowance: Allowance | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, allowance: RateLimiter | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._allowance = allowance or Allowance()
+        self._allowance = allowance or RateLimiter()
 
     def __call__(self, event: Event) -> None:
         """Write a log event; other kinds are ignored."""

@@ -35,8 +35,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.channel import ASK
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import reading
-from sparkdl.telemetry.event import Event, Listener, plain
-from sparkdl.telemetry.event_file import SECONDS, Journal
+from sparkdl.telemetry.event import Event, SafeCallback, to_json_payload
+from sparkdl.telemetry.event_file import SECONDS, EventFile
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 
 __all__ = ["Recorder", "Told"]
@@ -122,8 +122,8 @@ class Recorder:
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
         self._asked: deque[threading.Event] = deque()  # of ``settle``; set after the delivery of all earlier events
-        self._listener = None if listener is None else Listener(listener)
-        journal = None if fallback is None else Journal(fallback, f"rank-{rank}.attempt-{attempt}")
+        self._listener = None if listener is None else SafeCallback(listener)
+        journal = None if fallback is None else EventFile(fallback, f"rank-{rank}.attempt-{attempt}")
         self._host = socket.gethostname()
         self._route = _Route(endpoint, journal, self.told)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
@@ -149,7 +149,7 @@ class Recorder:
 
     def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
         """Record as ``record`` does, with a clock as plain data and a payload of any names."""
-        now, copied, told = time.time(), plain(payload), self.told
+        now, copied, told = time.time(), to_json_payload(payload), self.told
         with self._lock:
             if self._closed:
                 told.dropped += 1
@@ -169,7 +169,7 @@ class Recorder:
         if self._listener is not None:
             self._listener(event)
 
-    def settle(self, timeout: float) -> bool:
+    def flush(self, timeout: float) -> bool:
         """Wait until all events so far are delivered, kept or dropped; returns False after ``timeout`` seconds."""
         if self._listener is not None:
             return True
@@ -253,7 +253,7 @@ class Recorder:
 class _Route:
     """Destination of a recorder's events: the driver, else the file, else none; used by the recorder's thread."""
 
-    def __init__(self, endpoint: Endpoint | None, fallback: Journal | None, told: Told) -> None:
+    def __init__(self, endpoint: Endpoint | None, fallback: EventFile | None, told: Told) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
         self._told = told

@@ -12,7 +12,8 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
     hooks       runs the user's callbacks
     other       everything else
 
-Code that takes part in a step marks the beginning of a phase. Without a ``Laps`` in this thread the calls do nothing::
+Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread the calls do
+nothing::
 
     with measuring(Laps()) as laps:
         enter("forward")
@@ -41,7 +42,7 @@ from contextlib import contextmanager
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 
-__all__ = ["EVERY", "PHASES", "Laps", "end_step", "enter", "flush", "measuring"]
+__all__ = ["EVERY", "PHASES", "StepTimer", "end_step", "enter_phase", "flush", "measuring"]
 
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "hooks", "other")
 """All phases, in the order of tables and charts."""
@@ -55,7 +56,7 @@ _REST = "other"
 _here = threading.local()
 
 
-class Laps:
+class StepTimer:
     """Timer of one thread's steps, starting now.
 
     Args:
@@ -84,7 +85,7 @@ class Laps:
         self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None: no detail
         self._rare = False
 
-    def enter(self, phase: str) -> None:
+    def enter_phase(self, phase: str) -> None:
         """End the present phase and begin another."""
         now = self._now()
         self._untold[self._phase] += now - self._since
@@ -105,7 +106,7 @@ class Laps:
         self._sent += sent
         every = max(self._every, (now - self._first) / _MOST)
         if self._rare or (self._marks and now - self._told >= every):
-            self._tell(clock, self._marks or [(_REST, now)], now)
+            self._emit(clock, self._marks or [(_REST, now)], now)
         # Marks cost a little: take them only if the next step, as long as this one, will likely be recorded.
         self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= every else None
         self._began = now
@@ -115,7 +116,7 @@ class Laps:
         now = self._now()
         self._untold[self._phase] += now - self._since
         self._since = now
-        self._tell(clock, self._marks or [(self._phase, now)], now)
+        self._emit(clock, self._marks or [(self._phase, now)], now)
 
     def pause(self) -> None:
         """Stop measuring, until ``resume``."""
@@ -127,7 +128,7 @@ class Laps:
         """Continue measuring; the time since ``pause`` does not count."""
         self._since = self._now()
 
-    def _tell(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
+    def _emit(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
         for phase, seconds in self._untold.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         first = marks[0][1]
@@ -148,9 +149,9 @@ class Laps:
 
 
 @contextmanager
-def measuring(laps: Laps | None) -> Iterator[Laps | None]:
+def measuring(laps: StepTimer | None) -> Iterator[StepTimer | None]:
     """Make ``laps`` this thread's timer inside the block, then restore the previous one; None switches timing off."""
-    before: Laps | None = getattr(_here, "laps", None)
+    before: StepTimer | None = getattr(_here, "laps", None)
     if before is not None and laps is not None:
         before.pause()
     _here.laps = laps
@@ -162,11 +163,11 @@ def measuring(laps: Laps | None) -> Iterator[Laps | None]:
             before.resume()
 
 
-def enter(phase: str) -> None:
+def enter_phase(phase: str) -> None:
     """Begin a phase, one of ``PHASES``, of this thread's worker."""
-    laps: Laps | None = getattr(_here, "laps", None)
+    laps: StepTimer | None = getattr(_here, "laps", None)
     if laps is not None:
-        laps.enter(phase)
+        laps.enter_phase(phase)
 
 
 def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps: int = 1) -> None:
@@ -178,13 +179,13 @@ def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps:
         sent: bytes that this worker sent to other workers in the step.
         steps: 0 for work between two steps, such as validation.
     """
-    laps: Laps | None = getattr(_here, "laps", None)
+    laps: StepTimer | None = getattr(_here, "laps", None)
     if laps is not None:
         laps.end_step(clock=clock, rows=rows, sent=sent, steps=steps)
 
 
 def flush(*, clock: Clock | None = None) -> None:
     """Record the steps that no event covers yet; call it last."""
-    laps: Laps | None = getattr(_here, "laps", None)
+    laps: StepTimer | None = getattr(_here, "laps", None)
     if laps is not None:
         laps.flush(clock)

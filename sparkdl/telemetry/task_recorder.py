@@ -16,7 +16,7 @@ from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder, Told
-from sparkdl.telemetry.step_timer import Laps, flush, measuring
+from sparkdl.telemetry.step_timer import StepTimer, flush, measuring
 
 __all__ = ["Reporting"]
 
@@ -57,7 +57,7 @@ class Reporting:
         level = None if self.listener is not None else self.level
         about: dict[str, Any] = {} if self.number is None else {"round": self.number}
         try:
-            with recording(recorder), forwarding(level), span(name, **about), measuring(Laps()):
+            with recording(recorder), forwarding(level), span(name, **about), measuring(StepTimer()):
                 yield recorder.told
                 flush()
         finally:

@@ -28,7 +28,7 @@ MOMENTS = ("on_start", "on_step", "on_epoch", "on_end")
 
 
 @dataclass
-class Snapshot:
+class CallbackContext:
     """The run as a callback sees it on one worker. Its objects are live, not copies.
 
     Attributes:
@@ -64,7 +64,7 @@ class Hooks:
     def __contains__(self, moment: str) -> bool:
         return bool(self._called[moment])
 
-    def call(self, moment: str, run: Snapshot) -> None:
+    def call(self, moment: str, run: CallbackContext) -> None:
         """Call this method of every callback that has it, in the user's order."""
         for method in self._called[moment]:
             method(run)

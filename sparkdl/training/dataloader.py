@@ -15,10 +15,10 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.step_timer import enter
+from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.labels import check_labels
 from sparkdl.training.spec import TrainingSpec
 
@@ -38,13 +38,13 @@ class Rows:
             invalid.
     """
 
-    def __init__(self, part: Part, group: Group, training: TrainingSpec, device: torch.device) -> None:
+    def __init__(self, part: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
         self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
         self._group, self.part = group, part
         if training.classes is not None:
             check_labels(part, group, training.classes)
         criterion = training.objective.criterion()
-        part, self.validation = _split(part.weighed(criterion.masses), group)
+        part, self.validation = _split(part.with_denominators(criterion.denominators), group)
         self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
         if not self.plan.total:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
@@ -53,7 +53,7 @@ class Rows:
                 "there is a validation column, but no row is a validation row; expected some, or no such column."
             )
         self.share = part.rows / self.plan.total
-        transforms = Transforms(training.collate, training.augment, criterion.masses)
+        transforms = Transforms(training.collate, training.augment, criterion.denominators)
         self._batcher = Batcher(_weighed_together(part, group), self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -65,14 +65,14 @@ class Rows:
                 of a full epoch. If ``start`` is the number of steps, there are none.
         """
         totals = None
-        if self._batcher.part.masses is not None:
+        if self._batcher.part.denominators is not None:
             weights = self._batcher.step_weights(epoch)
-            enter("exchange")
+            enter_phase("exchange")
             self._group.sum_(weights)
             totals = weights.tolist()
         batches = self._batcher.batches(epoch, start=start, totals=totals)
         while True:
-            enter("feed")
+            enter_phase("feed")
             before = time.perf_counter()
             batch = next(batches, None)
             self.report["feed_wait_seconds"] += time.perf_counter() - before
@@ -81,14 +81,14 @@ class Rows:
             yield batch
 
 
-def _weighed_together(part: Part, group: Group) -> Part:
-    if not any(group.gather(part.masses is not None)):
+def _weighed_together(part: Shard, group: Group) -> Shard:
+    if not any(group.gather(part.denominators is not None)):
         return part
     # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
-    return part if part.masses is not None else part.with_unit_masses()
+    return part if part.denominators is not None else part.with_unit_denominators()
 
 
-def _split(part: Part, group: Group) -> tuple[Part, Part | None]:
+def _split(part: Shard, group: Group) -> tuple[Shard, Shard | None]:
     if part.columns.validation is None:
         return part, None
     training, validation = part.split()

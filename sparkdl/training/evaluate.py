@@ -11,17 +11,17 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Collate, Transforms
 from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import Meter, Metrics
+from sparkdl.training.metrics import MetricAccumulator, Metrics
 from sparkdl.training.objective import forward
 
 
 def evaluate(
     module: nn.Module,
     criterion: Criterion,
-    part: Part,
+    part: Shard,
     group: Group,
     *,
     metrics: Metrics,
@@ -46,8 +46,8 @@ def evaluate(
     Returns:
         ``"loss"`` and each metric by its name, the same on every worker.
     """
-    transforms = Transforms(collate, masses=criterion.masses)
-    plan, meter = Plan(part.parts, batch_size, shuffle=False), Meter(device, metrics)
+    transforms = Transforms(collate, denominators=criterion.denominators)
+    plan, meter = Plan(part.parts, batch_size, shuffle=False), MetricAccumulator(device, metrics)
     observe(module, criterion, Batcher(part, plan, device, transforms).batches(0), meter, on_batch)
     return meter.close(group)
 
@@ -56,7 +56,7 @@ def observe(
     module: nn.Module,
     criterion: Criterion,
     batches: Iterable[Batch],
-    meter: Meter,
+    meter: MetricAccumulator,
     on_batch: Callable[[int], None] | None = None,
 ) -> None:
     """Accumulate the loss and metrics of batches in ``meter``; arguments as for ``evaluate``."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part, numbers
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard, numbers
 from sparkdl.errors import InvalidInput
 
 _CHUNK = 1 << 20  # rows per scan
@@ -28,7 +28,7 @@ class Classes:
     ignored: int | None = None
 
 
-def check_labels(part: Part, group: Group, classes: Classes) -> None:
+def check_labels(part: Shard, group: Group, classes: Classes) -> None:
     """Check the class indices of every worker's training and validation rows; all workers raise the same error.
 
     Raises:
@@ -37,10 +37,10 @@ def check_labels(part: Part, group: Group, classes: Classes) -> None:
     check_bounds(group.gather(label_bounds(part, classes)), part.columns, classes)
 
 
-def label_bounds(part: Part, classes: Classes) -> tuple[int, int] | None:
+def label_bounds(part: Shard, classes: Classes) -> tuple[int, int] | None:
     """Smallest and largest class index of a shard; None without labels, or with several target columns."""
     target = part.columns.target
-    return _bounds(numbers(part.tensors, target.name), classes.ignored) if isinstance(target, Column) else None
+    return _bounds(numbers(part.tensors, target.name), classes.ignored) if isinstance(target, InputColumn) else None
 
 
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
@@ -50,7 +50,7 @@ def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, cla
         InvalidInput: a label is below 0 or too large, or all labels are equal.
     """
     target, found = columns.target, [each for each in bounds if each is not None]
-    if not found or not isinstance(target, Column):
+    if not found or not isinstance(target, InputColumn):
         return
     least, most = min(low for low, _ in found), max(high for _, high in found)
     count = classes.count

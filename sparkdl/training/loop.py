@@ -17,7 +17,7 @@ import torch
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.dataloader import Rows
@@ -31,14 +31,14 @@ from sparkdl.training.trainer_state import TrainerState
 class Training(TrainingSpec):
     """A training run that a cluster calls on every worker, with the settings of ``TrainingSpec``."""
 
-    def __call__(self, world: World, part: Part | None) -> Trained:
+    def __call__(self, world: World, part: Shard | None) -> Trained:
         """Run ``train`` on one worker."""
         if part is None:
             raise InvalidInput("there is no data to train on.")
         return train(world, part, self)
 
 
-def train(world: World, part: Part, training: TrainingSpec) -> Trained:
+def train(world: World, part: Shard, training: TrainingSpec) -> Trained:
     """Train one replica together with the other workers of the gang.
 
     Args:
@@ -60,9 +60,9 @@ def train(world: World, part: Part, training: TrainingSpec) -> Trained:
             monitor = TrainingMonitor(state)
         with state.restored(), monitor.measured():
             monitor.start()
-            while not state.over:
+            while not state.finished:
                 for batch in rows.batches(world.clock.epoch, start=state.position):
-                    for piece, last in _pieces(batch, training.accumulate):
+                    for piece, last in _pieces(batch, training.micro_batches):
                         loss = replica.gradients(piece, last=last)
                         monitor.observe(loss, piece)
                     sync.update(world.clock, batch)

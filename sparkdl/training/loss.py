@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch, arguments
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 
 LossFunction = Callable[[Any, Tensor], Tensor]
 
@@ -42,14 +42,14 @@ class Criterion:
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """The local mean loss, a scalar: the weighted losses of the batch's rows over ``batch.weight``."""
         output, target = _aligned(output, target_of(batch), elementwise=isinstance(self._mean, _ELEMENTWISE))
-        if batch.masses is None and batch.weights is None:
+        if batch.denominators is None and batch.weights is None:
             loss = _called(self._mean, output, target)
             return loss if loss.dim() == 0 else _row_means(loss, batch.rows).mean()
         losses = _row_means(_called(self._each, output, target), batch.rows)
         weighted = losses if batch.weights is None else losses * batch.weights
         return weighted.sum() / batch.weight
 
-    def masses(self, target: Tensor) -> Tensor | None:
+    def denominators(self, target: Tensor) -> Tensor | None:
         """Each row's mass ``m_i``, float64 ``[B]``; None if all are 1.
 
         Only class-index losses have others: the class weights, and 0 for ignored labels.
@@ -105,7 +105,7 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
     try:
         value = loss(output, target)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise MemberFailed(
+        raise WorkerFailed(
             f"the loss raised {type(error).__name__}: {error}. It was given an output of {shapes(output)} and a target "
             f"of {shapes(target)}."
         ) from error

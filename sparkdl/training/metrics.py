@@ -35,7 +35,7 @@ def metric_states(metrics: Metrics) -> dict[str, Any]:
     """States of metrics and of the metrics inside them; tensors are live, not copies.
 
     It includes two things that torchmetrics' ``state_dict`` omits: update counts, and attributes of wrappers such as
-    ``MinMaxMetric`` or ``Running``.
+    ``MinMaxMetric`` or ``RunningSums``.
     """
     return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
 
@@ -68,7 +68,7 @@ def _kept(metric: Any) -> dict[str, Any]:
     return {"states": states, "others": {key: each for key, each in others.items() if type(each) in plain}}
 
 
-class Meter:
+class MetricAccumulator:
     """Accumulates the mean loss and the metrics of batches.
 
     Args:

@@ -15,8 +15,8 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch, arguments
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
-from sparkdl.telemetry.step_timer import EVERY, Laps, end_step, enter, flush, measuring
-from sparkdl.training.callbacks import Hooks, Snapshot
+from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
+from sparkdl.training.callbacks import CallbackContext, Hooks
 from sparkdl.training.evaluate import evaluate
 from sparkdl.training.trainer_state import TrainerState
 
@@ -40,7 +40,7 @@ class TrainingMonitor:
         seconds = self.state.report.get("phases", {}) if self.state.training.measured else {}
         self.state.report["phases"] = seconds
         every = EVERY * max(1.0, self.state.world.size / _MANY)
-        with measuring(Laps(seconds, every=every) if self.state.training.measured else None):
+        with measuring(StepTimer(seconds, every=every) if self.state.training.measured else None):
             yield
             flush(clock=self.state.world.clock)
 
@@ -70,7 +70,7 @@ class TrainingMonitor:
 
     def end_step(self, batch: Batch) -> None:
         """Call ``on_step``, save the state if due, and report progress at intervals."""
-        enter("other")
+        enter_phase("other")
         self._call("on_step")
         state, clock, plan = self.state, self.state.world.clock, self.state.rows.plan
         if state.position < plan.steps:  # else end_epoch saves the state
@@ -99,7 +99,7 @@ class TrainingMonitor:
         state, clock = self.state, self.state.world.clock
         module, seconds = state.replica.module, state.epoch_seconds
         state.report["train_seconds"] += seconds
-        enter("exchange")
+        enter_phase("exchange")
         average_buffers(module, state.group, state.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
         own = state.meter.local_mean()
@@ -107,9 +107,9 @@ class TrainingMonitor:
             raise self._diverged(own, "over")
         row |= state.meter.close(state.group)
         if state.rows.validation is not None:
-            enter("validate")
+            enter_phase("validate")
         row |= self._validate(module)
-        enter("other")
+        enter_phase("other")
         row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
         state.history.append(row)
         if state.world.rank == 0:
@@ -151,12 +151,12 @@ class TrainingMonitor:
         epoch = len(self.state.history) + 1
         return InvalidInput(
             f"the loss is {loss} on rank {self.state.world.rank} {where} epoch {epoch}. Lower the learning rate, set "
-            "clipNorm, scale the inputs, or look for a logarithm or a division of 0 in model and loss."
+            "maxGradNorm, scale the inputs, or look for a logarithm or a division of 0 in model and loss."
         )
 
     def _call(self, moment: str) -> None:
         if moment in self._hooks:
-            snapshot = Snapshot(
+            snapshot = CallbackContext(
                 self.state.world.rank,
                 self.state.world.size,
                 self.state.world.clock,
@@ -167,9 +167,9 @@ class TrainingMonitor:
                 self.state.history,
                 self.state.meter.local_mean(),
             )
-            enter("hooks")
+            enter_phase("hooks")
             self._hooks.call(moment, snapshot)
-            enter("other")
+            enter_phase("other")
 
 
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Input, arguments
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.loss import Criterion, LossFunction, check_loss, shapes
 
 ModelFactory = Callable[[], nn.Module]
@@ -33,7 +33,7 @@ class Objective:
         scheduler: called with the optimizer; stepped after every optimizer step, or once a round. Default: none.
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
-        clip_norm: largest L2 norm of the global gradient; default: none.
+        max_grad_norm: largest L2 norm of the global gradient; default: none.
     """
 
     model: ModelFactory | nn.Module
@@ -42,13 +42,13 @@ class Objective:
     scheduler: SchedulerFactory | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     precision: str = "fp32"
-    clip_norm: float | None = None
+    max_grad_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise InvalidInput(f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}.")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise InvalidInput(f"clipNorm is {self.clip_norm!r}; expected a number above 0, or None.")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise InvalidInput(f"maxGradNorm is {self.max_grad_norm!r}; expected a number above 0, or None.")
         check_loss(self.loss)
 
     @property
@@ -97,13 +97,13 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     """The model's output.
 
     Raises:
-        MemberFailed: the model raised; the message has the shapes of its inputs.
+        WorkerFailed: the model raised; the message has the shapes of its inputs.
     """
     inputs = arguments(columns)
     try:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise MemberFailed(
+        raise WorkerFailed(
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {error}. It was given "
             f"{len(inputs)} inputs, of {', '.join(map(shapes, inputs))}."
         ) from error

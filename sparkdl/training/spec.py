@@ -28,7 +28,7 @@ class TrainingSpec:
         seed: seed of the initial weights, of the permutations and of each worker's generators.
         strategy: how replicas synchronise.
         layout: how a replica is placed on workers.
-        accumulate: number of micro-batches that a worker splits its rows of a step into, to save memory; the
+        micro_batches: number of micro-batches that a worker splits its rows of a step into, to save memory; the
             optimizer's step stays the same.
         shuffle: False trains on the rows in row-id order.
         patience: stop after this many epochs without a smaller loss, with the best epoch's weights; default: none.
@@ -36,7 +36,7 @@ class TrainingSpec:
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
-        keeper: the ``CheckpointKeeper`` that saves each worker's state and restores it on a restart; default: none.
+        keeper: the ``Checkpointer`` that saves each worker's state and restores it on a restart; default: none.
         measured: whether workers report progress and phase times.
     """
 
@@ -46,18 +46,18 @@ class TrainingSpec:
     seed: int = 0
     strategy: Strategy = field(default_factory=AllReduce)
     layout: Layout = field(default_factory=Replicated)
-    accumulate: int = 1
+    micro_batches: int = 1
     shuffle: bool = True
     patience: int | None = None
     hooks: Sequence[Any] = ()
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
-    keeper: Any = None  # a CheckpointKeeper; untyped, so that the loop does not import its modules
+    keeper: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
     measured: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "accumulate"):
+        for name in ("batch_size", "epochs", "micro_batches"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
         if self.patience is not None and self.patience < 1:

@@ -14,7 +14,7 @@ from sparkdl.telemetry.emit import record
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.early_stopping import GangEarlyStopping
 from sparkdl.training.layouts import Replica
-from sparkdl.training.metrics import Meter, load_metric_states, metric_states, open_metrics
+from sparkdl.training.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
@@ -43,7 +43,7 @@ class TrainerState:
         self.history: list[dict[str, Any]] = []
         self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0, "phases": {}}
         self.metrics = open_metrics(training.objective.metrics, world.device)
-        self.meter = Meter(world.device, self.metrics if rows.validation is None else {})
+        self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
         self.stopping = GangEarlyStopping(training.patience, self.group)
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch
@@ -57,7 +57,7 @@ class TrainerState:
         return self.world.clock.step - self._begun
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether all epochs are finished, or early stopping ended training."""
         return self.stopping.over or self.world.clock.epoch >= self.training.epochs
 
@@ -80,7 +80,7 @@ class TrainerState:
     def save(self) -> None:
         """Notify the checkpoint keeper, if there is one, of a finished step; it saves the state if due."""
         if self.training.keeper is not None:
-            self.training.keeper.after_step(self.world, self.state, over=self.over)
+            self.training.keeper.after_step(self.world, self.state, over=self.finished)
 
     def result(self) -> Trained:
         """The final weights, the history and this worker's report."""
@@ -98,7 +98,7 @@ class TrainerState:
             InvalidInput: the state was requested within a step.
         """
         replica = self.replica.state_dict()
-        alike = {"alike": replica.pop("alike")} if self.sync.alike else {}
+        alike = {"alike": replica.pop("alike")} if self.sync.replicated else {}
         own = {
             "format": _FORMAT,
             "place": self._place(),

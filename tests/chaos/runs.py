@@ -20,10 +20,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from tests.faults import Decode, Fault, fed
@@ -108,8 +108,8 @@ def table() -> pa.Table:
 
 def columns(faults: Sequence[Fault] = (), size: int = SIZE) -> Columns:
     firsts = [rank * ROWS // size for rank in range(size)]
-    inputs = Column("x"), Column("row", decode=Decode(tuple(faults), firsts))
-    return Columns(inputs, Column("label"), Column("weight"), validation=Column("held", "bool"))
+    inputs = InputColumn("x"), InputColumn("row", decode=Decode(tuple(faults), firsts))
+    return Columns(inputs, InputColumn("label"), InputColumn("weight"), validation=InputColumn("held", "bool"))
 
 
 def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Generator) -> Any:
@@ -124,11 +124,11 @@ def training(*hooks: Any, epochs: int = 2, checkpoints: Path | None = None, ever
         nn.CrossEntropyLoss(),
         partial(Momentum, lr=0.05),
         partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
-        clip_norm=0.5,
+        max_grad_norm=0.5,
     )
-    keeper = None if checkpoints is None else CheckpointKeeper(kept(checkpoints), Every.of(every))
+    keeper = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(every))
     batch_size = len(TRAINED) // STEPS
-    return Training(objective, batch_size, epochs, seed=2, accumulate=2, augment=augment, hooks=hooks, keeper=keeper)
+    return Training(objective, batch_size, epochs, seed=2, micro_batches=2, augment=augment, hooks=hooks, keeper=keeper)
 
 
 def kept(folder: Path) -> Checkpoints:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import MemberLost
+from sparkdl.errors import WorkerLost
 from tests.chaos.runs import check_checkpoints, check_rows, fit, kept
 from tests.faults import Fault, flip, newest, tear
 from tests.hosts.hosts import until
@@ -49,7 +49,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_a_damaged_checkpoint_is_passed_over(pair, whole, tmp_path, damage):
     """It is damaged while nobody runs; the same call goes on from the one before it."""
-    with pytest.raises(MemberLost):
+    with pytest.raises(WorkerLost):
         fit(pair, tmp_path, Fault("kill", 1, 9, str(tmp_path / "mark")))
     before = newest(tmp_path).name
     damage(tmp_path)
@@ -110,7 +110,7 @@ def test_a_full_disk_costs_the_checkpoints_of_that_time(pair, whole, small_disk,
 def test_a_full_disk_leaves_the_checkpoint_before(pair, whole, small_disk, tmp_path):
     """The disk is full from step 5 on, and a member is lost at step 9: the run goes on from what was written."""
     fault = Fault("kill", 1, 9, str(tmp_path / "mark"))
-    with pytest.raises(MemberLost):
+    with pytest.raises(WorkerLost):
         fit(pair, tmp_path, fault, hooks=[Fills(str(small_disk), empty=99)])
     check_checkpoints(tmp_path, 2, 4)
     (small_disk / "filler").unlink()

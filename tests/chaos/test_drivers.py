@@ -14,7 +14,7 @@ import pytest
 
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import MemberLost
+from sparkdl.errors import WorkerLost
 from tests.chaos.drivers import driver, ends, result
 from tests.chaos.runs import SIZE, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
@@ -83,7 +83,7 @@ def test_two_runs_at_once_on_one_cluster(pair, whole, tmp_path):
         for run in runs:
             assert_alike(run.result(), whole)
     for supervisor, folder in zip(supervisors, folders, strict=True):
-        assert [type(failure) for failure in supervisor.failures] == [MemberLost]
+        assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
         check_rows(folder)
         check_checkpoints(folder)
 

@@ -21,10 +21,10 @@ from sparkdl import TorchClassifier
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.ensembles.members import task_fits, task_work
 from sparkdl.ensembles.members.member import Member, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
-from sparkdl.errors import Fenced, InvalidInput, MemberFailed
+from sparkdl.errors import Fenced, InvalidInput, WorkerFailed
 from sparkdl.io.files import Folder
 from tests.chaos.runs import Momentum
 from tests.faults import flip, tear
@@ -119,7 +119,7 @@ def rows() -> Rows:
 
 def fit(folder: Path, configuration: dict[str, Any] = CONFIGURATION) -> tuple[list[Tensor], list[int]]:
     """What a driver does: the members' weights, and which were trained."""
-    kept = Kept(str(folder))
+    kept = MemberStore(str(folder))
     kept.begin(configuration)
     try:
         found = fit_in_tasks(members(), rows(), Plan(kept))
@@ -223,7 +223,7 @@ def test_a_second_driver_trains_all_while_the_first_trains_a_member(quiet, tmp_p
 
 def test_the_first_driver_goes_on_while_the_second_trains(quiet, tmp_path):
     """Members that one of them has finished are none of the other's work, whoever is faster."""
-    other = Kept(str(tmp_path))
+    other = MemberStore(str(tmp_path))
     _watch.then[2] = lambda: other.begin(CONFIGURATION)
     with pytest.raises(Fenced, match=r"member 1: .* Members \[2, 3\] failed as well. 1 of 4 .* 1 are kept"):
         fit(tmp_path)
@@ -250,7 +250,7 @@ def test_a_second_driver_of_another_ensemble_does_the_first_no_harm(quiet, tmp_p
 
 
 def test_a_step_that_is_taken_again_has_trained_what_it_has_kept(tmp_path):
-    kept = Kept(str(tmp_path))
+    kept = MemberStore(str(tmp_path))
     kept.begin(CONFIGURATION)
     fit_in_tasks(members()[:2], rows(), Plan(kept))
     found = fit_in_tasks(members(), rows(), Plan(kept))
@@ -292,7 +292,7 @@ def test_a_disk_that_is_full_while_a_member_is_kept(quiet, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "write", full.method())
         with pytest.raises(
-            MemberFailed,
+            WorkerFailed,
             match=rf"member {member}: .*cannot be kept.*No space left on device.*3 of 4 members are finished and 3 are",
         ):
             fit(tmp_path)

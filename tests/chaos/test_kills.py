@@ -6,7 +6,7 @@ import pytest
 
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
+from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import Fault
@@ -42,19 +42,19 @@ def outlives(cluster, folder, whole, fault, expected):
 
 @pytest.mark.parametrize(("phase", "rank", "step"), KILLS)
 def test_a_member_is_killed(pair, whole, tmp_path, phase, rank, step):
-    outlives(pair, tmp_path, whole, Fault("kill", rank, step, str(tmp_path / "mark"), phase), MemberLost)
+    outlives(pair, tmp_path, whole, Fault("kill", rank, step, str(tmp_path / "mark"), phase), WorkerLost)
 
 
 @pytest.mark.parametrize(
     ("phase", "rank", "step"), [("decode", 0, 0), ("reduce", 1, 7), ("shard", 1, 4), ("feed", 0, 8)]
 )
 def test_a_member_is_stopped_for_longer_than_the_timeout(pair, whole, tmp_path, phase, rank, step):
-    outlives(pair, tmp_path, whole, Fault("stop", rank, step, str(tmp_path / "mark"), phase), MemberLost)
+    outlives(pair, tmp_path, whole, Fault("stop", rank, step, str(tmp_path / "mark"), phase), WorkerLost)
 
 
 @pytest.mark.parametrize(("phase", "rank", "step"), [("joined", 1, 0), ("feed", 1, 3), ("backward", 0, 8)])
 def test_a_member_fails_once(pair, whole, tmp_path, phase, rank, step):
-    outlives(pair, tmp_path, whole, Fault("fail", rank, step, str(tmp_path / "mark"), phase), MemberFailed)
+    outlives(pair, tmp_path, whole, Fault("fail", rank, step, str(tmp_path / "mark"), phase), WorkerFailed)
 
 
 @pytest.mark.parametrize("phase", ["feed", "backward", "validation", "shard"])
@@ -70,7 +70,7 @@ def test_a_slow_member_is_waited_for(pair, whole, tmp_path, phase):
 
 def test_gradients_that_are_nan_end_the_run_and_spare_the_checkpoints_before(pair, tmp_path):
     supervisor = Supervisor(pair, back_off=0)
-    with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 7, .*clipNorm"):
+    with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 7, .*maxGradNorm"):
         fit(supervisor, tmp_path, Fault("nan", 1, 7, str(tmp_path / "mark"), "backward"))
     assert len(supervisor.failures) == 1
     check_checkpoints(tmp_path, 4, 6)  # that of step 4 was whole before that of step 6 began

@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import MemberLost
+from sparkdl.errors import WorkerLost
 from tests.chaos.leavings import descriptors
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import Fault
@@ -58,7 +58,7 @@ def test_fifty_kills(pair, tmp_path):
     check_rows(tmp_path, epochs=EPOCHS)
     check_checkpoints(tmp_path, STEPS * EPOCHS)
     assert len(list(marks.iterdir())) == KILLS
-    assert {type(failure) for failure in supervisor.failures} == {MemberLost}
+    assert {type(failure) for failure in supervisor.failures} == {WorkerLost}
     assert KILLS / 2 < len(supervisor.failures) <= KILLS  # two may come to their places at once
     opened, memory = zip(*seen, strict=True)
     assert max(opened[5:]) <= max(opened[:5])  # descriptors of the driver, as each attempt ends

@@ -22,7 +22,7 @@ from sparkdl.telemetry.clock import Clock
 
 
 class Board:
-    """What the rendezvous store is to ``World.post`` and ``World.posted``."""
+    """What the rendezvous store is to ``World.publish`` and ``World.collect``."""
 
     def __init__(self, size):
         self.values, self.size = {}, size

@@ -16,15 +16,15 @@ import pytest
 import torch
 
 from sparkdl.checkpoint.async_saver import Checkpoint
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import Fenced, InvalidInput, MemberFailed, MemberLost, PeerLost, Stopped
+from sparkdl.errors import Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.io.files import Folder
 from sparkdl.io.weights import read_state
 from sparkdl.telemetry.clock import Clock
@@ -57,17 +57,17 @@ class Quiet:
             self.pinned.append(checkpoint.clock.step)
 
 
-class Counting(CheckpointKeeper):
+class Counting(Checkpointer):
     """A keeper whose checkpoints go nowhere."""
 
-    def __init__(self, every: Every, **options: Any) -> None:
+    def __init__(self, every: CheckpointInterval, **options: Any) -> None:
         super().__init__(Checkpoints("nowhere", run="a run"), every, **options)
         self._saver = Quiet()  # type: ignore[assignment]
         self._ear = SimpleNamespace(asked=threading.Event())  # type: ignore[assignment]
         self._look, self._saved, self._seen = 1, time.monotonic(), time.monotonic()
 
 
-def course(keeper: CheckpointKeeper, *, epochs: int = 3, steps: int = 4, tick: Any = None) -> Quiet:
+def course(keeper: Checkpointer, *, epochs: int = 3, steps: int = 4, tick: Any = None) -> Quiet:
     """Twelve steps."""
     world = World(clock=Clock())
     for epoch in range(epochs):
@@ -93,14 +93,14 @@ def course(keeper: CheckpointKeeper, *, epochs: int = 3, steps: int = 4, tick: A
     ],
 )
 def test_it_is_time_after_steps_or_epochs_and_at_the_end(every, steps, pinned):
-    kept = course(Counting(Every.of(every)))
+    kept = course(Counting(CheckpointInterval.of(every)))
     assert kept.steps == steps
     assert kept.pinned == pinned  # those that are of an epoch's end
 
 
 @pytest.mark.parametrize(("every", "steps"), [(100, [4, 8, 12]), (3, [3, 4, 7, 8, 11, 12]), ("2 epochs", [4, 8, 12])])
 def test_an_elastic_run_keeps_the_end_of_every_epoch(every, steps):
-    kept = course(Counting(Every.of(every), elastic=True))
+    kept = course(Counting(CheckpointInterval.of(every), elastic=True))
     assert kept.steps == steps
     assert kept.pinned == [4, 8, 12]
 
@@ -114,7 +114,7 @@ def tick(monkeypatch):
 
 
 def test_a_word_from_the_driver_saves_and_stops(tick):
-    keeper = Counting(Every.of(100))
+    keeper = Counting(CheckpointInterval.of(100))
 
     def asks() -> None:
         tick()
@@ -127,7 +127,7 @@ def test_a_word_from_the_driver_saves_and_stops(tick):
 
 
 def test_seconds_are_rank_0s(tick):
-    assert course(Counting(Every.of("10 seconds")), epochs=5, steps=7, tick=tick).steps == [10, 20, 30, 35]
+    assert course(Counting(CheckpointInterval.of("10 seconds")), epochs=5, steps=7, tick=tick).steps == [10, 20, 30, 35]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -142,11 +142,11 @@ def pair():
         yield cluster
 
 
-def keeper(folder: Path, every: int | str = 2, run: str = "a run", **options: Any) -> CheckpointKeeper:
-    return CheckpointKeeper(Checkpoints(str(folder / "checkpoints"), run=run), Every.of(every), **options)
+def keeper(folder: Path, every: int | str = 2, run: str = "a run", **options: Any) -> Checkpointer:
+    return Checkpointer(Checkpoints(str(folder / "checkpoints"), run=run), CheckpointInterval.of(every), **options)
 
 
-def fit(cluster: Any, case: str, kept: CheckpointKeeper | None, *faults: Fault, **options: Any) -> Any:
+def fit(cluster: Any, case: str, kept: Checkpointer | None, *faults: Fault, **options: Any) -> Any:
     training, columns = CASES[case]()
     options = {"keeper": kept, "hooks": [*training.hooks, *faults]} | options
     attempt = 0 if kept is None else kept.checkpoints.next_attempt()
@@ -170,7 +170,7 @@ def test_a_run_that_lost_a_member_ends_as_if_it_had_not(pair, tmp_path, case, ho
 @pytest.mark.chaos
 def test_the_same_call_again_goes_on(pair, tmp_path):
     fault = Fault("kill", 0, 6, str(tmp_path / "mark"))
-    with pytest.raises(MemberLost):
+    with pytest.raises(WorkerLost):
         fit(pair, "Adam", keeper(tmp_path), fault)
     assert_alike(fit(pair, "Adam", keeper(tmp_path)), fit(pair, "Adam", None))
 
@@ -204,7 +204,7 @@ def test_a_run_that_is_over_is_not_run_again_and_more_epochs_go_on(tmp_path, ste
 @pytest.mark.chaos
 def test_a_damaged_checkpoint_is_passed_over(pair, tmp_path):
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
-    with pytest.raises(MemberLost):
+    with pytest.raises(WorkerLost):
         fit(pair, "Adam", keeper(tmp_path), fault)
     flip(newest(tmp_path) / STATE)
     assert_alike(fit(pair, "Adam", keeper(tmp_path)), fit(pair, "Adam", None))
@@ -268,7 +268,7 @@ def test_a_gang_of_another_size_begins_an_epoch_again(pair, tmp_path):
     training = plain(36)
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     broken = replace(training, keeper=keeper(tmp_path, 1, elastic=True), hooks=[fault])
-    with pytest.raises(MemberLost):
+    with pytest.raises(WorkerLost):
         pair.gang(broken, data(), PLAIN, attempt=0)
     seen = tmp_path / "seen"
     again = replace(training, keeper=keeper(tmp_path, 1, elastic=True), hooks=[Steps(seen)])
@@ -284,7 +284,7 @@ def test_rows_that_come_back_different_in_the_same_fit_begin_the_epoch_again(tmp
     training, columns = CASES["SGD"]()
     seen = Path(tmp_path, "seen")
     fault = Fault("fail", 0, 7, str(tmp_path / "mark"))
-    with pytest.raises(MemberFailed):
+    with pytest.raises(WorkerFailed):
         InlineCluster().gang(replace(training, keeper=kept, hooks=[fault]), data(), columns, attempt=0)
     rows = data()
     rows["x"][5, 0] += 1
@@ -333,7 +333,7 @@ def test_an_older_attempt_may_not_begin(tmp_path):
 
 
 class Store:
-    """What ``World.agree`` does, for members that are threads."""
+    """What ``World.all_gather_json`` does, for members that are threads."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=30)
@@ -352,7 +352,7 @@ def test_a_directory_that_a_member_does_not_see_is_named(tmp_path):
 
     def load(rank: int) -> Exception | None:
         world = World(rank, 2, host=f"host{rank}")
-        world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
+        world.all_gather_json = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
             keeper(tmp_path / f"host{rank}").load(world, None)  # type: ignore[arg-type]
         except Exception as error:
@@ -373,7 +373,7 @@ def test_what_rank_0_is_refused_is_the_cause_and_not_its_consequence(tmp_path):
 
     def load(rank: int) -> Exception | None:
         world = World(rank, 2, attempt=0)
-        world.agree = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
+        world.all_gather_json = lambda key, value: store.agree(rank, key, value)  # type: ignore[method-assign]
         try:
             keeper(tmp_path).load(world, None)  # type: ignore[arg-type]
         except Exception as error:

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from sparkdl.checkpoint.compatibility import Fitting
+from sparkdl.checkpoint.compatibility import Compatibility
 from sparkdl.checkpoint.manifest import Digest, Manifest
 from sparkdl.data.fingerprint import Fingerprint
 from sparkdl.errors import InvalidInput
@@ -18,7 +18,7 @@ def parts(*given):
 
 
 PARTS = parts((10, 3, 7), (11, 4, 8))
-OURS = Fitting("runs/checkpoints", "us", 2, PARTS)
+OURS = Compatibility("runs/checkpoints", "us", 2, PARTS)
 
 
 def manifest(fitting=OURS, *, pinned=False, **changes):
@@ -34,9 +34,9 @@ def test_the_same_gang_goes_on_within_an_epoch():
     assert OURS.accepts(manifest())
 
 
-OTHER_SIZE = Fitting("runs/checkpoints", "us", 3, parts((7, 1, 1), (7, 2, 2), (7, 4, 4)))
-MOVED = Fitting("runs/checkpoints", "us", 2, parts((10, 3, 7), (11, 4, 9)))
-CHANGED = Fitting("runs/checkpoints", "us", 2, parts((10, 5, 7), (11, 4, 9)))
+OTHER_SIZE = Compatibility("runs/checkpoints", "us", 3, parts((7, 1, 1), (7, 2, 2), (7, 4, 4)))
+MOVED = Compatibility("runs/checkpoints", "us", 2, parts((10, 3, 7), (11, 4, 9)))
+CHANGED = Compatibility("runs/checkpoints", "us", 2, parts((10, 5, 7), (11, 4, 9)))
 
 
 @pytest.mark.parametrize(

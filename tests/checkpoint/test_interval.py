@@ -6,33 +6,33 @@ import math
 
 import pytest
 
-from sparkdl.checkpoint.interval import Every, young
+from sparkdl.checkpoint.interval import CheckpointInterval, young_interval
 from sparkdl.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (500, Every(500, "steps")),
-        ("1 epoch", Every(1, "epochs")),
-        ("3 epochs", Every(3, "epochs")),
-        ("30 seconds", Every(30, "seconds")),
-        ("auto", Every(1, "auto")),
+        (500, CheckpointInterval(500, "steps")),
+        ("1 epoch", CheckpointInterval(1, "epochs")),
+        ("3 epochs", CheckpointInterval(3, "epochs")),
+        ("30 seconds", CheckpointInterval(30, "seconds")),
+        ("auto", CheckpointInterval(1, "auto")),
     ],
 )
 def test_distances(given, expected):
-    assert Every.of(given) == expected
+    assert CheckpointInterval.of(given) == expected
 
 
 @pytest.mark.parametrize("given", [0, -1, True, 2.5, "", "0 epochs", "2 days", "epochs", "2epochs", None])
 def test_what_is_no_distance(given):
-    with pytest.raises(InvalidInput, match=r"checkpointEvery is .*; expected a number of steps"):
-        Every.of(given)
+    with pytest.raises(InvalidInput, match=r"checkpointInterval is .*; expected a number of steps"):
+        CheckpointInterval.of(given)
 
 
 def test_youngs_interval():
-    assert young(2.0, 3600.0) == pytest.approx(120.0)
-    assert young(0.001, 60.0) == 5.0
+    assert young_interval(2.0, 3600.0) == pytest.approx(120.0)
+    assert young_interval(0.001, 60.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_youngs_interval():
     ],
 )
 def test_seconds_between_checkpoints(given, cost, attempt, expected):
-    assert Every.of(given).seconds(cost, attempt) == expected
+    assert CheckpointInterval.of(given).seconds(cost, attempt) == expected

@@ -88,11 +88,11 @@ def test_a_configuration_that_comes_along_is_understood_without_spark(nets, name
 
 def test_a_bagging_of_networks_is_made_without_spark(run, write):
     given, code = run(
-        "--config", write("Bagging", base=TORCH, numModels=3, featureSubset=8), "--ensemble.subsample", 0.5
+        "--config", write("Bagging", base=TORCH, numModels=3, maxFeatures=8), "--ensemble.subsamplingRate", 0.5
     )
     found = given["ensemble"]
     assert code == 0
-    assert (type(found), found.getNumModels(), found.getSubsample()) == (Bagging, 3, 0.5)
+    assert (type(found), found.getNumModels(), found.getSubsamplingRate()) == (Bagging, 3, 0.5)
     assert type(found.getBase()) is TorchClassifier
     assert found.getBase().getEpochs() == 2
     assert factory.describe(found.getBase().getModel())["kwargs"] == {"hidden": 3}
@@ -100,8 +100,8 @@ def test_a_bagging_of_networks_is_made_without_spark(run, write):
 
 @pytest.mark.parametrize(("value", "found"), [("8", 8), ("0.5", 0.5), ("1.0", 1.0), ("sqrt", "sqrt"), ("all", None)])
 def test_features_are_a_number_a_share_or_a_name(run, write, value, found):
-    given, _ = run("--config", write("Bagging", base=TORCH), "--ensemble.featureSubset", value)
-    subset = given["ensemble"].getFeatureSubset()
+    given, _ = run("--config", write("Bagging", base=TORCH), "--ensemble.maxFeatures", value)
+    subset = given["ensemble"].getMaxFeatures()
     assert (type(subset), subset) == (type(found), found)
 
 
@@ -115,7 +115,7 @@ def test_arguments_of_the_base_are_keys(run, write):
 def test_models_of_members_may_be_functions(run, write):
     build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
     torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
-    found = run("--config", write("Stacking", bases=[torch, TORCH], folds=2))[0]["ensemble"].getBases()
+    found = run("--config", write("Stacking", bases=[torch, TORCH], numFolds=2))[0]["ensemble"].getBases()
     assert factory.describe(found[0].getModel()) == {"path": "some_nets:build", "args": [], "kwargs": {"hidden": 3}}
     assert factory.describe(found[1].getModel())["path"] == "some_nets:Net"
 
@@ -132,7 +132,7 @@ def test_estimators_of_the_jvm_are_made_in_the_session(spark, run, write):
     scaler = {"class_path": "pyspark.ml.feature.StandardScaler", "init_args": {"inputCol": "x", "outputCol": "scaled"}}
     logistic = {"class_path": "pyspark.ml.classification.LogisticRegression", "init_args": {"featuresCol": "scaled"}}
     pipeline = {"class_path": "pyspark.ml.Pipeline", "init_args": {"stages": [scaler, logistic]}}
-    given, code = run("--config", write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, folds=3))
+    given, code = run("--config", write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
     network, tree, found = given["ensemble"].getBases()
     assert code == 0
     assert type(network) is TorchClassifier
@@ -186,8 +186,8 @@ def test_a_mistake_in_the_file_is_named(run, write, capsys, kind, arguments, sai
     [
         ("Bagging", {"base": {**TORCH, "init_args": {"epochs": 0}}}, "error: epochs is 0; expected at least 1.\n"),
         ("Bagging", {"base": TORCH, "numModels": 0}, "error: numModels is 0; expected at least 1.\n"),
-        ("Stacking", {"bases": [TORCH], "folds": 1}, "error: folds is 1; expected at least 2.\n"),
-        ("Bagging", {"base": TORCH, "featureSubset": "some"}, "error: featureSubset is 'some'; expected"),
+        ("Stacking", {"bases": [TORCH], "numFolds": 1}, "error: numFolds is 1; expected at least 2.\n"),
+        ("Bagging", {"base": TORCH, "maxFeatures": "some"}, "error: maxFeatures is 'some'; expected"),
     ],
 )
 def test_a_bad_value_ends_the_job_before_spark_is_started(run, write, capsys, kind, arguments, said):
@@ -242,8 +242,8 @@ def test_saved_models_of_every_kind_are_loaded_and_known_by_their_columns(spark,
     meta = LogisticRegression(predictionCol="told")
     for each in (
         Bagging(base=tree, numModels=2),
-        Stacking(bases=[tree], meta=meta, folds=2),
-        BestOf(candidates=[tree], evaluator=judge, folds=2),
+        Stacking(bases=[tree], meta=meta, numFolds=2),
+        BestOf(candidates=[tree], evaluator=judge, numFolds=2),
     ):
         model = each.fit(rows)
         place = str(tmp_path / type(each).__name__)

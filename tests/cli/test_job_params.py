@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from sparkdl import Column
+from sparkdl import InputColumn
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
@@ -36,10 +36,10 @@ def estimator(read, tmp_path):
 
 
 def test_columns_are_objects(estimator):
-    found = estimator({"columns": [{"name": "image", "dtype": "float32", "shape": [1, 28, 28]}, {"name": "age"}]})
-    assert found.getColumns() == [Column("image", "float32", (1, 28, 28)), Column("age")]
-    found = estimator({}, "--estimator.columns", json.dumps([{"name": "image", "shape": [1, 28, 28]}]))
-    assert found.getColumns() == [Column("image", shape=(1, 28, 28))]
+    found = estimator({"columnSpecs": [{"name": "image", "dtype": "float32", "shape": [1, 28, 28]}, {"name": "age"}]})
+    assert found.getColumnSpecs() == [InputColumn("image", "float32", (1, 28, 28)), InputColumn("age")]
+    found = estimator({}, "--estimator.columnSpecs", json.dumps([{"name": "image", "shape": [1, 28, 28]}]))
+    assert found.getColumnSpecs() == [InputColumn("image", shape=(1, 28, 28))]
 
 
 @pytest.mark.parametrize("name", ["collate", "augment"])
@@ -96,8 +96,8 @@ def test_every_argument_is_a_key(estimator, kind, capsys):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"columns": [{"nme": "image"}]}, "nme"),
-        ({"columns": [{"name": "image", "dtype": "complex"}]}, "complex"),
+        ({"columnSpecs": [{"nme": "image"}]}, "nme"),
+        ({"columnSpecs": [{"name": "image", "dtype": "complex"}]}, "complex"),
         ({"collate": "some_nets.nothing"}, "nothing"),
         ({"hooks": [{"class_path": "some_nets.Saves", "init_args": {"evry": 3}}]}, "did you mean 'every'"),
         ({"hooks": ["some_nets.Nothing"]}, "Nothing"),

@@ -19,7 +19,7 @@ from sparkdl import AllReduce, TorchClassifier, TorchRegressor
 from sparkdl.cli import app
 from sparkdl.cli.commands import run
 from sparkdl.cluster.shutdown import stop_requested
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, Place, Stopped
+from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
 from sparkdl.ml.persistence import factory
 from tests.sessions import ROOT
 
@@ -242,7 +242,7 @@ def test_unknown_key_on_the_command_line_is_named(refused, write):
         ({MODEL: "some_nets.Nett"}, "has no attribute 'Nett'"),
         ({"estimator.init_args.epochs": "many"}, "epochs"),
         ({"estimator.init_args.strategy": "collections.OrderedDict"}, "does not implement protocol Strategy"),
-        ({"estimator.class_path": "sparkdl.TorchModel"}, "GangEstimator"),
+        ({"estimator.class_path": "sparkdl.TorchModel"}, "DistributedEstimator"),
     ],
 )
 def test_bad_value_is_refused(refused, write, changes, said):
@@ -272,7 +272,7 @@ def ending(error):
         (None, 0, ""),
         (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
         (
-            MemberFailed("it broke", place=Place(rank=1), trace="the traceback"),
+            WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback"),
             1,
             "error: it broke [rank 1]\n\nthe traceback\n",
         ),
@@ -286,7 +286,7 @@ def test_exit_code_and_message(capsys, error, code, said):
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize(("error", "code"), [(MemberLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
+@pytest.mark.parametrize(("error", "code"), [(WorkerLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
 def test_whatever_ends_a_job_after_sigterm_is_how_it_stops(error, code):
     def job(*, data: str = ""):
         """Be sent SIGTERM, and end."""
@@ -309,8 +309,8 @@ def test_bug_keeps_its_traceback():
     ("arguments", "said"),
     [
         (["--estimator.epochs", "0"], "epochs is 0"),
-        (["--estimator", "sparkdl.ml.estimator.GangEstimator"], "estimator has no class_path"),
-        (["--estimator.class_path", "sparkdl.TorchEstimator"], "validationCol"),
+        (["--estimator", "sparkdl.ml.estimator.DistributedEstimator"], "estimator has no class_path"),
+        (["--estimator.class_path", "sparkdl.TorchEstimator"], "validationIndicatorCol"),
     ],
 )
 def test_invalid_input_ends_the_job_before_spark_is_started(nets, write, capsys, arguments, said):

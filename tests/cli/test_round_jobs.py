@@ -13,7 +13,7 @@ import yaml
 
 from sparkdl import LBFGS, ConsensusADMM, ElasticNet, FederatedAveraging, ParallelSGD, TorchClassifier
 from sparkdl.cli import app, train
-from sparkdl.rounds.local_solvers import Smooth
+from sparkdl.rounds.local_solvers import NewtonCG
 from tests.sessions import ROOT, driver_environment
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit
@@ -32,9 +32,9 @@ def test_a_configuration_describes_its_algorithm(nets, name):
     assert app.main(job, ["--config", str(ROOT / f"conf/rounds/{name}.yaml")]) == 0
     expected = {
         "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
-        "admm": ConsensusADMM(rho=0.1, relative=1e-3, prox=ElasticNet(1e-3), solver=Smooth(iterations=20)),
-        "lbfgs": LBFGS(l2=1e-3, tolerance=1e-4),
-        "federated": FederatedAveraging("client", fraction=0.25, rounds=15, epochs=3, batch_size=16),
+        "admm": ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
+        "lbfgs": LBFGS(l2=1e-3, gtol=1e-4),
+        "federated": FederatedAveraging("client", client_fraction=0.25, rounds=15, epochs=3, batch_size=16),
     }
     assert made["algorithm"] == expected[name]
     assert isinstance(made["estimator"], TorchClassifier)

@@ -18,7 +18,7 @@ from tests.training.test_digits import digits, finish, submit  # noqa: F401 - a 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
 
 STEP = 5
-SELDOM = ("--estimator.checkpointEvery", "1000")  # than the run has steps
+SELDOM = ("--estimator.checkpointInterval", "1000")  # than the run has steps
 HOOKS = """
 import threading
 import time
@@ -146,7 +146,7 @@ def test_a_job_that_is_sent_sigterm_saves_and_goes_on_later(digits, tmp_path, un
 
 
 def test_a_job_without_checkpoints_is_ended_at_once(digits, tmp_path):  # noqa: F811 - the fixture
-    process = start(digits, tmp_path, "--estimator.checkpointEvery", "never")
+    process = start(digits, tmp_path, "--estimator.checkpointInterval", "never")
     wait_for(tmp_path / "mark", process)
     send(process, "JVM")
     said, code = finish(process)

@@ -10,56 +10,56 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster import elastic
-from sparkdl.cluster.elastic import Sizes
+from sparkdl.cluster.elastic import SizePolicy
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.protocol import Slots
+from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost
+from sparkdl.errors import ClusterUnavailable, InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 
 # ---- the policy, without a clock -------------------------------------------------------------------------------------
 
 
-def slots(now: int | None, ever: int | None = None) -> Slots:
-    return Slots(now, ever)
+def slots(now: int | None, ever: int | None = None) -> Capacity:
+    return Capacity(now, ever)
 
 
 def test_all_begin_where_there_is_room_for_all():
-    assert Sizes(1, 4, 300).choose(slots(4), 0) == 4
-    assert Sizes(1, 4, 300).choose(slots(9), 0) == 4
+    assert SizePolicy(1, 4, 300).choose(slots(4), 0) == 4
+    assert SizePolicy(1, 4, 300).choose(slots(9), 0) == 4
 
 
 def test_fewer_begin_after_a_wait():
-    sizes = Sizes(2, 4, 300)
+    sizes = SizePolicy(2, 4, 300)
     assert [sizes.choose(slots(3), now) for now in (0, 100, 299, 300)] == [None, None, None, 3]
     assert sizes.choose(slots(2), 301) == 2, "there has been too little room for long enough already"
 
 
 def test_below_the_least_the_cluster_is_to_wait_for_the_least():
-    sizes = Sizes(2, 4, 300)
+    sizes = SizePolicy(2, 4, 300)
     assert [sizes.choose(slots(now), at) for now, at in ((0, 0), (1, 300))] == [None, 2]
 
 
 def test_the_wait_begins_anew_after_there_was_room_for_all():
-    sizes = Sizes(1, 4, 300)
+    sizes = SizePolicy(1, 4, 300)
     assert sizes.choose(slots(3), 0) is None
     assert sizes.full(slots(4), 200)
     assert [sizes.choose(slots(3), now) for now in (250, 549, 550)] == [None, None, 3]
 
 
 def test_room_that_cannot_be_told_is_believed_to_be_there():
-    sizes = Sizes(1, 4, 300)
+    sizes = SizePolicy(1, 4, 300)
     assert sizes.choose(slots(None), 0) == 4
     assert not sizes.full(slots(None), 0), "but a gang that runs is not ended for it"
 
 
 @pytest.mark.parametrize(("now", "ever", "expected"), [(3, 3, 3), (3, 9, None), (0, 3, None), (0, 1, 2), (1, 1, 2)])
 def test_what_can_never_be_is_not_waited_for(now, ever, expected):
-    assert Sizes(2, 4, 300).choose(slots(now, ever), 0) == expected
+    assert SizePolicy(2, 4, 300).choose(slots(now, ever), 0) == expected
 
 
 def test_what_could_not_be_had_is_halved():
-    sizes = Sizes(3, 16, 300)
+    sizes = SizePolicy(3, 16, 300)
     assert sizes.choose(slots(16), 0) == 16
     found = []
     for now in range(4):
@@ -72,7 +72,7 @@ def test_what_could_not_be_had_is_halved():
 
 
 def test_once_the_lost_executor_is_known_to_be_lost_the_room_is_believed_again():
-    sizes = Sizes(1, 4, 300)
+    sizes = SizePolicy(1, 4, 300)
     sizes.refuse(4)
     assert sizes.choose(slots(3), 0) is None
     assert sizes.choose(slots(3), 300) == 3
@@ -114,14 +114,14 @@ class Scripted:
 
     size = 4
 
-    def __init__(self, rooms: list[int | Slots | None], *endings: Any) -> None:
+    def __init__(self, rooms: list[int | Capacity | None], *endings: Any) -> None:
         self.rooms = rooms
         self.endings = list(endings)
         self.begun: list[tuple[int, int]] = []
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         room = self.rooms.pop(0) if len(self.rooms) > 1 else self.rooms[0]
-        return room if isinstance(room, Slots) else Slots(room, None)
+        return room if isinstance(room, Capacity) else Capacity(room, None)
 
     def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None, size=None):
         self.begun.append((attempt, size))
@@ -132,7 +132,7 @@ class Scripted:
 
 
 def supervised(cluster: Scripted, **given: Any) -> tuple[Supervisor, list[Event]]:
-    supervisor, events = Supervisor(cluster, **{"back_off": 0, "min_size": 2, "elastic_wait": 60} | given), []
+    supervisor, events = Supervisor(cluster, **{"back_off": 0, "min_size": 2, "elastic_timeout": 60} | given), []
     supervisor.gang(print, listener=events.append)
     return supervisor, events
 
@@ -142,16 +142,16 @@ def told(events: list[Event], kind: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def test_without_a_least_size_nobody_asks_for_the_room(clock):
-    cluster = Scripted([0], MemberLost("killed"), [1])
-    cluster.room = None
+    cluster = Scripted([0], WorkerLost("killed"), [1])
+    cluster.capacity = None
     for least in (None, 4):
-        cluster.endings = [MemberLost("killed"), [1]]
+        cluster.endings = [WorkerLost("killed"), [1]]
         supervisor, _ = supervised(cluster, min_size=least)
         assert supervisor.sizes == [4, 4]
 
 
 def test_the_first_attempt_and_the_next_wait_once(clock):
-    cluster = Scripted([3], MemberLost("killed"), [1])
+    cluster = Scripted([3], WorkerLost("killed"), [1])
     supervisor, events = supervised(cluster)
     assert cluster.begun == [(0, 3), (1, 3)]
     assert told(events, "resized") == [(0, {"size": 3, "of": 4})]
@@ -161,7 +161,7 @@ def test_the_first_attempt_and_the_next_wait_once(clock):
     seconds = [payload["seconds"] for _, payload in waiting]
     assert seconds == sorted(seconds)
     assert seconds[-1] <= 60 < clock.now
-    assert [type(error) for error in supervisor.failures] == [MemberLost]
+    assert [type(error) for error in supervisor.failures] == [WorkerLost]
 
 
 def test_slots_that_come_while_they_are_waited_for_are_taken(clock):
@@ -177,7 +177,7 @@ def test_too_little_room_for_the_least_is_the_clusters_to_wait_for(clock):
 
 
 def test_what_the_configuration_never_gives_is_warned_of(clock):
-    cluster = Scripted([Slots(3, 3)], MemberLost("killed"), [1])
+    cluster = Scripted([Capacity(3, 3)], WorkerLost("killed"), [1])
     with pytest.warns(UserWarning, match="a gang of 4 members is wanted, .* allows for 3 at a time") as caught:
         assert supervised(cluster)[0].sizes == [3, 3]
     assert len(caught) == 1
@@ -191,7 +191,7 @@ def test_a_cluster_on_which_no_gang_runs_says_so_before_any_wait(clock):
     def room():
         raise error
 
-    cluster.room = room
+    cluster.capacity = room
     with pytest.raises(InvalidInput, match="is on"):
         supervised(cluster)
     assert cluster.begun == []
@@ -211,14 +211,14 @@ def test_slots_that_are_not_to_be_had_cost_no_restart(clock):
 
 def test_an_executor_that_is_counted_although_it_is_lost_costs_one_wait(clock):
     gone = ClusterUnavailable("4 members need 4 task slots")
-    cluster = Scripted([4, 4, 3], MemberLost("killed"), gone, [1])
+    cluster = Scripted([4, 4, 3], WorkerLost("killed"), gone, [1])
     supervisor, _ = supervised(cluster, max_restarts=1)
     assert supervisor.sizes == [4, 4, 3]
-    assert [type(error) for error in supervisor.failures] == [MemberLost]
+    assert [type(error) for error in supervisor.failures] == [WorkerLost]
 
 
 def test_after_a_failure_all_slots_are_asked_for_again(clock):
-    cluster = Scripted([4], ClusterUnavailable("held"), MemberLost("killed"), [1])
+    cluster = Scripted([4], ClusterUnavailable("held"), WorkerLost("killed"), [1])
     assert supervised(cluster)[0].sizes == [4, 2, 4]
 
 
@@ -238,8 +238,8 @@ def test_a_least_size_that_cannot_be(least):
 
 
 def test_a_wait_that_cannot_be():
-    with pytest.raises(InvalidInput, match="elastic_wait is -1"):
-        Supervisor(InlineCluster(), elastic_wait=-1)
+    with pytest.raises(InvalidInput, match="elastic_timeout is -1"):
+        Supervisor(InlineCluster(), elastic_timeout=-1)
 
 
 # ---- growing back, without processes ---------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def ends_epochs(listener: Callable[[Event], None], attempt: int, guard: Any, **p
         for _ in range(payload.pop("epochs", 10_000)):
             listener(Event("checkpoint", 0, attempt, 0.0, None, {"pinned": True} | payload))
             if over.wait(0.005):
-                raise MemberLost("a consequence of its end")
+                raise WorkerLost("a consequence of its end")
     return [1]
 
 
@@ -276,7 +276,7 @@ def test_a_small_gang_is_ended_at_an_epochs_end_once_there_is_room_for_all(clock
         ([3] * 70 + [4], {"pinned": False}),  # an epoch does not end
         ([3] * 70 + [4], {"trouble": ["the disk is full"]}),  # there is no checkpoint
         ([3] * 70 + [None], {}),  # nobody knows
-        ([Slots(3, 3)], {}),  # there will never be more
+        ([Capacity(3, 3)], {}),  # there will never be more
     ],
 )
 def test_else_it_goes_on(clock, rooms, payload):
@@ -291,7 +291,7 @@ def test_a_gang_is_not_ended_by_a_session_that_is(clock, caplog):
         def room():
             raise RuntimeError("SparkContext was shut down")
 
-        cluster.room = room
+        cluster.capacity = room
         return ends_epochs(listener, attempt, guard, epochs=20)
 
     cluster.endings = [ending]
@@ -300,8 +300,8 @@ def test_a_gang_is_not_ended_by_a_session_that_is(clock, caplog):
 
 
 def test_errors_are_compared_across_a_change_of_size(clock):
-    error = MemberFailed("KeyError: something")
+    error = WorkerFailed("KeyError: something")
     cluster = Scripted([3] * 70 + [4], error, ends_epochs, error)
-    with pytest.raises(MemberFailed, match="attempt number 2"):
+    with pytest.raises(WorkerFailed, match="attempt number 2"):
         supervised(cluster)
     assert [size for _, size in cluster.begun] == [3, 3, 4]

@@ -27,14 +27,14 @@ from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Meeting
+from sparkdl.cluster.group.rendezvous import RendezvousSpec
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.worker import Task, run_member
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost, Place
+from sparkdl.cluster.worker import WorkerTask, run_worker
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, WorkerFailed, WorkerLost
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
@@ -87,7 +87,7 @@ def test_a_replica_was_never_freed() -> None:
     assert module() is None
 
 
-def raises_from_itself(world: World, part: Part | None) -> None:
+def raises_from_itself(world: World, part: Shard | None) -> None:
     try:
         raise ValueError("once")
     except ValueError as error:
@@ -96,7 +96,7 @@ def raises_from_itself(world: World, part: Part | None) -> None:
 
 def test_an_error_raised_from_itself_was_followed_for_ever() -> None:
     # Tracebacks are cleared along the chain of causes, and `raise error from error` makes that a circle.
-    with pytest.raises(MemberFailed, match="ValueError: once"):
+    with pytest.raises(WorkerFailed, match="ValueError: once"):
         InlineCluster().gang(raises_from_itself)
 
 
@@ -112,7 +112,7 @@ def test_a_wrapped_consequence_was_taken_for_a_cause() -> None:
         try:
             raise ValueError("without a word of it") from None
         except ValueError as last:
-            failure = Failure.of(last, Place("work"))
+            failure = Failure.of(last, ErrorContext("work"))
     assert failure.peer
 
 
@@ -130,12 +130,12 @@ def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster)
 def test_a_member_that_was_stopped_before_its_first_word_held_up_its_gang_for_ever(tmp_path: Path) -> None:
     # Whoever has never given a sign of life is not judged by the supervisor, and the timeout of collectives counts for
     # members that have met. One that was stopped as the task came to it was waited for by all, without any limit.
-    columns = Columns((Column("x", decode=StopsOnArrival(str(tmp_path / "mark"))),))
+    columns = Columns((InputColumn("x", decode=StopsOnArrival(str(tmp_path / "mark"))),))
     rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
     with LocalCluster(2) as cluster:
         cluster.gang(lambda world, part: None)  # with a new process comes the import of torch
         cluster._timeout = 5.0
-        with pytest.raises(MemberLost, match=r"rank \d did not come to the rendezvous within 5 s"):
+        with pytest.raises(WorkerLost, match=r"rank \d did not come to the rendezvous within 5 s"):
             cluster.gang(lambda world, part: None, rows, columns)
         cluster._timeout = 60.0
         assert cluster.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
@@ -155,9 +155,9 @@ def test_a_member_that_was_stopped_before_it_was_heard_was_never_missed() -> Non
         yield pa.record_batch({"x": [1.0]})
 
     with Channel(listen) as channel:
-        work, columns = cloudpickle.dumps(lambda world, part: None), Columns((Column("x"),))
-        task = Task(work, 1, "run", 0, columns, endpoint=channel.endpoint, heartbeat=10.0)
-        run_member(task, Meeting(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], batches())
+        work, columns = cloudpickle.dumps(lambda world, part: None), Columns((InputColumn("x"),))
+        task = WorkerTask(work, 1, "run", 0, columns, endpoint=channel.endpoint, heartbeat=10.0)
+        run_worker(task, RendezvousSpec(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], batches())
     assert before == ["started", "heartbeat"]
 
 
@@ -177,8 +177,8 @@ def test_the_store_went_while_others_still_read_from_it() -> None:
     zero, one = World(0, 2, store=store), World(1, 2, store=store)
     store.set("parts/1", "{}")  # as far as the other one has come: it has told, and not read
     with pytest.raises(PeerLost):
-        zero.agree("parts", {})
-    assert one.agree("parts", {}) == zero.agree("parts", {}) == [{}, {}]
+        zero.all_gather_json("parts", {})
+    assert one.all_gather_json("parts", {}) == zero.all_gather_json("parts", {}) == [{}, {}]
 
 
 def nobody(world: World, key: str, value: dict[str, object]) -> None:
@@ -187,13 +187,13 @@ def nobody(world: World, key: str, value: dict[str, object]) -> None:
 
 def test_bad_rows_went_unsaid_where_the_others_could_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     # A member with bad rows first tells the others. Where none came within the timeout that was all it reported.
-    monkeypatch.setattr(World, "agree", nobody)
+    monkeypatch.setattr(World, "all_gather_json", nobody)
     with pytest.raises(InvalidInput, match="1 NaN") as caught:
         InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
     assert caught.value.stage == "feed"
 
 
-def broadcast_a_view(world: World, part: Part | None) -> list[float]:
+def broadcast_a_view(world: World, part: Shard | None) -> list[float]:
     view = (torch.arange(6.0) * (world.rank + 1))[::2]
     world.group().broadcast_(view)
     return view.tolist()
@@ -208,7 +208,7 @@ def test_a_strided_tensor_was_broadcast_into_the_memory_between(pair: LocalClust
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def statistics(world: World, part: Part | None) -> float:
+def statistics(world: World, part: Shard | None) -> float:
     module = nn.BatchNorm1d(1)
     module.running_mean.fill_(0.0 if world.rank else 8.0)
     average_buffers(module, world.group(), 0.0 if world.rank else 1.0)
@@ -250,7 +250,7 @@ class Kept(Metric):
         return torch.cat(self.kept)
 
 
-def keep(world: World, part: Part | None) -> list[float]:
+def keep(world: World, part: Shard | None) -> list[float]:
     metric = Kept()
     for value in range(3 * world.rank + 1):
         metric.update(torch.tensor([float(value)]))
@@ -272,7 +272,7 @@ def test_a_metric_collection_failed_after_the_first_epoch() -> None:
 
 def test_a_validation_column_without_a_true_value_made_nan() -> None:
     # The validation loss was NaN, epoch for epoch, and metrics of lists failed inside of torchmetrics.
-    columns = Columns((Column("x"),), validation=Column("v", "bool"))
+    columns = Columns((InputColumn("x"),), validation=InputColumn("v", "bool"))
     training = Training(Objective(partial(nn.Linear, 1, 1), nn.MSELoss()), 2)
     with pytest.raises(InvalidInput, match="no row is a validation row"):
         InlineCluster().gang(training, {"x": np.zeros((4, 1)), "v": np.zeros(4, bool)}, columns)

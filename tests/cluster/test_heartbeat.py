@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparkdl.cluster.heartbeat import Pulse, beating, interval
+from sparkdl.cluster.heartbeat import HeartbeatMonitor, beating, interval
 from sparkdl.telemetry.event import Event
 
 
@@ -16,7 +16,7 @@ def beat(rank=0, step=None, phase="work", attempt=0, kind="heartbeat"):
 
 
 def pulse(**limits):
-    return Pulse(0, **{"timeout": 60.0, "stall": 600.0} | limits)
+    return HeartbeatMonitor(0, **{"timeout": 60.0, "stall": 600.0} | limits)
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(60, 10), (600, 10), (3, 0.5), (0.3, 0.2)])
@@ -66,7 +66,7 @@ def test_events_of_an_earlier_attempt_are_nobodys_life():
 def test_time_in_which_the_driver_did_not_run_does_not_count():
     heard = pulse()
     heard.note(beat(0, 5), 0.0)
-    heard.forgive(300.0)
+    heard.extend_deadlines(300.0)
     assert heard.lost(350.0) is None
     assert heard.lost(361.0) is not None
 

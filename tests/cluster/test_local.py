@@ -22,7 +22,7 @@ import torch
 from sparkdl.cluster import local as module
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, PeerLost
+from sparkdl.errors import InvalidInput, PeerLost, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
@@ -72,7 +72,7 @@ class TestInlineCluster(ClusterContract):
         monkeypatch.delenv("RANK", raising=False)
         before = dict(os.environ), torch.get_num_threads(), threading.enumerate()
         cluster.gang(work.make_a_mess, {"x": np.zeros(8)})
-        with pytest.raises(MemberFailed):
+        with pytest.raises(WorkerFailed):
             cluster.gang(work.Fails(0, ValueError("the milk is sour")))
         assert (dict(os.environ), torch.get_num_threads(), threading.enumerate()) == before
         assert not torch.distributed.is_initialized()
@@ -100,14 +100,14 @@ class TestLocalCluster(ClusterContract):
     def test_processes_are_used_again(self, cluster):
         before = pids(cluster)
         assert len({os.getpid(), *before}) == cluster.size + 1
-        with pytest.raises(MemberFailed):
+        with pytest.raises(WorkerFailed):
             cluster.gang(work.Fails(0, ValueError("the milk is sour")))
         assert pids(cluster) == before
 
     @pytest.mark.chaos
     def test_a_member_that_is_killed_is_named_and_replaced(self, cluster):
         before, rank = pids(cluster), cluster.size - 1
-        with pytest.raises(MemberLost, match=rf"rank {rank} \(pid {before[rank]}\) was killed by SIGKILL") as caught:
+        with pytest.raises(WorkerLost, match=rf"rank {rank} \(pid {before[rank]}\) was killed by SIGKILL") as caught:
             cluster.gang(work.Dies(rank), attempt=6)
         assert (caught.value.rank, caught.value.attempt) == (rank, 6)
         after = pids(cluster)
@@ -142,7 +142,7 @@ def test_a_member_that_dies_before_the_gang_has_met(pair):
         if event.kind == "started":
             os.kill(before[1], signal.SIGKILL)
 
-    with pytest.raises(MemberLost, match=r"rank 1 .* SIGKILL"):
+    with pytest.raises(WorkerLost, match=r"rank 1 .* SIGKILL"):
         pair.gang(work.total, listener=listener)
     assert living(before) == before[:1]
     after = pids(pair)
@@ -161,7 +161,7 @@ def test_a_member_that_dies_between_gangs_is_replaced_without_a_word(pair):
 
 
 def test_a_member_that_exits_says_how(pair):
-    with pytest.raises(MemberLost, match="exited with code 3"):
+    with pytest.raises(WorkerLost, match="exited with code 3"):
         pair.gang(work.Dies(0, None))
 
 
@@ -169,7 +169,7 @@ def test_a_member_that_exits_says_how(pair):
 def test_an_orphan_cannot_hide_a_death(pair, tmp_path):
     file = tmp_path / "pid"
     try:
-        with pytest.raises(MemberLost, match=r"rank 1 .* SIGKILL"):
+        with pytest.raises(WorkerLost, match=r"rank 1 .* SIGKILL"):
             pair.gang(work.Dies(1, orphan=str(file)))
     finally:
         os.kill(int(file.read_text()), signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_an_orphan_cannot_hide_a_death(pair, tmp_path):
 def test_a_member_that_keeps_silent_is_given_up(pair, monkeypatch):
     monkeypatch.setattr(module, "_GRACE", 0.5)
     before = pids(pair)
-    with pytest.raises(MemberFailed, match="the milk is sour"):
+    with pytest.raises(WorkerFailed, match="the milk is sour"):
         pair.gang(
             lambda world, part: (
                 signal.pause() if world.rank else work.Fails(0, ValueError("the milk is sour"))(world, part)
@@ -202,7 +202,7 @@ def test_a_collective_has_a_time_limit():
         cluster.gang(work.total)  # a member that comes late is given up too, and new ones import torch
         cluster._timeout = 2.0
         with pytest.raises(PeerLost):
-            cluster.gang(lambda world, part: world.agree(f"alone {world.rank}", {}))
+            cluster.gang(lambda world, part: world.all_gather_json(f"alone {world.rank}", {}))
         assert cluster.gang(work.total) == [(3.0, 3.0)] * 2
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_left(tmp_path, monkeypatch):
     found = cluster.gang(lambda world, part: os.listdir(os.environ["TMPDIR"]), data)
     assert [name.partition("-")[0] for name in found[0]] == ["sparkdl"]  # the parts; a member's own files have no name
     for way in (work.Fails(1, ValueError("the milk is sour")), work.Dies(1)):
-        with pytest.raises((MemberFailed, MemberLost)):
+        with pytest.raises((WorkerFailed, WorkerLost)):
             cluster.gang(way, data)
         assert os.listdir(tmp_path) == []
     members += pids(cluster)

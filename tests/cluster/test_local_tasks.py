@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.worker_process import MemberProcess
+from sparkdl.cluster.worker_process import WorkerProcess
 from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
 
 
@@ -37,7 +37,7 @@ class TestLocal(MapReduceContract, LossContract):
 
 def test_an_answer_that_breaks_off_is_that_of_a_process_that_has_ended():
     """It was killed while it sent a large result: a part like any other whose process went."""
-    process = MemberProcess(0)
+    process = WorkerProcess(0)
     ours, theirs = socket.socketpair()
     process.connection.close()
     process.connection = Connection(ours.detach())

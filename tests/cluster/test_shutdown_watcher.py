@@ -14,7 +14,7 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import Fenced, InvalidInput, MemberLost, Stopped
+from sparkdl.errors import Fenced, InvalidInput, Stopped, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.cluster.test_supervisor import COLUMNS, ROWS, Scripted
 from tests.training.test_resume import CASES, data
@@ -101,10 +101,10 @@ def test_what_waits_for_slots_has_nothing_to_save():
 
 
 def test_a_gang_that_fails_while_it_stops_is_not_run_again():
-    cluster = Asked(MemberLost("its executor got SIGTERM as well"))
+    cluster = Asked(WorkerLost("its executor got SIGTERM as well"))
     with pytest.raises(Stopped, match="failed before it was saved: its executor got SIGTERM as well") as caught:
         stop(cluster, on_stop=cluster.ask)
-    assert isinstance(caught.value.__cause__, MemberLost)
+    assert isinstance(caught.value.__cause__, WorkerLost)
     assert cluster.attempts == [4]
 
 
@@ -124,7 +124,7 @@ def test_a_gang_that_was_about_to_end_has_its_values():
 
 
 def test_a_request_between_two_attempts():
-    cluster = Scripted(MemberLost("killed"), [1, 2])
+    cluster = Scripted(WorkerLost("killed"), [1, 2])
 
     def listener(event: Event) -> None:
         if event.kind == "restart":

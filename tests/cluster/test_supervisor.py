@@ -15,17 +15,17 @@ import torch
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.supervisor import Supervisor, _Watch, worth_another
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, MemberLost, PeerLost, Place, Stopped
+from sparkdl.cluster.supervisor import Supervisor, _AttemptMonitor, worth_another
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.telemetry.emit import record
 
 ROWS = {"x": np.arange(8.0)}
-COLUMNS = Columns((Column("x"),))
+COLUMNS = Columns((InputColumn("x"),))
 
 
 def failed(kind="ValueError", step=3):
-    return MemberFailed(f"{kind}: something", place=Place("work", 0, "host", 0, step))
+    return WorkerFailed(f"{kind}: something", place=ErrorContext("work", 0, "host", 0, step))
 
 
 # ---- what is worth another attempt ------------------------------------------------------------------------------
@@ -34,16 +34,16 @@ def failed(kind="ValueError", step=3):
 @pytest.mark.parametrize(
     ("error", "earlier", "again"),
     [
-        (MemberLost("killed"), [], True),
-        (MemberLost("killed"), [MemberLost("killed")] * 5, True),
+        (WorkerLost("killed"), [], True),
+        (WorkerLost("killed"), [WorkerLost("killed")] * 5, True),
         (PeerLost("gone"), [], True),
         (InvalidInput("batchSize is 0"), [], False),
         (ClusterUnavailable("no slots"), [], False),
-        (Stopped("saved at step 3"), [MemberLost("killed")], False),
-        (ClusterUnavailable("no slots"), [MemberLost("killed")], True),
+        (Stopped("saved at step 3"), [WorkerLost("killed")], False),
+        (ClusterUnavailable("no slots"), [WorkerLost("killed")], True),
         (failed(), [], True),
         (failed(), [failed()], False),
-        (failed(), [MemberLost("killed"), failed()], False),
+        (failed(), [WorkerLost("killed"), failed()], False),
         (failed(), [failed(step=2)], True),
         (failed(), [failed("KeyError")], True),
     ],
@@ -75,14 +75,14 @@ class Scripted:
 
 
 def test_attempts_are_numbered_and_the_listener_hears_of_restarts():
-    cluster, events = Scripted(MemberLost("killed"), PeerLost("gone"), [1, 2]), []
+    cluster, events = Scripted(WorkerLost("killed"), PeerLost("gone"), [1, 2]), []
     supervisor = Supervisor(cluster, back_off=0)
     assert supervisor.gang(print, listener=events.append) == [1, 2]
     assert cluster.attempts == [0, 1, 2]
-    assert [type(error) for error in supervisor.failures] == [MemberLost, PeerLost]
+    assert [type(error) for error in supervisor.failures] == [WorkerLost, PeerLost]
     assert [(event.kind, event.attempt, event.payload.get("cause")) for event in events] == [
         ("attempt", 0, None),
-        ("restart", 0, "MemberLost: killed"),
+        ("restart", 0, "WorkerLost: killed"),
         ("attempt", 1, None),
         ("restart", 1, "PeerLost: gone"),
         ("attempt", 2, None),
@@ -93,23 +93,23 @@ def test_attempts_are_numbered_and_the_listener_hears_of_restarts():
 def test_pauses_double(monkeypatch):
     pauses = []
     monkeypatch.setattr("sparkdl.cluster.supervisor.pause", pauses.append)
-    Supervisor(Scripted(*[MemberLost("killed")] * 8, [1]), back_off=1.5, max_restarts=8).gang(print)
+    Supervisor(Scripted(*[WorkerLost("killed")] * 8, [1]), back_off=1.5, max_restarts=8).gang(print)
     assert pauses == [1.5, 3, 6, 12, 24, 48, 60, 60]
 
 
 def test_one_failure_too_many_tells_of_all():
-    cluster = Scripted(MemberLost("the first", place=Place("work", 1, "a", 0, 7)), *[MemberLost("killed")] * 2)
-    with pytest.raises(MemberLost) as caught:
+    cluster = Scripted(WorkerLost("the first", place=ErrorContext("work", 1, "a", 0, 7)), *[WorkerLost("killed")] * 2)
+    with pytest.raises(WorkerLost) as caught:
         Supervisor(cluster, back_off=0, max_restarts=2).gang(print)
     assert cluster.attempts == [0, 1, 2]
-    assert "MemberLost: the first [stage work, rank 1, host a, attempt 0, step 7]" in caught.value.message
+    assert "WorkerLost: the first [stage work, rank 1, host a, attempt 0, step 7]" in caught.value.message
     assert "attempt number 3" in caught.value.message
 
 
 def test_the_only_failure_is_raised_as_it_is():
-    error = MemberLost("killed")
+    error = WorkerLost("killed")
     error.__cause__ = OSError("Spark's own")
-    with pytest.raises(MemberLost) as caught:
+    with pytest.raises(WorkerLost) as caught:
         Supervisor(Scripted(error), max_restarts=0).gang(print)
     assert caught.value is error
     assert isinstance(error.__cause__, OSError)
@@ -122,7 +122,7 @@ def test_other_errors_are_not_its_business():
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(1.2, 0.1), (6.0, 0.5), (60.0, 1.0)])
 def test_silence_is_looked_for_every_second_at_least(timeout, seconds):
-    watch = _Watch(0, timeout, 600.0, None)
+    watch = _AttemptMonitor(0, timeout, 600.0, None)
     waits: list[float] = []
     watch._ended = SimpleNamespace(wait=lambda given: waits.append(given) or True)  # type: ignore[assignment]
     watch._look()
@@ -179,7 +179,7 @@ def test_a_member_that_goes_is_replaced(cluster, how, rank):
     (failure,) = supervisor.failures
     assert failure.rank == rank
     assert failure.attempt == 0
-    assert type(failure) is (MemberFailed if how == "raise" else MemberLost)
+    assert type(failure) is (WorkerFailed if how == "raise" else WorkerLost)
 
 
 def stuck(world, part):
@@ -201,14 +201,14 @@ def test_a_gang_that_does_not_move_is_run_again(cluster):
 
 def test_an_error_of_every_member_is_not_tried_again(cluster):
     supervisor = Supervisor(cluster, back_off=0)
-    with pytest.raises(MemberFailed, match="ZeroDivisionError"):
+    with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
         supervisor.gang(lambda world, part: 1 / 0, ROWS, COLUMNS)
     assert len(supervisor.failures) == 1
 
 
 def test_the_same_error_at_the_same_step_twice_is_one_of_the_code(cluster):
     supervisor = Supervisor(cluster, back_off=0)
-    with pytest.raises(MemberFailed, match="no such sample") as caught:
+    with pytest.raises(WorkerFailed, match="no such sample") as caught:
         supervisor.gang(functools.partial(ends, how="raise", attempts=9), ROWS, COLUMNS)
     assert [error.attempt for error in supervisor.failures] == [0, 1]
     assert "attempt number 2" in caught.value.message

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl.cluster.tasks import Mapped, Tree, settle
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.cluster.tasks import TaskResult, TreeReducer, raise_on_failure
+from sparkdl.errors import InvalidInput, WorkerFailed
 
 
 def shape(count: int) -> str:
     """The tree of so many parts, in writing."""
-    tree = Tree(lambda one, other: {"x": f"({one['x']} {other['x']})"})  # type: ignore[dict-item]
+    tree = TreeReducer(lambda one, other: {"x": f"({one['x']} {other['x']})"})  # type: ignore[dict-item]
     for part in range(count):
         tree.push({"x": str(part)})  # type: ignore[dict-item]
     return str(tree.result()["x"])
@@ -33,7 +33,7 @@ def test_it_holds_one_for_each_level() -> None:
         held.append(len(tree._stack))
         return one
 
-    tree = Tree(reduce)
+    tree = TreeReducer(reduce)
     for _ in range(1000):
         tree.push({"x": torch.zeros(1)})
     assert max(held) <= 10
@@ -41,7 +41,7 @@ def test_it_holds_one_for_each_level() -> None:
 
 def test_another_association_is_the_same_but_for_rounding() -> None:
     parts = [torch.randn(100, generator=torch.Generator().manual_seed(part)) for part in range(13)]
-    tree = Tree(lambda one, other: {"x": one["x"] + other["x"]})
+    tree = TreeReducer(lambda one, other: {"x": one["x"] + other["x"]})
     for each in parts:
         tree.push({"x": each})
     *_, running = itertools.accumulate(parts)
@@ -50,17 +50,17 @@ def test_another_association_is_the_same_but_for_rounding() -> None:
 
 def test_no_parts() -> None:
     with pytest.raises(InvalidInput, match="there are no parts"):
-        Tree(lambda one, other: one).result()
+        TreeReducer(lambda one, other: one).result()
 
 
 def test_the_first_part_that_failed_is_named() -> None:
-    fine = Mapped(0)
-    invalid = Mapped(3, trouble=("InvalidInput", "no labels", "trace"), host="there")
-    failed = Mapped(2, trouble=("KeyError", "'x'", "trace"), host="here")
-    settle([fine], 5)
+    fine = TaskResult(0)
+    invalid = TaskResult(3, trouble=("InvalidInput", "no labels", "trace"), host="there")
+    failed = TaskResult(2, trouble=("KeyError", "'x'", "trace"), host="here")
+    raise_on_failure([fine], 5)
     with pytest.raises(InvalidInput, match="part 3 in round 5: no labels") as refused:
-        settle([fine, invalid], 5)
+        raise_on_failure([fine, invalid], 5)
     assert (refused.value.rank, refused.value.host, refused.value.stage) == (3, "there", "map")
-    with pytest.raises(MemberFailed, match="part 2 in round 5: KeyError: 'x'") as raised:
-        settle([invalid, fine, failed], 5)
+    with pytest.raises(WorkerFailed, match="part 2 in round 5: KeyError: 'x'") as raised:
+        raise_on_failure([invalid, fine, failed], 5)
     assert raised.value.trace == "trace"

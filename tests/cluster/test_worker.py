@@ -15,27 +15,27 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl.cluster.failure import Failure, Outcome
+from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Meeting
+from sparkdl.cluster.group.rendezvous import RendezvousSpec
 from sparkdl.cluster.group.world import in_a_group
-from sparkdl.cluster.worker import Task, run_member
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import PeerLost, Place
+from sparkdl.cluster.worker import WorkerTask, run_worker
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 from tests.contracts import work
 
-X = Columns((Column("x"),), row_id=Column("id"))
+X = Columns((InputColumn("x"),), row_id=InputColumn("id"))
 
 
-def member(does: Callable[..., Any], batches: Any = (), columns: Columns | None = None, **options: Any) -> Outcome:
+def member(does: Callable[..., Any], batches: Any = (), columns: Columns | None = None, **options: Any) -> WorkerResult:
     """The only member of a gang, in this process."""
     exchange = options.pop("exchange", lambda line: [line])
     listener = options.pop("listener", None)
-    task = Task(cloudpickle.dumps(does), 1, "run", 2, columns, **options)
-    return run_member(task, Meeting(0, 1, "run", 2, Address("127.0.0.1")), exchange, batches, listener=listener)
+    task = WorkerTask(cloudpickle.dumps(does), 1, "run", 2, columns, **options)
+    return run_worker(task, RendezvousSpec(0, 1, "run", 2, Address("127.0.0.1")), exchange, batches, listener=listener)
 
 
 def table(rows: int, batch_rows: int = 10) -> list[pa.RecordBatch]:
@@ -88,13 +88,13 @@ def test_a_failure_says_where(does, batches, columns, stage, kind):
     outcome = member(does, batches, columns)
     assert outcome.value is None
     assert outcome.failure.kind == kind
-    assert outcome.failure.place == Place(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
+    assert outcome.failure.place == ErrorContext(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
     assert not outcome.failure.peer
 
 
 def test_work_that_cannot_be_unpickled_is_a_failure():
-    task = Task(b"no pickle", 1, "run")
-    outcome = run_member(task, Meeting(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], ())
+    task = WorkerTask(b"no pickle", 1, "run")
+    outcome = run_worker(task, RendezvousSpec(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], ())
     assert outcome.failure.place.stage == "work"
 
 
@@ -162,7 +162,7 @@ def failed(does: Callable[..., Any]) -> Failure:
     try:
         does(None, None)
     except BaseException as error:
-        return Failure.of(error, Place("work"))
+        return Failure.of(error, ErrorContext("work"))
     raise AssertionError("it did not fail")
 
 

@@ -19,18 +19,24 @@ import torch
 from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local_tasks import InlineJobs, dealt
-from sparkdl.cluster.tasks import Tensors, Tree
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.tasks import Tensors, TreeReducer
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.rounds import to_send
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.training.objective import Objective
 
 ROWS = 90
-COLUMNS = Columns((Column("x"),), Column("y"), weight=Column("w"), client=Column("client", "int64"), floating="float64")
+COLUMNS = Columns(
+    (InputColumn("x"),),
+    InputColumn("y"),
+    weight=InputColumn("w"),
+    client=InputColumn("client", "int64"),
+    floating="float64",
+)
 ROUNDS = 5
 
 
@@ -48,12 +54,12 @@ def objective() -> Objective:
     return Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), optimizer, precision="fp64")
 
 
-def jobs(parts: int) -> InlineJobs:
+def jobs(parts: int) -> InlineTaskRunner:
     """The data in so many parts."""
-    return InlineJobs(dealt(data(), COLUMNS, parts))
+    return InlineTaskRunner(dealt(data(), COLUMNS, parts))
 
 
-def parts_of(*sizes: int) -> list[Part]:
+def parts_of(*sizes: int) -> list[Shard]:
     """The first rows of the data, in parts of these sizes."""
     table = pa.table({name: list(array) for name, array in data().items()})
     ends = np.cumsum(sizes).tolist()
@@ -61,12 +67,12 @@ def parts_of(*sizes: int) -> list[Part]:
     return dealt(tables, COLUMNS, len(sizes))
 
 
-def states(algorithm: Any, parts: list[Part], rounds: int, wanted: Objective | None = None) -> list[Any]:
+def states(algorithm: Any, parts: list[Shard], rounds: int, wanted: Objective | None = None) -> list[Any]:
     """The first state, and those after each of so many rounds; done or not."""
     wanted = wanted or objective()
     found, memories = [algorithm.init(wanted, 3)], [None] * len(parts)
     for _ in range(rounds):
-        tree = Tree(algorithm.reduce)
+        tree = TreeReducer(algorithm.reduce)
         for index, part in enumerate(parts):
             update, memories[index] = algorithm.map(wanted, to_send(algorithm, found[-1]), part, memories[index])
             tree.push(update)
@@ -100,7 +106,7 @@ class Fails:
 class Failing:
     """Jobs of rounds, of which one part fails from some call on."""
 
-    def __init__(self, inner: InlineJobs, call: int, part: int) -> None:
+    def __init__(self, inner: InlineTaskRunner, call: int, part: int) -> None:
         self.parts = inner.parts
         self._inner, self._left, self._part = inner, call, part
 
@@ -161,7 +167,7 @@ class AlgorithmContract:
         totals = []
         for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
             found = {index: self.algorithm.map(objective(), state, parts[index], None)[0] for index in order}
-            tree = Tree(self.algorithm.reduce)
+            tree = TreeReducer(self.algorithm.reduce)
             for index in range(3):
                 tree.push(found[index])
             totals.append(pack_state(tree.result()))
@@ -223,12 +229,12 @@ class AlgorithmContract:
 
         for number in range(2 * ROUNDS):
             for part in (1, 2):
-                with pytest.raises(MemberFailed, match=rf"part {part} in round \d: LookupError: a fault on purpose"):
+                with pytest.raises(WorkerFailed, match=rf"part {part} in round \d: LookupError: a fault on purpose"):
                     run(0, part)
             try:
                 state, rows = run(1, 0)
                 break
-            except MemberFailed:
+            except WorkerFailed:
                 assert number <= len(history)
         assert pack_state(state) == pack_state(expected)
         assert timeless(rows) == timeless(history)
@@ -249,6 +255,6 @@ class AlgorithmContract:
             self.rounds(tmp_path, kept=True, rounds=2).run(jobs(2))
 
     def test_no_budget_is_no_round(self, tmp_path):
-        state, history = self.rounds(tmp_path, time_budget=0.0).run(jobs(3))
+        state, history = self.rounds(tmp_path, max_seconds=0.0).run(jobs(3))
         assert history == []
         assert "weights" in state

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 
@@ -77,7 +77,7 @@ class ClusterContract:
 
     def test_there_is_room_while_a_gang_runs(self, cluster):
         rooms = []
-        cluster.gang(work.noted, listener=lambda event: rooms.append(cluster.room()))
+        cluster.gang(work.noted, listener=lambda event: rooms.append(cluster.capacity()))
         assert rooms
         for room in rooms:
             assert room.now is None or room.now >= cluster.size
@@ -147,12 +147,12 @@ class ClusterContract:
         np.testing.assert_array_equal(last, np.arange(numbers, dtype=np.uint32))
 
     def test_a_value_that_cannot_be_pickled_is_a_clean_failure(self, cluster):
-        with pytest.raises(MemberFailed, match="TypeError: cannot pickle") as caught:
+        with pytest.raises(WorkerFailed, match="TypeError: cannot pickle") as caught:
             cluster.gang(work.a_lock)
         assert caught.value.stage == "result"
 
     def test_a_value_that_cannot_be_unpickled_is_a_clean_failure(self, cluster):
-        with pytest.raises(MemberFailed, match="what rank 0 returned cannot be unpickled here: ValueError") as caught:
+        with pytest.raises(WorkerFailed, match="what rank 0 returned cannot be unpickled here: ValueError") as caught:
             cluster.gang(work.a_trap)
         assert caught.value.stage == "result"
 
@@ -161,7 +161,7 @@ class ClusterContract:
     def test_the_first_cause_comes_back_with_its_place_while_the_others_wait(self, cluster):
         for rank in {0, cluster.size - 1}:
             fails, events = work.Fails(rank, ValueError("the milk is sour"), step=5), list[Event]()
-            with pytest.raises(MemberFailed) as caught:
+            with pytest.raises(WorkerFailed) as caught:
                 cluster.gang(fails, attempt=2, listener=events.append)
             hosts = {event.rank: event.payload["host"] for event in events if event.kind == "started"}
             error = caught.value
@@ -175,7 +175,7 @@ class ClusterContract:
         assert len(cluster.gang(work.total)) == cluster.size
 
     def test_an_error_on_all_members_is_one_error(self, cluster):
-        with pytest.raises(MemberFailed) as caught:
+        with pytest.raises(WorkerFailed) as caught:
             cluster.gang(work.Fails(None, KeyError("nobody knows")))
         assert caught.value.rank in range(cluster.size)
         assert str(caught.value).count("Traceback") == 1
@@ -199,7 +199,7 @@ class ClusterContract:
 
     def test_a_failure_is_an_event_too(self, cluster):
         events: list[Event] = []
-        with pytest.raises(MemberFailed):
+        with pytest.raises(WorkerFailed):
             cluster.gang(work.Fails(0, ValueError("the milk is sour")), listener=events.append)
         failed = [event for event in events if (event.kind, event.rank) == ("failed", 0)]
         assert [event.payload["message"] for event in failed] == ["the milk is sour"]

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from sparkdl.cluster.tasks import Tensors
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part, numbers
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard, numbers
+from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 
 ROWS = 101
 ARRAYS = {
@@ -24,7 +24,7 @@ ARRAYS = {
     "x": np.random.default_rng(1).normal(size=(ROWS, 3)),
     "client": np.arange(ROWS, dtype=np.int64) % 7,
 }
-COLUMNS = Columns((Column("x"),), row_id=Column("id", "int64"), floating="float64")
+COLUMNS = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), floating="float64")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sums:
 
     large: int = 0
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """The part's sums."""
         x, ids = numbers(part.tensors, "x"), numbers(part.tensors, "id")
         order = torch.arange(part.rows) if part.order is None else part.order.long()
@@ -52,7 +52,7 @@ class Sums:
 class Kinds(Sums):
     """Tensors of other kinds than float32: halves, numbers without dimensions, none at all, one under two names."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """The same for every part."""
         once = torch.ones(3, dtype=torch.int64)
         found = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
@@ -69,7 +69,7 @@ class Marked(Sums):
 
     marks: str = ""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Leave a mark, and map."""
         Path(self.marks, f"{part.index}-{uuid.uuid4().hex}").touch()
         return super().map(state, part)
@@ -79,7 +79,7 @@ class Marked(Sums):
 class Clients(Sums):
     """The note is whose rows a part has."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """The part's clients."""
         return {}, numbers(part.tensors, "client").unique().tolist()
 
@@ -90,7 +90,7 @@ class Raises(Sums):
 
     kind: type[Exception] = LookupError
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Raise, or map."""
         if part.index == 1:
             raise self.kind("no such thing")
@@ -101,7 +101,7 @@ class Raises(Sums):
 class Whole(Sums):
     """Sums, of a task that is given its index in place of a state."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """The part's sums."""
         found, note = super().map({"factor": 1.0}, part)
         return found, note | {"given": state}
@@ -117,7 +117,7 @@ class RaisesAt(Whole):
 
     index: int = 0
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Raise, or map."""
         if state == self.index:
             raise InvalidInput("no such thing")
@@ -138,7 +138,7 @@ class DiesAt(Whole):
     index: int = 0
     times: int = 1
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Die, or map."""
         before = len(list(Path(self.marks).glob(f"{state}-*")))
         Path(self.marks, f"{state}-{before}").touch()
@@ -159,7 +159,7 @@ class Dies(Sums):
     marks: str = ""
     times: int = 1
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Die, or map."""
         if part.index == 1 and len(os.listdir(self.marks)) < self.times:
             Path(self.marks, str(len(os.listdir(self.marks)))).touch()
@@ -224,7 +224,7 @@ class MapReduceContract:
         assert [len(note["ids"]) for note in notes] == list(jobs.parts)
         assert np.allclose(found["sum"].numpy(), few["x"].sum(0), rtol=1e-12)
 
-    @pytest.mark.parametrize(("kind", "raised"), [(LookupError, MemberFailed), (InvalidInput, InvalidInput)])
+    @pytest.mark.parametrize(("kind", "raised"), [(LookupError, WorkerFailed), (InvalidInput, InvalidInput)])
     def test_an_error_is_named_with_its_part(self, jobs, kind, raised):
         with pytest.raises(raised, match=r"part 1 in round 4: .*no such thing") as caught:
             jobs.run(Raises(kind=kind), {"factor": 1.0}, number=4)
@@ -232,7 +232,7 @@ class MapReduceContract:
         jobs.run(Sums(), {"factor": 1.0})
 
     def test_each_task_has_all_rows_in_the_order_of_their_ids(self, jobs):
-        found = list(jobs.each(Whole(), [4, 0, 7], whole=True))
+        found = list(jobs.each(Whole(), [4, 0, 7], all_rows=True))
         assert [each.index for each in found] == [4, 0, 7]
         assert all(each.trouble is None for each in found)
         assert [each.note["given"] for each in found] == [4, 0, 7]
@@ -244,7 +244,7 @@ class MapReduceContract:
     def test_each_task_has_the_rows_of_its_part(self, jobs):
         _, notes = jobs.run(Sums(), {"factor": 1.0})
         wanted = [index for index, rows in enumerate(jobs.parts) if rows][::-1]
-        found = list(jobs.each(Whole(), wanted, whole=False))
+        found = list(jobs.each(Whole(), wanted, all_rows=False))
         assert [each.index for each in found] == wanted
         for each in found:
             assert (each.note["index"], each.note["given"]) == (each.index, each.index)
@@ -252,11 +252,11 @@ class MapReduceContract:
 
     @pytest.mark.parametrize("whole", [True, False])
     def test_a_task_that_fails_does_not_keep_the_others_from_running(self, jobs, whole):
-        one, other, last = jobs.each(RaisesAt(index=1), [0, 1, 2], whole=whole)
+        one, other, last = jobs.each(RaisesAt(index=1), [0, 1, 2], all_rows=whole)
         assert (one.trouble, last.trouble) == (None, None)
         with pytest.raises(InvalidInput, match="member 1: no such thing"):
             raise other.error("member 1")
-        assert list(jobs.each(Whole(), [], whole=whole)) == []
+        assert list(jobs.each(Whole(), [], all_rows=whole)) == []
 
     def test_rows_that_cannot_be_used_are_refused(self, cluster):
         arrays = {**ARRAYS, "x": np.where(ARRAYS["id"][:, None] == 50, np.nan, ARRAYS["x"])}
@@ -270,13 +270,13 @@ class MapReduceContract:
 
         def run() -> None:
             with cluster.map_reduce(self.make_data(arrays), COLUMNS, parts=2, shuffle=shuffle) as jobs:
-                raise next(jobs.each(Whole(), [0, 1], whole=True)).error("member 0")
+                raise next(jobs.each(Whole(), [0, 1], all_rows=True)).error("member 0")
 
         with pytest.raises(InvalidInput, match=r"column 'id' .*3.*unique"):
             run()
 
     def test_a_clients_rows_come_together(self, cluster):
-        columns = Columns((Column("x"),), row_id=Column("id", "int64"), client=Column("client", "int64"))
+        columns = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), client=InputColumn("client", "int64"))
         with cluster.map_reduce(self.make_data(ARRAYS), columns, parts=3) as jobs:
             assert sum(jobs.parts) == ROWS
             _, notes = jobs.run(Clients(), {})
@@ -306,7 +306,7 @@ class LossContract:
     def test_a_part_that_kills_whoever_maps_it_is_given_up(self, cluster, tmp_path):
         with (
             cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=2) as jobs,
-            pytest.raises(MemberLost, match="round 7"),
+            pytest.raises(WorkerLost, match="round 7"),
         ):
             jobs.run(Dies(marks=str(tmp_path), times=100), {"factor": 1.0}, number=7)
         assert len(list(tmp_path.iterdir())) == self.tries
@@ -315,8 +315,8 @@ class LossContract:
     @pytest.mark.parametrize("whole", [True, False])
     def test_a_task_whose_process_died_is_run_again_and_no_other(self, cluster, tmp_path, whole):
         with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=4) as jobs:
-            found = list(jobs.each(DiesAt(marks=str(tmp_path), index=2), [0, 1, 2, 3], whole=whole))
-            quiet = list(jobs.each(Whole(), [0, 1, 2, 3], whole=whole))
+            found = list(jobs.each(DiesAt(marks=str(tmp_path), index=2), [0, 1, 2, 3], all_rows=whole))
+            quiet = list(jobs.each(Whole(), [0, 1, 2, 3], all_rows=whole))
         assert [each.trouble for each in found] == [None] * 4
         assert all(
             torch.equal(one.tensors["sum"], other.tensors["sum"]) for one, other in zip(found, quiet, strict=True)
@@ -327,7 +327,7 @@ class LossContract:
     def test_a_task_that_kills_whoever_runs_it_is_given_up(self, cluster, tmp_path):
         with (
             cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=2) as jobs,
-            pytest.raises(MemberLost),
+            pytest.raises(WorkerLost),
         ):
-            list(jobs.each(DiesAt(marks=str(tmp_path), index=1, times=100), [0, 1], whole=True))
+            list(jobs.each(DiesAt(marks=str(tmp_path), index=1, times=100), [0, 1], all_rows=True))
         assert len(list(tmp_path.glob("1-*"))) == self.tries

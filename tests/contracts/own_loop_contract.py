@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.errors import MemberFailed
+from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
@@ -46,7 +46,7 @@ class OwnLoopContract:
     @pytest.mark.parametrize("rank", [0, 1])
     def test_ddp_that_fails_on_one_member_says_where(self, cluster, rank):
         case, data = Case(batch_size=7), self.make_data(numbers())
-        with pytest.raises(MemberFailed, match="ArithmeticError: stumbled over a row") as caught:
+        with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
             cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=rank), data, case.columns())
         assert caught.value.rank == rank
         assert "own_loops.py" in caught.value.trace

@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.training.loop import Training
 from tests.contracts.work import Net, Seeded, arrays
 
 
-def collectives(world: World, part: Part | None) -> dict[str, Any]:
+def collectives(world: World, part: Shard | None) -> dict[str, Any]:
     """Collectives of two members or more, each with what a member gets from it."""
     rank, size, found = world.rank, world.size, {}
     own = torch.tensor([rank + 1.0])
@@ -65,7 +65,7 @@ class Ddp:
     weighted: bool = False
     stumbles: int | None = None
 
-    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
         assert part is not None
         module = self.training.objective.build()
         model, done = DistributedDataParallel(module), 0
@@ -93,7 +93,7 @@ class Fabric:
 
     batch_size: int = 8
 
-    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
         from lightning_fabric import Fabric as Lightning
         from lightning_fabric.plugins.environments import TorchElasticEnvironment
 

@@ -41,8 +41,8 @@ def single_process(
         assert columns.target is not None
         weights = None if columns.weight is None else chosen[columns.weight.name]
         _mean(loss, output, chosen[columns.target.name], weights).backward()
-        if objective.clip_norm is not None:
-            nn.utils.clip_grad_norm_(trained, objective.clip_norm)
+        if objective.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(trained, objective.max_grad_norm)
         optimizer.step()
         if scheduler is not None:
             scheduler.step()

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import MemberFailed
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import WorkerFailed
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies import Strategy
@@ -54,7 +54,7 @@ class Case:
     target: str = "y"
     weight: str | None = None
     precision: str = "fp64"
-    clip_norm: float | None = None
+    max_grad_norm: float | None = None
     batch_size: int | None = None
     epochs: int = 4
     accumulate: int = 1
@@ -62,10 +62,10 @@ class Case:
 
     def columns(self) -> Columns:
         return Columns(
-            (Column("x"),),
-            Column(self.target),
-            None if self.weight is None else Column(self.weight),
-            row_id=Column("row"),
+            (InputColumn("x"),),
+            InputColumn(self.target),
+            None if self.weight is None else InputColumn(self.weight),
+            row_id=InputColumn("row"),
             floating="float64" if self.precision == "fp64" else "float32",
         )
 
@@ -76,10 +76,10 @@ class Case:
             self.optimizer,
             self.scheduler,
             precision=self.precision,
-            clip_norm=self.clip_norm,
+            max_grad_norm=self.max_grad_norm,
         )
         return Training(
-            objective, self.batch_size or rows, self.epochs, seed=5, strategy=strategy, accumulate=self.accumulate
+            objective, self.batch_size or rows, self.epochs, seed=5, strategy=strategy, micro_batches=self.accumulate
         )
 
 
@@ -96,7 +96,7 @@ CASES = {
     "two pieces": Case(accumulate=2, batch_size=20),
     "three pieces, weights": Case(accumulate=3, batch_size=10, weight="weight"),
     "three pieces, class weights": Case(work.Classifier, CLASSES, target="label", batch_size=10, accumulate=3),
-    "clipping": Case(clip_norm=0.05),
+    "clipping": Case(max_grad_norm=0.05),
     "scheduler": Case(scheduler=HALVING),
     "unused parameters": Case(work.Unused, optimizer=DECAYING),
     "parameters for a few rows": Case(work.Gated, optimizer=DECAYING, batch_size=6),
@@ -218,7 +218,7 @@ class StrategyContract:
 
     def test_an_error_in_a_step_comes_back_with_the_step(self, cluster):
         rank = cluster.size - 1
-        with pytest.raises(MemberFailed, match="ArithmeticError: stumbled over a row") as caught:
+        with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
             self.fit(cluster, Case(partial(work.Stumbles, rank, 2), batch_size=12))
         assert (caught.value.rank, caught.value.step, caught.value.stage) == (rank, 2, "work")
         assert "in forward" in caught.value.trace

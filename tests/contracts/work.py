@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
 
@@ -30,7 +30,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # ---- who is there -----------------------------------------------------------------------------------------------
 
 
-def who(world: World, part: Part | None) -> dict[str, Any]:
+def who(world: World, part: Shard | None) -> dict[str, Any]:
     """What a member knows of itself and of the process it is in."""
     return {
         "rank": world.rank,
@@ -45,7 +45,7 @@ def who(world: World, part: Part | None) -> dict[str, Any]:
     }
 
 
-def make_a_mess(world: World, part: Part | None) -> dict[str, Any]:
+def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
     """Leave behind what a careless function does: threads, variables, subgroups, a group that is gone already."""
     before = who(world, part)
     torch.set_num_threads(before["threads"] + 1)
@@ -53,12 +53,12 @@ def make_a_mess(world: World, part: Part | None) -> dict[str, Any]:
     if world.rank == 0:
         os.environ.update(MASTER_ADDR="nowhere.invalid", MASTER_PORT="1")
     dist.new_group(list(range(world.size)))
-    world.agree("mess", {})  # whoever goes while another still connects fails it
+    world.all_gather_json("mess", {})  # whoever goes while another still connects fails it
     dist.destroy_process_group()
     return before
 
 
-def total(world: World, part: Part | None) -> tuple[float, float]:
+def total(world: World, part: Shard | None) -> tuple[float, float]:
     """1 + ... + size, once by the user's own torch.distributed and once by the world's group."""
     own, ours = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
     dist.all_reduce(own)
@@ -66,13 +66,13 @@ def total(world: World, part: Part | None) -> tuple[float, float]:
     return own.item(), ours.item()
 
 
-def noted(world: World, part: Part | None) -> None:
+def noted(world: World, part: Shard | None) -> None:
     """Record three events."""
     for value in range(3):
         record("noted", clock=world.clock, value=value, name=f"rank {world.rank}")
 
 
-def says(world: World, part: Part | None) -> None:
+def says(world: World, part: Shard | None) -> None:
     """Print a line, and log one."""
     print(f"printed by {world.rank}")
     logging.getLogger("app").info("logged by %d", world.rank)
@@ -81,7 +81,7 @@ def says(world: World, part: Part | None) -> None:
 # ---- data -------------------------------------------------------------------------------------------------------
 
 
-def rows(world: World, part: Part | None) -> dict[str, Any]:
+def rows(world: World, part: Shard | None) -> dict[str, Any]:
     """The part as arrays, rows in the part's own order."""
     assert part is not None
     order = slice(None) if part.order is None else part.order
@@ -96,9 +96,9 @@ def rows(world: World, part: Part | None) -> dict[str, Any]:
 
 def columns_of(inputs: str, target: str | None = None, *, row_id: str | None = None, **others: Any) -> Columns:
     """Columns from names that are separated by spaces."""
-    named = {name: None if column is None else Column(column) for name, column in (("row_id", row_id),)}
-    label = None if target is None else Column(target)
-    return Columns(tuple(map(Column, inputs.split())), label, **named, **others)
+    named = {name: None if column is None else InputColumn(column) for name, column in (("row_id", row_id),)}
+    label = None if target is None else InputColumn(target)
+    return Columns(tuple(map(InputColumn, inputs.split())), label, **named, **others)
 
 
 # ---- what comes back, and what does not -------------------------------------------------------------------------
@@ -110,11 +110,11 @@ class Large:
 
     numbers: int
 
-    def __call__(self, world: World, part: Part | None) -> np.ndarray:
+    def __call__(self, world: World, part: Shard | None) -> np.ndarray:
         return np.arange(self.numbers if world.rank == world.size - 1 else 0, dtype=np.uint32)
 
 
-def a_lock(world: World, part: Part | None) -> Any:
+def a_lock(world: World, part: Shard | None) -> Any:
     """Return what cannot be pickled."""
     return threading.Lock()
 
@@ -126,7 +126,7 @@ class Trap:
         return int, ("no number",)
 
 
-def a_trap(world: World, part: Part | None) -> Trap:
+def a_trap(world: World, part: Shard | None) -> Trap:
     """Return what cannot be unpickled."""
     return Trap()
 
@@ -145,7 +145,7 @@ class Fails:
     error: BaseException
     step: int = 0
 
-    def __call__(self, world: World, part: Part | None) -> None:
+    def __call__(self, world: World, part: Shard | None) -> None:
         world.clock.step = self.step
         if self.rank in (None, world.rank):
             self.give_up()
@@ -170,7 +170,7 @@ class Dies:
     signal: signal.Signals | None = signal.SIGKILL
     orphan: str | None = None
 
-    def __call__(self, world: World, part: Part | None) -> None:
+    def __call__(self, world: World, part: Shard | None) -> None:
         dist.all_reduce(torch.zeros(1))
         if world.rank == self.rank:
             if self.orphan is not None:
@@ -206,7 +206,7 @@ class Fit:
     training: Training
     row: str = "row"
 
-    def __call__(self, world: World, part: Part | None) -> dict[str, Any]:
+    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
         assert part is not None
         built: list[tuple[nn.Module, dict[str, Tensor]]] = []
 
@@ -233,10 +233,10 @@ class Fit:
         }
 
 
-def rows_of_steps(training: Training, part: Part, row: str) -> list[np.ndarray]:
+def rows_of_steps(training: Training, part: Shard, row: str) -> list[np.ndarray]:
     """Which of its rows a member gives to each step of the run."""
     plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
-    numbered = replace(part, columns=Columns((Column(row),)))
+    numbered = replace(part, columns=Columns((InputColumn(row),)))
     return [
         batch.inputs[0].numpy().copy()
         for epoch in range(training.epochs)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.columns import Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool
 
 
@@ -33,7 +33,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def parts_of(tables: Sequence[pa.Table], columns: Columns, *, batch_rows: int = 100) -> list[Part]:
+def parts_of(tables: Sequence[pa.Table], columns: Columns, *, batch_rows: int = 100) -> list[Shard]:
     """A part for each table, as the members of a gang agree on them."""
     spools = [spooled(columns, table.to_batches(max_chunksize=batch_rows)) for table in tables]
     rows = tuple(spool.rows for spool in spools)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.data.arrow import decode, row_dtype
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 
-X = Column("x")
+X = InputColumn("x")
 
 # Arrow type -> the dtype it becomes, and its least and greatest values.
 KINDS: dict[pa.DataType, tuple[str, list[Any]]] = {
@@ -157,11 +157,11 @@ def test_floating_point_takes_the_dtype_of_the_run(kind: pa.DataType) -> None:
     array = pa.array([np.float16(1.5)]).cast(kind)
     for floating in ("float32", "float64"):
         assert decode(array, X, floating=floating).dtype == floating == row_dtype(kind, X, floating=floating)
-    assert decode(array, Column("x", "float64"), floating="float32").dtype == "float64"
+    assert decode(array, InputColumn("x", "float64"), floating="float32").dtype == "float64"
 
 
 def test_integral_doubles_are_labels() -> None:
-    found = decode(pa.array([0.0, 3.0, -1.0, 2.0**40, -0.0]), Column("x", "int64"))
+    found = decode(pa.array([0.0, 3.0, -1.0, 2.0**40, -0.0]), InputColumn("x", "int64"))
     assert found.dtype == np.int64
     assert found.tolist() == [0, 3, -1, 2**40, 0]
 
@@ -169,13 +169,13 @@ def test_integral_doubles_are_labels() -> None:
 @pytest.mark.parametrize("value", [0.5, -1.0000001, 1e300, 2.0**63, -(2.0**63) * 1.1])
 def test_other_doubles_are_no_labels(value: float) -> None:
     with pytest.raises(InvalidInput, match="column 'x' has 1 values that are not whole numbers within int64's range"):
-        decode(pa.array([1.0, value]), Column("x", "int64"))
+        decode(pa.array([1.0, value]), InputColumn("x", "int64"))
 
 
 @pytest.mark.parametrize("wanted", ["int8", "int16", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if pa.types.is_integer(kind)], ids=str)
 def test_integers_beyond_the_range_of_the_dtype_are_refused(kind: pa.DataType, wanted: str) -> None:
-    limits, column = np.iinfo(wanted), Column("x", wanted)
+    limits, column = np.iinfo(wanted), InputColumn("x", wanted)
     for value in {*KINDS[kind][1], limits.min, limits.max, limits.min - 1, limits.max + 1, 0, 127, 128, 255, 256}:
         if not KINDS[kind][1][0] <= value <= KINDS[kind][1][1]:
             continue
@@ -195,13 +195,13 @@ def test_an_unsigned_number_beyond_int64_is_refused() -> None:
 @pytest.mark.parametrize("values", [[0, 2], [0.0, 0.5], [-1]])
 def test_only_0_and_1_are_booleans(values: list[float]) -> None:
     with pytest.raises(InvalidInput, match="column 'x' has 1 values that are not 0 or 1"):
-        decode(pa.array(values), Column("x", "bool"))
+        decode(pa.array(values), InputColumn("x", "bool"))
 
 
 def test_0_and_1_are_booleans_and_back() -> None:
     for values in ([0, 1, 1], [0.0, 1.0, 1.0], [False, True, True]):
-        assert decode(pa.array(values), Column("x", "bool")).tolist() == [False, True, True]
-        assert decode(pa.array(values), Column("x", "int64")).tolist() == [0, 1, 1]
+        assert decode(pa.array(values), InputColumn("x", "bool")).tolist() == [False, True, True]
+        assert decode(pa.array(values), InputColumn("x", "int64")).tolist() == [0, 1, 1]
 
 
 def test_a_double_beyond_float32_is_refused() -> None:
@@ -270,16 +270,16 @@ def test_ragged_arrays_are_refused(rows: list[Any], lengths: str) -> None:
 def test_a_given_shape_is_taken(shape: tuple[int, ...]) -> None:
     flat = np.arange(24, dtype=np.float32)
     array = pa.FixedSizeListArray.from_arrays(pa.array(flat), 12)
-    assert np.array_equal(decode(array, Column("x", shape=shape)), flat.reshape(2, *shape))
+    assert np.array_equal(decode(array, InputColumn("x", shape=shape)), flat.reshape(2, *shape))
 
 
 def test_a_given_shape_is_that_of_no_rows_too() -> None:
     for kind in (pa.list_(pa.float32()), pa.list_(pa.float32(), 12), pa.list_(pa.list_(pa.float32()))):
-        assert decode(pa.array([], kind), Column("x", shape=(3, 4))).shape == (0, 3, 4)
+        assert decode(pa.array([], kind), InputColumn("x", shape=(3, 4))).shape == (0, 3, 4)
 
 
 @pytest.mark.parametrize("shape", [(), (11,), (3, 5), (0,)])
 def test_another_number_of_elements_is_refused(shape: tuple[int, ...]) -> None:
     array = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(24)), 12)
     with pytest.raises(InvalidInput, match=r"column 'x' has rows of shape \(12,\); expected \("):
-        decode(array, Column("x", shape=shape))
+        decode(array, InputColumn("x", shape=shape))

@@ -19,10 +19,10 @@ def batch(rows: int, *, masses: Tensor | None = None, target: bool = True) -> Ba
         inputs=(torch.randn(rows, 3, generator=draw), torch.arange(rows)),
         target=torch.randn(rows, generator=draw) if target else None,
         weights=None if masses is None else masses.float(),
-        masses=masses,
+        denominators=masses,
         rows=rows,
         weight=float(rows if masses is None else masses.sum()),
-        share=0.25,
+        weight_fraction=0.25,
         total=4 * rows,
     )
 
@@ -41,11 +41,11 @@ def test_pieces_are_the_rows_in_their_order(rows: int, pieces: int) -> None:
         assert max(piece.rows for piece in cut) - min(piece.rows for piece in cut) <= 1
         for index, tensor in enumerate(whole.inputs):
             assert torch.equal(torch.cat([piece.inputs[index] for piece in cut]), tensor)
-        for name in ("target", "weights", "masses"):
+        for name in ("target", "weights", "denominators"):
             tensor = getattr(whole, name)
             tensors = [getattr(piece, name) for piece in cut]
             assert tensors == [None] * pieces if tensor is None else torch.equal(torch.cat(tensors), tensor)
-        assert {(piece.share, piece.total) for piece in cut} == {(0.25, 4 * rows)}
+        assert {(piece.weight_fraction, piece.total) for piece in cut} == {(0.25, 4 * rows)}
         assert all(len(piece.inputs[0]) == piece.rows for piece in cut)
 
 
@@ -62,22 +62,22 @@ def test_the_pieces_together_have_the_mean_of_the_whole(rows: int, pieces: int) 
             own = losses[first : first + piece.rows]
             weighted = own if piece.weights is None else own * piece.weights
             if piece.weight:
-                summed += piece.fraction * float(weighted.sum()) / piece.weight
+                summed += piece.micro_fraction * float(weighted.sum()) / piece.weight
             first += piece.rows
         expected = (losses if masses is None else losses * masses).sum() / whole.weight
         assert summed == pytest.approx(float(expected), rel=1e-12, abs=1e-12)
-        assert sum(piece.fraction for piece in whole.split(pieces)) == pytest.approx(1, abs=1e-12)
+        assert sum(piece.micro_fraction for piece in whole.split(pieces)) == pytest.approx(1, abs=1e-12)
 
 
 def test_one_piece_is_the_batch_itself() -> None:
     whole = batch(5)
     assert list(whole.split(1)) == [whole]
-    assert whole.fraction == 1
+    assert whole.micro_fraction == 1
 
 
 def test_pieces_of_nothing_weigh_nothing() -> None:
     for whole in (batch(0), batch(3, masses=torch.zeros(3).double())):
-        assert [piece.fraction for piece in whole.split(4)] == [0.0] * 4
+        assert [piece.micro_fraction for piece in whole.split(4)] == [0.0] * 4
 
 
 def test_pieces_share_the_memory_of_the_batch() -> None:

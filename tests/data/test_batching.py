@@ -16,17 +16,19 @@ from sparkdl.data import batching as module
 from sparkdl.data import shard
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
 from tests.data.spooled import cut, parts_of, shuffled
 
-ID = Column("id", "int64")
-PLAIN = Columns((Column("row"), Column("x")), target=Column("y"), row_id=ID)
-WEIGHED = Columns((Column("row"), Column("x")), target=Column("y"), weight=Column("w"), row_id=ID)
-SPLIT = Columns((Column("row"), Column("x")), target=Column("y"), validation=Column("v", "bool"), row_id=ID)
+ID = InputColumn("id", "int64")
+PLAIN = Columns((InputColumn("row"), InputColumn("x")), target=InputColumn("y"), row_id=ID)
+WEIGHED = Columns((InputColumn("row"), InputColumn("x")), target=InputColumn("y"), weight=InputColumn("w"), row_id=ID)
+SPLIT = Columns(
+    (InputColumn("row"), InputColumn("x")), target=InputColumn("y"), validation=InputColumn("v", "bool"), row_id=ID
+)
 
 SIZES = [(997, 1, 0), (0, 0, 5), (1, 1, 1, 1), (3, 50, 0, 1, 200), (64,)]
 BATCH_SIZES = [1, 7, 64, 5000]
@@ -46,25 +48,28 @@ def table(rows: int) -> pa.Table:
     )
 
 
-def parts(sizes: Sequence[int], columns: Columns = PLAIN, *, arrival: int | None = None) -> list[Part]:
+def parts(sizes: Sequence[int], columns: Columns = PLAIN, *, arrival: int | None = None) -> list[Shard]:
     tables = cut(table(sum(sizes)), sizes)
     return parts_of([each if arrival is None else shuffled(each, arrival) for each in tables], columns)
 
 
-def weighed(members: list[Part], criterion: Criterion | None = None) -> list[Part]:
+def weighed(members: list[Shard], criterion: Criterion | None = None) -> list[Shard]:
     """As a gang does it: where one member's rows have masses, those of all have."""
-    made = [part.weighed((lambda target: None) if criterion is None else criterion.masses) for part in members]
-    return [part if part.masses is not None else part.with_unit_masses() for part in made]
+    made = [
+        part.with_denominators((lambda target: None) if criterion is None else criterion.denominators)
+        for part in members
+    ]
+    return [part if part.denominators is not None else part.with_unit_denominators() for part in made]
 
 
-def totals(members: list[Part], plan: Plan, epoch: int) -> list[float]:
+def totals(members: list[Shard], plan: Plan, epoch: int) -> list[float]:
     found: Tensor = sum((Batcher(part, plan).step_weights(epoch) for part in members), torch.zeros(plan.steps).double())
     return found.tolist()
 
 
-def epoch_of(members: list[Part], plan: Plan, epoch: int = 0, *, start: int = 0) -> list[list[Batch]]:
+def epoch_of(members: list[Shard], plan: Plan, epoch: int = 0, *, start: int = 0) -> list[list[Batch]]:
     """Each member's batches."""
-    sums = None if members[0].masses is None else totals(members, plan, epoch)
+    sums = None if members[0].denominators is None else totals(members, plan, epoch)
     return [list(Batcher(part, plan).batches(epoch, start=start, totals=sums)) for part in members]
 
 
@@ -111,11 +116,11 @@ def test_what_belongs_to_a_row_stays_with_it(sizes: tuple[int, ...]) -> None:
             chosen = batch.inputs[0]
             assert batch.target is not None
             assert batch.weights is not None
-            assert batch.masses is not None
+            assert batch.denominators is not None
             assert torch.equal(batch.inputs[1], x[chosen])
             assert torch.equal(batch.target, y[chosen])
             assert torch.equal(batch.weights, weights[chosen])
-            assert torch.equal(batch.masses, weights[chosen].double())
+            assert torch.equal(batch.denominators, weights[chosen].double())
 
 
 @pytest.mark.parametrize("batch_size", BATCH_SIZES)
@@ -124,8 +129,8 @@ def test_shares_are_proportions_of_rows(sizes: tuple[int, ...], batch_size: int)
     for step in zip(*epoch_of(parts(sizes), Plan(sizes, batch_size)), strict=True):
         total = sum(batch.rows for batch in step)
         assert [batch.total for batch in step] == [total] * len(sizes)
-        assert [batch.share for batch in step] == [batch.rows / total for batch in step]
-        assert sum(batch.share for batch in step) == pytest.approx(1, abs=1e-12)
+        assert [batch.weight_fraction for batch in step] == [batch.rows / total for batch in step]
+        assert sum(batch.weight_fraction for batch in step) == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize("batch_size", [7, 64, 5000])
@@ -136,15 +141,15 @@ def test_shares_are_proportions_of_masses(sizes: tuple[int, ...], batch_size: in
     for step in zip(*epoch_of(members, Plan(sizes, batch_size), epoch=1), strict=True):
         total = sum(batch.weight for batch in step)
         if total == 0:
-            assert all(batch.share == 0 for batch in step)
+            assert all(batch.weight_fraction == 0 for batch in step)
             continue
-        assert sum(batch.share for batch in step) == pytest.approx(1, abs=1e-12)
+        assert sum(batch.weight_fraction for batch in step) == pytest.approx(1, abs=1e-12)
         for batch in step:
             assert batch.weights is not None
-            assert batch.masses is not None
+            assert batch.denominators is not None
             factor = torch.tensor([0.5, 1.0, 0.0, 0.0]).double()[batch.target]
-            assert torch.equal(batch.masses, batch.weights.double() * factor)
-            assert batch.share == pytest.approx(float(batch.masses.sum()) / total, abs=1e-12)
+            assert torch.equal(batch.denominators, batch.weights.double() * factor)
+            assert batch.weight_fraction == pytest.approx(float(batch.denominators.sum()) / total, abs=1e-12)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -153,12 +158,12 @@ def test_rows_without_masses_weigh_1(sizes: tuple[int, ...]) -> None:
     for part in parts(sizes):
         expected = [plan.count(part.index, step) for step in range(plan.steps)]
         assert Batcher(part, plan).step_weights(0).tolist() == expected
-        assert Batcher(part.with_unit_masses(), plan).step_weights(0).tolist() == expected
+        assert Batcher(part.with_unit_denominators(), plan).step_weights(0).tolist() == expected
 
 
 def test_masses_of_one_are_left_out() -> None:
     criterion = Criterion(nn.CrossEntropyLoss(ignore_index=77))
-    assert [part.weighed(criterion.masses).masses for part in parts((5, 0, 3))] == [None] * 3
+    assert [part.with_denominators(criterion.denominators).denominators for part in parts((5, 0, 3))] == [None] * 3
 
 
 @pytest.mark.parametrize("scan", [1, 3, 1000])
@@ -168,16 +173,16 @@ def test_masses_are_the_same_however_they_are_scanned(scan: int, monkeypatch: py
     monkeypatch.setattr(shard, "_SCAN_ROWS", scan)
     monkeypatch.setattr(module, "_SCAN_ROWS", scan)
     for found, one in zip(weighed(parts((20, 1, 0)), criterion), expected, strict=True):
-        assert found.masses is not None
-        assert one.masses is not None
-        assert torch.equal(found.masses, one.masses)
+        assert found.denominators is not None
+        assert one.denominators is not None
+        assert torch.equal(found.denominators, one.denominators)
 
 
 def test_a_negative_weight_is_refused() -> None:
     given = pa.table({"x": [1.0, 2.0], "w": [1.0, -0.5]})
-    (part,) = parts_of([given], Columns((Column("x"),), weight=Column("w")))
+    (part,) = parts_of([given], Columns((InputColumn("x"),), weight=InputColumn("w")))
     with pytest.raises(InvalidInput, match=r"weight column 'w' holds -0.5; expected weights of at least 0"):
-        part.weighed(lambda target: None)
+        part.with_denominators(lambda target: None)
 
 
 # ---- validation ------------------------------------------------------------------------------------------------------
@@ -202,14 +207,14 @@ def test_training_and_validation_rows_are_apart_and_complete(sizes: tuple[int, .
 
 
 def test_masses_follow_their_rows_into_a_subset() -> None:
-    columns = Columns((Column("row"),), weight=Column("w"), validation=Column("v", "bool"), row_id=ID)
+    columns = Columns((InputColumn("row"),), weight=InputColumn("w"), validation=InputColumn("v", "bool"), row_id=ID)
     (part,) = weighed(parts((60,), columns, arrival=2))
     training, _ = part.split()
     rows = (len(training),)
     weights = torch.tensor(table(60)["w"].to_pylist()).double()
     for batch in epoch_of([part.subset(training, rows)], Plan(rows, 8))[0]:
-        assert batch.masses is not None
-        assert torch.equal(batch.masses, weights[batch.inputs[0]])
+        assert batch.denominators is not None
+        assert torch.equal(batch.denominators, weights[batch.inputs[0]])
 
 
 def test_without_a_validation_column_there_is_nothing_to_split_by() -> None:
@@ -273,7 +278,9 @@ def test_a_resumed_epoch_is_the_tail_of_the_whole_one(
 )
 def test_dtypes_in_which_columns_arrive(kind: pa.DataType, dtype: torch.dtype) -> None:
     given = pa.table({"x": pa.array([0, 1, 1, 0, 1]).cast(kind)})
-    (batches,) = epoch_of(parts_of([given], Columns((Column("x"),), target=Column("x"))), Plan((5,), 2, shuffle=False))
+    (batches,) = epoch_of(
+        parts_of([given], Columns((InputColumn("x"),), target=InputColumn("x"))), Plan((5,), 2, shuffle=False)
+    )
     assert {batch.inputs[0].dtype for batch in batches} == {dtype}
     assert torch.cat([batch.inputs[0] for batch in batches]).tolist() == [0, 1, 1, 0, 1]
     assert all(torch.equal(batch.inputs[0], batch.target) for batch in batches)

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl.data.arrow_types import element_type, is_list
 from sparkdl.data.batch import DTYPES
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 
 SCHEMA = pa.schema(
@@ -34,7 +34,7 @@ OTHERS = (
 
 
 def columns(*names: str) -> Columns:
-    return Columns(tuple(Column(name) for name in names))
+    return Columns(tuple(InputColumn(name) for name in names))
 
 
 # ---- one column ------------------------------------------------------------------------------------------------------
@@ -42,13 +42,13 @@ def columns(*names: str) -> Columns:
 
 @pytest.mark.parametrize("dtype", [None, *DTYPES])
 def test_a_column_takes_every_dtype_that_tensors_have(dtype: str | None) -> None:
-    assert Column("x", dtype).dtype == dtype
+    assert InputColumn("x", dtype).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16", "uint16", "int", "torch.float32", ""])
 def test_another_dtype_is_refused(dtype: str) -> None:
     with pytest.raises(InvalidInput, match=f"column 'x' has dtype '{dtype}'; expected one of bool, uint8"):
-        Column("x", dtype)
+        InputColumn("x", dtype)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_another_dtype_is_refused(dtype: str) -> None:
 )
 def test_a_description_that_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Column("x", **given)
+        InputColumn("x", **given)
 
 
 def test_a_shape_from_json_is_a_shape() -> None:
-    assert Column("x", "uint8", [2, 3]) == Column("x", "uint8", (2, 3))  # type: ignore[arg-type]
-    assert len({Column("x", "uint8", [2, 3])}) == 1  # type: ignore[arg-type]
+    assert InputColumn("x", "uint8", [2, 3]) == InputColumn("x", "uint8", (2, 3))  # type: ignore[arg-type]
+    assert len({InputColumn("x", "uint8", [2, 3])}) == 1  # type: ignore[arg-type]
 
 
 # ---- of --------------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_nothing_given_takes_every_column() -> None:
 
 
 def test_columns_stay_what_they_are() -> None:
-    given = Columns((Column("a"),), target=Column("b", "int64"))
+    given = Columns((InputColumn("a"),), target=InputColumn("b", "int64"))
     assert Columns.of(given, ["z"]) is given
 
 
@@ -99,25 +99,25 @@ def test_one_string_is_not_a_list_of_letters() -> None:
 
 def test_columns_come_in_the_order_of_their_fields() -> None:
     given = Columns(
-        (Column("x"), Column("y")),
-        row_id=Column("id"),
-        validation=Column("v"),
-        weight=Column("w"),
-        target=Column("t"),
+        (InputColumn("x"), InputColumn("y")),
+        row_id=InputColumn("id"),
+        validation=InputColumn("v"),
+        weight=InputColumn("w"),
+        target=InputColumn("t"),
     )
     assert [column.name for column in given] == ["x", "y", "t", "w", "v", "id"]
 
 
 def test_a_column_used_twice_comes_once() -> None:
-    given = Columns((Column("x"), Column("x")), target=Column("x"), row_id=Column("id"))
+    given = Columns((InputColumn("x"), InputColumn("x")), target=InputColumn("x"), row_id=InputColumn("id"))
     assert [column.name for column in given] == ["x", "id"]
 
 
 def test_several_labels_are_numbers_of_the_runs_dtype() -> None:
-    several = Columns((Column("x"),), (Column("a"), Column("b", "float64")), floating="float32")
-    assert several.targets == (Column("a", "float32", ()), Column("b", "float64", ()))
+    several = Columns((InputColumn("x"),), (InputColumn("a"), InputColumn("b", "float64")), floating="float32")
+    assert several.targets == (InputColumn("a", "float32", ()), InputColumn("b", "float64", ()))
     assert [column.name for column in several] == ["x", "a", "b"]
-    assert Columns((Column("x"),), Column("y")).targets == (Column("y"),)
+    assert Columns((InputColumn("x"),), InputColumn("y")).targets == (InputColumn("y"),)
     assert columns("x").targets == ()
 
 
@@ -129,9 +129,9 @@ def test_two_uses_may_not_contradict_each_other() -> None:
         ({"decode": len}, {"decode": abs}),
     ):
         with pytest.raises(InvalidInput, match=f"column 'x' is used twice, with {next(iter(one))}=.* and with"):
-            list(Columns((Column("x", **one), Column("x", **other))))  # type: ignore[arg-type]
-    both = Columns((Column("x"), Column("x", "int64", (), "padded", 7)))
-    assert list(both) == [Column("x", "int64", (), "padded", 7)]
+            list(Columns((InputColumn("x", **one), InputColumn("x", **other))))  # type: ignore[arg-type]
+    both = Columns((InputColumn("x"), InputColumn("x", "int64", (), "padded", 7)))
+    assert list(both) == [InputColumn("x", "int64", (), "padded", 7)]
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ def test_what_to_do_with_another_type(kind: pa.DataType, advice: str) -> None:
 
 
 def test_a_column_that_nobody_reads_may_be_anything() -> None:
-    Columns((Column("a"), Column("c")), target=Column("b"), validation=Column("flag")).check(SCHEMA)
+    Columns((InputColumn("a"), InputColumn("c")), target=InputColumn("b"), validation=InputColumn("flag")).check(SCHEMA)
 
 
 @pytest.mark.parametrize("place", ["target", "weight", "validation", "row_id"])
 def test_every_kind_of_column_is_checked(place: str) -> None:
     for name in ("nowhere", "text", "texts"):
         with pytest.raises(InvalidInput, match=f"column '{name}'"):
-            Columns((Column("a"),), **{place: Column(name)}).check(SCHEMA)
+            Columns((InputColumn("a"),), **{place: InputColumn(name)}).check(SCHEMA)
 
 
 def test_lists_are_lists_of_any_make() -> None:

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from sparkdl.data import fingerprint as module
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool
 
 ROWS = 500
 COLUMNS = Columns(
-    (Column("x"), Column("small"), Column("words", ragged="offsets")),
-    Column("y"),
-    row_id=Column("id", "int64"),
+    (InputColumn("x"), InputColumn("small"), InputColumn("words", ragged="offsets")),
+    InputColumn("y"),
+    row_id=InputColumn("id", "int64"),
     floating="float64",
 )
 
@@ -37,7 +37,7 @@ def table(order: np.ndarray | None = None, **changes: object) -> pa.Table:
     return found if order is None else found.take(order)
 
 
-def part(rows: pa.Table, columns: Columns = COLUMNS) -> Part:
+def part(rows: pa.Table, columns: Columns = COLUMNS) -> Shard:
     spool = Spool(columns)
     for batch in rows.to_batches(max_chunksize=77):
         spool.append(batch)
@@ -87,7 +87,7 @@ def test_another_value_is_found(expected, name, change):
 
 
 def test_signs_of_two_values_of_a_row_do_not_cancel():
-    columns = Columns((Column("x"),), floating="float64")
+    columns = Columns((InputColumn("x"),), floating="float64")
 
     def of(*row: float) -> int:
         return fingerprint(part(pa.table({"x": pa.array([list(row)], pa.list_(pa.float64()))}), columns)).content
@@ -99,7 +99,7 @@ def test_values_that_move_between_rows_or_columns_are_found(expected):
     words = table()["words"].to_pylist()
     words[3], words[4] = [0, 1], [2, 0, 1, 2, 3]  # one after the other they are the same values
     assert fingerprint(part(table(words=pa.array(words, pa.list_(pa.int64()))))).content != expected.content
-    columns = Columns((Column("a"), Column("b")))
+    columns = Columns((InputColumn("a"), InputColumn("b")))
     one, other = ({"a": pa.array([1.0]), "b": pa.array([2.0])}, {"a": pa.array([2.0]), "b": pa.array([1.0])})
     assert fingerprint(part(pa.table(one), columns)) != fingerprint(part(pa.table(other), columns))
 
@@ -115,6 +115,6 @@ def test_it_reads_back(expected):
 
 
 def test_nan_is_a_value_like_any_other():
-    columns = Columns((Column("x"),))
+    columns = Columns((InputColumn("x"),))
     tensors = {"x": torch.tensor([float("nan"), 1.0])}
-    assert fingerprint(Part(0, 1, 2, (2,), columns, tensors)) == fingerprint(Part(0, 1, 2, (2,), columns, tensors))
+    assert fingerprint(Shard(0, 1, 2, (2,), columns, tensors)) == fingerprint(Shard(0, 1, 2, (2,), columns, tensors))

@@ -13,14 +13,14 @@ import torch
 from sparkdl.data.arrow import decode_ragged
 from sparkdl.data.batch import Ragged
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from tests.data.spooled import cut, parts_of, shuffled
 
-TOKENS = Column("tokens", "int64", ragged="offsets")
-COLUMNS = Columns((TOKENS, Column("row")), Column("row"), row_id=Column("id", "int64"))
+TOKENS = InputColumn("tokens", "int64", ragged="offsets")
+COLUMNS = Columns((TOKENS, InputColumn("row")), InputColumn("row"), row_id=InputColumn("id", "int64"))
 
 
 def table(rows: int, seed: int = 0) -> pa.Table:
@@ -59,11 +59,11 @@ def test_lists_of_one_length_are_ragged_too() -> None:
 
 def test_values_may_be_vectors() -> None:
     array = pa.array([[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]])
-    values, bounds = decode_ragged(array, Column("x", ragged="padded"))
+    values, bounds = decode_ragged(array, InputColumn("x", ragged="padded"))
     assert values.dtype == np.float32
     assert lists((values, bounds)) == array.to_pylist()
     with pytest.raises(InvalidInput, match="column 'x' has arrays of several lengths, 1 and 2"):
-        decode_ragged(pa.array([[[1.0], [1.0, 2.0]]]), Column("x", ragged="padded"))
+        decode_ragged(pa.array([[[1.0], [1.0, 2.0]]]), InputColumn("x", ragged="padded"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_parts_without_rows_or_without_values() -> None:
 @pytest.mark.parametrize("sizes", [(64,), (50, 0, 13)], ids=str)
 def test_what_belongs_to_a_row_stays_with_it(sizes: tuple[int, ...], ragged: Any) -> None:
     given = table(sum(sizes))
-    columns = Columns((Column("tokens", ragged=ragged), Column("row")), row_id=Column("id", "int64"))
+    columns = Columns((InputColumn("tokens", ragged=ragged), InputColumn("row")), row_id=InputColumn("id", "int64"))
     members = parts_of([shuffled(each, 3) for each in cut(given, sizes)], columns)
     seen = []
     for part in members:
@@ -124,7 +124,7 @@ def test_what_belongs_to_a_row_stays_with_it(sizes: tuple[int, ...], ragged: Any
 
 
 def test_a_ragged_label_is_refused() -> None:
-    for columns in (Columns((Column("x"),), TOKENS), Columns((TOKENS,), Column("tokens"))):
+    for columns in (Columns((InputColumn("x"),), TOKENS), Columns((TOKENS,), InputColumn("tokens"))):
         with pytest.raises(InvalidInput, match="column 'tokens' is ragged; expected that of input columns only"):
             list(columns)
 

@@ -12,21 +12,21 @@ import torch
 
 from sparkdl.cluster.local_tasks import dealt
 from sparkdl.data.batch import Ragged
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
-from sparkdl.data.shard_store import Store, pack
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
+from sparkdl.data.shard_store import ShardStore, pack
 
 COLUMNS = Columns(
-    (Column("image"), Column("words", ragged="padded", padding=-1)),
-    Column("label", "int64"),
-    row_id=Column("row", "int64"),
+    (InputColumn("image"), InputColumn("words", ragged="padded", padding=-1)),
+    InputColumn("label", "int64"),
+    row_id=InputColumn("row", "int64"),
 )
 ROWS = 50
 RANDOM = np.random.default_rng(4)
 
 
 @pytest.fixture
-def parts() -> list[Part]:
+def parts() -> list[Shard]:
     import pyarrow as pa
 
     table = pa.table(
@@ -41,8 +41,8 @@ def parts() -> list[Part]:
 
 
 @pytest.mark.parametrize("size", [1, 100, 1 << 20])
-def test_rows_come_back_in_the_order_of_their_ids(parts: list[Part], tmp_path: Path, size: int) -> None:
-    store = Store(tmp_path / "parts")
+def test_rows_come_back_in_the_order_of_their_ids(parts: list[Shard], tmp_path: Path, size: int) -> None:
+    store = ShardStore(tmp_path / "parts")
     for part in parts:
         blocks = list(pack(part, size=size))
         assert len(blocks) == (max(1, part.rows) if size == 1 else len(blocks))
@@ -65,8 +65,8 @@ def test_rows_come_back_in_the_order_of_their_ids(parts: list[Part], tmp_path: P
                 assert own.dtype == expected.dtype
 
 
-def test_a_part_is_there_as_a_whole_or_not_at_all(parts: list[Part], tmp_path: Path) -> None:
-    store = Store(tmp_path / "parts")
+def test_a_part_is_there_as_a_whole_or_not_at_all(parts: list[Shard], tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "parts")
     blocks = list(pack(parts[0], size=100))
 
     def torn():
@@ -85,8 +85,8 @@ def test_a_part_is_there_as_a_whole_or_not_at_all(parts: list[Part], tmp_path: P
     assert not store.has(0)
 
 
-def test_a_model_that_writes_to_its_batch_changes_no_file(parts: list[Part], tmp_path: Path) -> None:
-    store = Store(tmp_path / "parts")
+def test_a_model_that_writes_to_its_batch_changes_no_file(parts: list[Shard], tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "parts")
     store.write(0, pack(parts[0]))
     layout = {"image": ("float32", (6,))}
     opened = store.open(0, COLUMNS, (33,), layout)
@@ -100,7 +100,7 @@ def test_a_model_that_writes_to_its_batch_changes_no_file(parts: list[Part], tmp
 
 
 def test_one_process_at_a_time_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "store")
+    store = ShardStore(tmp_path / "store")
 
     def held(index: int) -> bool:
         with (store.folder / f"part-{index:05d}.lock").open("a") as lock:
@@ -110,7 +110,7 @@ def test_one_process_at_a_time_is_alone(tmp_path: Path, monkeypatch: pytest.Monk
                 return True
         return False
 
-    with store.alone(2), store.alone(3):
+    with store.exclusive(2), store.exclusive(3):
         assert held(2)
         assert held(3)
     assert not held(2)
@@ -119,5 +119,5 @@ def test_one_process_at_a_time_is_alone(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with store.alone(2):
+    with store.exclusive(2):
         assert not store.has(2)

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from sparkdl.data import spool as module
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from tests.data.spooled import largest_file, shuffled, spooled
 
-COLUMNS = Columns((Column("x"), Column("image")), target=Column("y"), row_id=Column("id", "int64"))
+COLUMNS = Columns((InputColumn("x"), InputColumn("image")), target=InputColumn("y"), row_id=InputColumn("id", "int64"))
 
 
 def table(rows: int, seed: int = 0) -> pa.Table:
@@ -85,7 +85,7 @@ def test_rows_come_back_as_they_were(rows: int, batch_rows: int) -> None:
 )
 def test_every_dtype_is_mapped(kind: pa.DataType, dtype: torch.dtype) -> None:
     given = pa.table({"x": pa.array([0, 1, 1, 0]).cast(kind)})
-    tensor = spooled(Columns((Column("x"),)), given.to_batches()).seal({})["x"]
+    tensor = spooled(Columns((InputColumn("x"),)), given.to_batches()).seal({})["x"]
     assert tensor.dtype == dtype
     assert tensor.tolist() == given["x"].to_pylist()
 
@@ -110,7 +110,7 @@ def test_an_empty_part_takes_the_layout_of_the_others() -> None:
 
 def test_rows_without_elements_keep_their_count() -> None:
     given = pa.table({"x": pa.array([[], [], []], pa.list_(pa.float32()))})
-    assert spooled(Columns((Column("x"),)), given.to_batches()).seal({})["x"].shape == (3, 0)
+    assert spooled(Columns((InputColumn("x"),)), given.to_batches()).seal({})["x"].shape == (3, 0)
 
 
 # ---- the order of the ids --------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_ids_from_one_end_of_int64_to_the_other() -> None:
     ids=str,
 )
 def test_shapes_that_differ_between_batches_are_refused(first: list[Any], second: list[Any]) -> None:
-    spool = spooled(Columns((Column("x"),)), pa.table({"x": first}).to_batches())
+    spool = spooled(Columns((InputColumn("x"),)), pa.table({"x": first}).to_batches())
     for batch in pa.table({"x": pa.array(second, pa.array(first).type)}).to_batches():
         with pytest.raises(InvalidInput, match=r"column 'x' has rows of float32 and shape .*; expected one dtype and"):
             spool.append(batch)
@@ -174,13 +174,13 @@ def test_shapes_that_differ_between_batches_are_refused(first: list[Any], second
 
 def test_what_cannot_be_decoded_is_refused() -> None:
     with pytest.raises(InvalidInput, match="column 'x' has arrays of several lengths"):
-        spooled(Columns((Column("x"),)), pa.table({"x": [[1.0], [1.0, 2.0]]}).to_batches())
+        spooled(Columns((InputColumn("x"),)), pa.table({"x": [[1.0], [1.0, 2.0]]}).to_batches())
 
 
 def test_values_that_cannot_be_used_are_counted_over_the_whole_part() -> None:
     nan, inf = math.nan, math.inf
     given = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
-    columns = Columns((Column("x"),), Column("y", "int64"))
+    columns = Columns((InputColumn("x"),), InputColumn("y", "int64"))
     spool = Spool(columns, part=3)
     for batch in given.to_batches(max_chunksize=3):
         spool.append(batch)
@@ -199,7 +199,7 @@ def test_values_that_cannot_be_used_are_counted_over_the_whole_part() -> None:
 
 def test_many_bad_columns_fit_a_screen() -> None:
     names = [f"x{index}" for index in range(500)]
-    spool = Spool(Columns(tuple(map(Column, names))))
+    spool = Spool(Columns(tuple(map(InputColumn, names))))
     spool.append(pa.record_batch({name: pa.array([1.0, None]) for name in names}))
     with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
         spool.check()
@@ -207,14 +207,14 @@ def test_many_bad_columns_fit_a_screen() -> None:
 
 
 def test_another_error_says_which_part_it_is() -> None:
-    spool = Spool(Columns((Column("x"),)), part=7)
+    spool = Spool(Columns((InputColumn("x"),)), part=7)
     with pytest.raises(InvalidInput, match=r"part 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
         spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))
 
 
 def test_a_batch_without_the_column_is_an_error() -> None:
     with pytest.raises(KeyError, match="x"):
-        spooled(Columns((Column("x"),)), pa.table({"y": [1.0]}).to_batches())
+        spooled(Columns((InputColumn("x"),)), pa.table({"y": [1.0]}).to_batches())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_an_abandoned_spool_leaves_nothing(tmp_path: Path) -> None:
 
 def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
     given = pa.table({"x": pa.array(range(100), pa.int64())})
-    tensor = spooled(Columns((Column("x"),)), given.to_batches(), tmp_path).seal({})["x"]
+    tensor = spooled(Columns((InputColumn("x"),)), given.to_batches(), tmp_path).seal({})["x"]
     (mapped,) = open_files(tmp_path)
     before = os.pread(mapped, 1000, 0)
     tensor.mul_(0)
@@ -256,7 +256,7 @@ def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
 
 def test_what_one_write_leaves_is_written_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write of more than 2 GiB takes only a part of it; here every one takes 7 bytes."""
-    spool = Spool(Columns((Column("x"),)))
+    spool = Spool(Columns((InputColumn("x"),)))
     file = spool._files["x"]
 
     class Slow:
@@ -273,7 +273,7 @@ def test_what_one_write_leaves_is_written_by_the_next(monkeypatch: pytest.Monkey
 
 
 def test_a_directory_that_takes_no_more_is_an_os_error(tmp_path: Path) -> None:
-    spool = Spool(Columns((Column("x"),)), directory=str(tmp_path))
+    spool = Spool(Columns((InputColumn("x"),)), directory=str(tmp_path))
     with largest_file(10_000), pytest.raises(OSError, match="File too large"):
         spool.append(pa.record_batch({"x": pa.array(range(5000), pa.int64())}))
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from sparkdl.data import tables as module
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.tables import deal, read, spill
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.tables import read, spill, split_rows
 from sparkdl.errors import InvalidInput
 
 SIZES = [1, 2, 3, 8]
 
 
 def dealt(data: Any, size: int, columns: Any = None) -> list[list[Any]]:
-    parts, _ = deal(data, columns, size)
+    parts, _ = split_rows(data, columns, size)
     return [[row for batch in part for row in batch["x"].to_pylist()] for part in parts]
 
 
@@ -52,7 +52,7 @@ def test_a_list_of_tables_is_taken_as_it_is() -> None:
 
 def test_long_tables_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS", 10)
-    (part,), _ = deal({"x": np.arange(25)}, None, 1)
+    (part,), _ = split_rows({"x": np.arange(25)}, None, 1)
     assert [batch.num_rows for batch in part] == [10, 10, 5]
 
 
@@ -60,21 +60,21 @@ def test_long_tables_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_dict_of_arrays_keeps_shapes_and_values(shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     for given in (array, np.asfortranarray(array), torch.from_numpy(array), array.tolist() if shape[0] else array):
-        parts, columns = deal({"x": given}, None, 2)
-        assert columns == Columns((Column("x"),))
+        parts, columns = split_rows({"x": given}, None, 2)
+        assert columns == Columns((InputColumn("x"),))
         found = [row for part in parts for batch in part for row in batch["x"].to_pylist()]
         assert found == array.tolist()
 
 
 def test_without_data_members_have_no_batches() -> None:
-    assert deal(None, None, 3) == ([[], [], []], None)
+    assert split_rows(None, None, 3) == ([[], [], []], None)
 
 
 def test_columns_are_those_asked_for() -> None:
     data = {"a": np.zeros(3), "b": np.ones(3), "c": np.array(["not", "a", "number"])}
-    given = Columns((Column("b"),), target=Column("a"))
-    assert deal(data, given, 1)[1] is given
-    assert deal(data, ["b", "a"], 1)[1] == Columns((Column("b"), Column("a")))
+    given = Columns((InputColumn("b"),), target=InputColumn("a"))
+    assert split_rows(data, given, 1)[1] is given
+    assert split_rows(data, ["b", "a"], 1)[1] == Columns((InputColumn("b"), InputColumn("a")))
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_columns_are_those_asked_for() -> None:
 
 def test_columns_without_data_are_refused() -> None:
     with pytest.raises(InvalidInput, match="columns were given without data"):
-        deal(None, ["x"], 1)
+        split_rows(None, ["x"], 1)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_columns_without_data_are_refused() -> None:
 )
 def test_other_data_is_refused(data: Any, kind: str) -> None:
     with pytest.raises(InvalidInput, match=f"data is of type {kind}; expected a pyarrow.Table, a pyarrow dataset, a "):
-        deal(data, None, 1)
+        split_rows(data, None, 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_one_table_for_each_member(count: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} tables were given for 2 members; expected one for each"):
-        deal([pa.table({"x": [1]})] * count, None, 2)
+        split_rows([pa.table({"x": [1]})] * count, None, 2)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,18 @@ def test_one_table_for_each_member(count: int) -> None:
 )
 def test_arrays_that_are_no_columns_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=r"the arrays have the shapes \{'x': .*; expected \[rows, ...\], all with"):
-        deal(data, None, 1)
+        split_rows(data, None, 1)
 
 
 def test_a_column_must_be_in_every_table() -> None:
     tables = [pa.table({"x": [1], "y": [2]}), pa.table({"y": [3], "z": [4]})]
     with pytest.raises(InvalidInput, match="there is no column 'x'; the data has 'y', 'z'"):
-        deal(tables, ["x"], 2)
+        split_rows(tables, ["x"], 2)
 
 
 def test_types_are_checked() -> None:
     with pytest.raises(InvalidInput, match="column 'x' has type string"):
-        deal({"x": np.array(["a"])}, None, 1)
+        split_rows({"x": np.array(["a"])}, None, 1)
 
 
 # ---- to another process and back -------------------------------------------------------------------------------------

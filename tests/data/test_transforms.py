@@ -13,19 +13,21 @@ from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch, Ragged
 from sparkdl.data.batching import Batcher
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
 from tests.data.spooled import cut, parts_of
 
 SIZES = (37, 0, 12)
-COLUMNS = Columns((Column("x"), Column("tokens", ragged="padded")), Column("y"), row_id=Column("id", "int64"))
+COLUMNS = Columns(
+    (InputColumn("x"), InputColumn("tokens", ragged="padded")), InputColumn("y"), row_id=InputColumn("id", "int64")
+)
 
 
-def members(**others: Any) -> list[Part]:
+def members(**others: Any) -> list[Shard]:
     rows = sum(SIZES)
     tokens = [list(range(row % 4)) for row in range(rows)]
     data = {"id": np.arange(rows), "x": np.arange(rows) / 1.0, "y": np.arange(rows) % 3, "tokens": tokens}
@@ -64,7 +66,11 @@ def test_batches_go_through_augment_and_then_collate() -> None:
                 assert [len(tensor) for tensor in batch.inputs] == [batch.rows] * 3
                 assert batch.target is not None
                 assert batch.target.dtype == torch.float32
-            assert (batch.rows, batch.share, batch.total) == (before.rows, before.share, before.total)
+            assert (batch.rows, batch.weight_fraction, batch.total) == (
+                before.rows,
+                before.weight_fraction,
+                before.total,
+            )
 
 
 def test_they_run_ahead_in_the_feeds_thread_and_without_gradients() -> None:
@@ -165,15 +171,15 @@ def test_labels_may_not_come_to_weigh_something_else() -> None:
         return inputs, 2 - target
 
     plain, classes = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
-    epoch_of(Transforms(swap, masses=Criterion(plain).masses))
+    epoch_of(Transforms(swap, denominators=Criterion(plain).denominators))
     with pytest.raises(InvalidInput, match="changed labels to some of another weight in the loss"):
-        epoch_of(Transforms(ignore, masses=Criterion(plain).masses))
+        epoch_of(Transforms(ignore, denominators=Criterion(plain).denominators))
     plan = Plan(SIZES, 8)
-    for part in (each.weighed(Criterion(classes).masses) for each in members()):
-        kept = Transforms(lambda x, y: (x, y.clone()), masses=Criterion(classes).masses)
+    for part in (each.with_denominators(Criterion(classes).denominators) for each in members()):
+        kept = Transforms(lambda x, y: (x, y.clone()), denominators=Criterion(classes).denominators)
         list(Batcher(part, plan, transforms=kept).batches(0, totals=[1.0] * plan.steps))
         if part.rows:
-            other = Transforms(swap, masses=Criterion(classes).masses)
+            other = Transforms(swap, denominators=Criterion(classes).denominators)
             with pytest.raises(InvalidInput, match="of another weight"):
                 list(Batcher(part, plan, transforms=other).batches(0, totals=[1.0] * plan.steps))
 

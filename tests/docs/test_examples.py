@@ -81,13 +81,13 @@ class TestGradientDescent(AlgorithmContract):
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_round_of_the_algorithm_is_one_of_parallel_sgd_with_whole_shards_as_batches(parts):
-    descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, batch_size=ROWS)
+    descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, shard_batch_size=ROWS)
     shards = dealt(data(), COLUMNS, parts)
     own, builtin = (states(each, shards, 8) for each in (descent, averaging))
     for one, other in zip(own, builtin, strict=True):
         for name, tensor in other["weights"].items():
             assert torch.allclose(one["weights"][name], tensor, rtol=0, atol=1e-12)
-    assert descent.done(own[-1])
+    assert descent.converged(own[-1])
     assert is_algorithm(descent)
 
 

@@ -106,7 +106,7 @@ def test_weights_and_copies_say_the_same(frame):
 @pytest.mark.parametrize("replace", [True, False])
 def test_members_of_mllib_in_parallel(frame, replace):
     bagging = Bagging(
-        base=tree(), numModels=4, subsample=0.6, replace=replace, featureSubset=0.7, parallelism=2, idCol="id"
+        base=tree(), numModels=4, subsamplingRate=0.6, bootstrap=replace, maxFeatures=0.7, parallelism=2, idCol="id"
     )
     scored = bagging.fit(frame).transform(frame)
     assert scored.columns == [*frame.columns, "rawPrediction", "probability", "prediction"]
@@ -130,7 +130,7 @@ def test_a_class_that_a_member_was_not_shown(spark):
     rows = [([float(index % 7), 1.0], float(index % 2), index) for index in range(60)] + [([99.0, 1.0], 2.0, 60)]
     frame = spark.createDataFrame(rows, "features array<double>, label double, id long")
     frame = frame.withColumn("vector", array_to_vector("features"))
-    model = Bagging(base=tree(), numModels=5, idCol="id", subsample=0.7, seed=1).fit(frame)
+    model = Bagging(base=tree(), numModels=5, idCol="id", subsamplingRate=0.7, seed=1).fit(frame)
     assert len({member.numClasses for member in model.models}) == 2
     chances = vectors(model.transform(frame), "probability")
     assert chances.shape == (61, 3)
@@ -172,7 +172,7 @@ def blinded(frame, but: int = -1):
 
 @pytest.mark.slow
 def test_random_subspaces_of_a_network(frame, tmp_path):
-    model = Bagging(base=torch_base(), numModels=4, featureSubset=1, replace=False, seed=3).fit(frame)
+    model = Bagging(base=torch_base(), numModels=4, maxFeatures=1, bootstrap=False, seed=3).fit(frame)
     seen = set()
     for member in model.models:
         [mask] = [value for name, value in member.module().state_dict().items() if name.startswith("seen")]
@@ -224,7 +224,7 @@ def test_pipelines_searches_and_maps(frame, tmp_path):
     fitted = Pipeline(stages=[bagging]).fit(frame)
     assert (numbers(fitted.transform(frame), "prediction") == numbers(frame, "label")).mean() > 0.7
     base = LogisticRegression(featuresCol="vector", maxIter=5)
-    bagging = Bagging(base=base, idCol="id", runDir=str(tmp_path), replace=False, subsample=0.8)
+    bagging = Bagging(base=base, idCol="id", runDir=str(tmp_path), bootstrap=False, subsamplingRate=0.8)
     grid = ParamGridBuilder().addGrid(bagging.numModels, [1, 2]).addGrid(base.regParam, [0.0, 1e6]).build()
     search = CrossValidator(estimator=bagging, estimatorParamMaps=grid, numFolds=2, seed=1)
     search = search.setEvaluator(MulticlassClassificationEvaluator(metricName="accuracy"))
@@ -255,11 +255,11 @@ def test_maps_of_two_bases_of_one_class_are_told_apart():
 
 @pytest.mark.slow
 def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
-    bagging = Bagging(base=torch_base(), numModels=3, featureSubset=0.5, seed=7, voting="hard")
+    bagging = Bagging(base=torch_base(), numModels=3, maxFeatures=0.5, seed=7, voting="hard")
     bagging.write().save(str(tmp_path / "bagging"))
     loaded = Bagging.load(str(tmp_path / "bagging"))
     assert loaded.uid == bagging.uid
-    assert (loaded.getNumModels(), loaded.getFeatureSubset(), loaded.getVoting()) == (3, 0.5, "hard")
+    assert (loaded.getNumModels(), loaded.getMaxFeatures(), loaded.getVoting()) == (3, 0.5, "hard")
     assert (loaded.getBase().getEpochs(), loaded.getBase().getModel()) == (2, nets.two_scores)
     one, other = (vectors(each.fit(frame).transform(frame), "rawPrediction") for each in (bagging, loaded))
     assert (one == other).all()
@@ -271,14 +271,17 @@ def test_an_estimator_is_saved_with_its_base(frame, tmp_path):
         ({}, r"base is not set"),
         ({"base": "tree"}, r"base is 'tree'; expected a pyspark.ml Estimator"),
         ({"base": VectorAssembler}, r"expected a pyspark.ml Estimator"),
-        ({"base": tree, "subsample": 1.5, "replace": False}, r"subsample is 1.5; expected at most 1 without replace"),
-        ({"base": tree, "subsample": 0.0}, r"subsample is 0.0; expected a number above 0"),
+        (
+            {"base": tree, "subsamplingRate": 1.5, "bootstrap": False},
+            r"subsamplingRate is 1.5; expected at most 1 without bootstrap",
+        ),
+        ({"base": tree, "subsamplingRate": 0.0}, r"subsamplingRate is 0.0; expected a number above 0"),
         ({"base": tree, "numModels": 0}, r"numModels is 0; expected at least 1"),
         ({"base": tree, "voting": "loud"}, r"voting is 'loud'"),
-        ({"base": tree, "featureSubset": "cbrt"}, r"featureSubset is 'cbrt'"),
-        ({"base": tree, "featureSubset": 0}, r"featureSubset is 0"),
-        ({"base": tree, "featureSubset": 4}, r"featureSubset is 4, and the data has 3 features"),
-        ({"base": torch_base, "featureSubset": 4}, r"featureSubset is 4, and the data has 3 features"),
+        ({"base": tree, "maxFeatures": "cbrt"}, r"maxFeatures is 'cbrt'"),
+        ({"base": tree, "maxFeatures": 0}, r"maxFeatures is 0"),
+        ({"base": tree, "maxFeatures": 4}, r"maxFeatures is 4, and the data has 3 features"),
+        ({"base": torch_base, "maxFeatures": 4}, r"maxFeatures is 4, and the data has 3 features"),
         (
             {"base": tree, "partitioned": True},
             r"partitioned is True.*Tree.*does not train in a task",

@@ -76,7 +76,7 @@ def test_columns_of_a_base():
     base = pipeline(LogisticRegression(labelCol="y"))
     assert column(base, "labelCol") == "y"
     assert column(base, "weightCol") is None
-    assert column(base, "validationCol") is None
+    assert column(base, "validationIndicatorCol") is None
     assert column(TorchClassifier(weightCol="w", rawPredictionCol=""), "weightCol") == "w"
     assert column(TorchClassifier(rawPredictionCol=""), "rawPredictionCol") is None
     assert column(TorchEstimator(labelCol=["a", "b"]), "labelCol") is None

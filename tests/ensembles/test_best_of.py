@@ -48,7 +48,7 @@ def good() -> LinearRegression:
 
 def best_of(candidates: list[Any], **given: Any) -> BestOf:
     evaluator = RegressionEvaluator(labelCol="y", metricName="rmse")
-    return BestOf(**{"candidates": candidates, "evaluator": evaluator, "folds": 2, "idCol": "row"} | given)
+    return BestOf(**{"candidates": candidates, "evaluator": evaluator, "numFolds": 2, "idCol": "row"} | given)
 
 
 @pytest.mark.parametrize("metric", ["rmse", "r2"])  # of which less is better, and more
@@ -65,7 +65,7 @@ def test_the_good_candidate_is_found_wherever_it_is(data, place, metric):
 @pytest.mark.slow
 def test_metrics_are_those_of_rows_that_were_not_seen(data):
     memoriser, constant = Memoriser("y"), Crippled(0.0, "y")
-    model = best_of([memoriser, constant], folds=3, seed=5).fit(data)
+    model = best_of([memoriser, constant], numFolds=3, seed=5).fit(data)
     fold = np.floor(uniform(ARRAYS["row"], 5) * 3)
     expected = [np.sqrt(np.mean(Y[fold == k] ** 2)) for k in range(3)]  # 0 of all rows, as nothing is known of them
     np.testing.assert_allclose(model.foldMetrics, [expected, expected])
@@ -201,11 +201,11 @@ def test_a_copy_has_candidates_and_an_evaluator_of_its_own(spark):
 
 
 def test_params_are_explained_and_set(spark):
-    estimator = BestOf(folds=3).setCandidates([good()]).setEvaluator(RegressionEvaluator()).setFolds(4)
+    estimator = BestOf(numFolds=3).setCandidates([good()]).setEvaluator(RegressionEvaluator()).setNumFolds(4)
     assert [line.partition(":")[0] for line in estimator.explainParams().splitlines()] == [
-        *("candidates", "disagreementCol", "evaluator", "folds", "idCol", "parallelism", "runDir", "seed")
+        *("candidates", "disagreementCol", "evaluator", "numFolds", "idCol", "parallelism", "runDir", "seed")
     ]
-    assert (estimator.getFolds(), len(estimator.getCandidates())) == (4, 1)
+    assert (estimator.getNumFolds(), len(estimator.getCandidates())) == (4, 1)
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_models_and_estimators_are_saved(data, tmp_path):
     loaded = BestOf.load(str(tmp_path / "estimator"))
     assert [each.uid for each in loaded.getCandidates()] == [each.uid for each in estimator.getCandidates()]
     assert loaded.getEvaluator().getMetricName() == "rmse"
-    assert (loaded.uid, loaded.getFolds(), loaded.getIdCol(), loaded.getSeed()) == (estimator.uid, 2, "row", 3)
+    assert (loaded.uid, loaded.getNumFolds(), loaded.getIdCol(), loaded.getSeed()) == (estimator.uid, 2, "row", 3)
     Pipeline(stages=[estimator]).fit(data).save(str(tmp_path / "model"))
     (again,) = PipelineModel.load(str(tmp_path / "model")).stages
     assert isinstance(again, BestOfModel)
@@ -270,7 +270,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: {"evaluator": BinaryClassificationEvaluator(labelCol="y")},
         "rawPredictionCol of the evaluator is 'rawPrediction', which the candidate",
     ),
-    "too many folds": (lambda: {"folds": ROWS + 1}, f"there are {ROWS} rows for folds={ROWS + 1}"),
+    "too many folds": (lambda: {"folds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
 }
 
 

@@ -11,9 +11,9 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import LinearRegression
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.folds import Folds, seeded, told
+from sparkdl.ensembles.folds import Folds, seeded, summary
 from sparkdl.ensembles.members.member import Models, Rows
-from sparkdl.ensembles.resampling.bootstrap import Everything, Without, member_seed, uniform
+from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, member_seed, uniform
 from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
 from tests.sessions import frame
@@ -39,9 +39,9 @@ def test_members_are_numbered_by_base_and_fold(spark):
     folds, bases = Folds(3, 5), [DecisionTreeClassifier(), LinearRegression()]
     members = folds.members(bases)
     assert [member.index for member in members] == [0, 1, 2, 4, 5, 6]
-    assert [member.draw for member in members] == 2 * [Without(fold, 3, 5) for fold in range(3)]
+    assert [member.draw for member in members] == 2 * [LeaveFoldOut(fold, 3, 5) for fold in range(3)]
     assert [folds.member(bases, base).index for base in (0, 1)] == [folds.index(0), folds.index(1)] == [3, 7]
-    assert folds.member(bases, 1).draw == Everything()
+    assert folds.member(bases, 1).draw == AllRows()
     assert [member.estimator.getSeed() for member in members[:3]] == [member_seed(5, index) for index in range(3)]
 
 
@@ -85,12 +85,12 @@ def test_rows_without_a_label_count_as_rows(spark):
 
 
 def test_fewer_rows_than_folds_are_refused(spark):
-    with pytest.raises(InvalidInput, match=r"there are 3 rows for folds=5; expected a row for each fold"):
+    with pytest.raises(InvalidInput, match=r"there are 3 rows for numFolds=5; expected a row for each fold"):
         Folds(5, 0).checked(rows_of(3))
 
 
 def test_no_rows_are_refused(spark):
-    with pytest.raises(InvalidInput, match=r"there are 0 rows for folds=2"):
+    with pytest.raises(InvalidInput, match=r"there are 0 rows for numFolds=2"):
         Folds(2, 0).checked(rows_of(0))
 
 
@@ -100,7 +100,7 @@ def test_a_fold_without_rows_is_named(spark):
     assert empty  # eight rows do not fall into eight folds
     with pytest.raises(InvalidInput) as caught:
         Folds(8, 0).checked(rows_of(8))
-    assert f"of folds=8 the folds {empty} have none of the 8 rows" in str(caught.value)
+    assert f"of numFolds=8 the folds {empty} have none of the 8 rows" in str(caught.value)
 
 
 def test_labels_of_one_class_are_refused(spark):
@@ -109,15 +109,18 @@ def test_labels_of_one_class_are_refused(spark):
 
 
 def test_what_is_told_is_of_all_fits():
-    assert told(Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])) == {"trained": [1, 4], "restored": [0, 9]}
+    assert summary(Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])) == {
+        "trained": [1, 4],
+        "restored": [0, 9],
+    }
 
 
 @pytest.mark.parametrize("given", [1, 0, -3])
 def test_fewer_than_two_folds_are_refused(given):
-    with pytest.raises(InvalidInput, match=rf"folds is {given}; expected at least 2"):
-        Stacking(folds=given)
-    with pytest.raises(InvalidInput, match=rf"folds is {given}; expected at least 2"):
-        Stacking().setFolds(given)
+    with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
+        Stacking(numFolds=given)
+    with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
+        Stacking().setNumFolds(given)
 
 
 # ---- numbers that Spark gives rows ----------------------------------------------------------------------------------

@@ -61,11 +61,20 @@ def test_uids_do_not_count(spark):
 @pytest.mark.parametrize(
     ("given", "count"),
     [
-        ({"slotWait": 1.0, "maxRestarts": 1, "minWorkers": 1, "elasticWait": 1.0, "checkpointEvery": "never"}, False),
-        ({"allowPlaintext": True, "hooks": [print], "seed": 9, "runDir": "/somewhere"}, False),
+        (
+            {
+                "resourceTimeout": 1.0,
+                "maxRestarts": 1,
+                "minWorkers": 1,
+                "elasticTimeout": 1.0,
+                "checkpointInterval": "never",
+            },
+            False,
+        ),
+        ({"allowUnencrypted": True, "hooks": [print], "seed": 9, "runDir": "/somewhere"}, False),
         ({"epochs": 2}, True),
         ({"numWorkers": 2}, True),
-        ({"timeBudget": 9.0}, True),
+        ({"maxSeconds": 9.0}, True),
         ({"maxRounds": 3}, True),
         ({"loss": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0]))}, True),
         ({"model": lambda: nn.Linear(3, 2)}, True),

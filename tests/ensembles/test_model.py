@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from scipy.special import softmax
 from torch import nn
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
@@ -252,7 +252,7 @@ def bag():
 
 def test_rows_of_several_lengths(spark, way):
     rows = spark.range(50).selectExpr("id as row", "transform(sequence(0, id % 4), i -> (i * 3 + id) % 10) as x")
-    models = [model.setColumns([Column("x", ragged="offsets")]) for model in members(bag)]
+    models = [model.setColumnSpecs([InputColumn("x", ragged="offsets")]) for model in members(bag)]
     each = [found(model, rows, "probability")[0] for model in models]
     (probability,) = found(EnsembleModel(way(models), rule="soft"), rows, "probability")
     np.testing.assert_allclose(probability, np.mean(each, 0), rtol=1e-5)

@@ -21,7 +21,7 @@ from sparkdl.ensembles import folds as folds_module
 from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.members.member import Rows
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
-from sparkdl.ensembles.resampling.bootstrap import Everything, uniform
+from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
 from tests.ensembles.stacked_rows import ARRAYS, COLUMNS, ROWS, X, torch_base
@@ -58,7 +58,7 @@ def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> 
             return super()._fit(dataset)
 
     meta = given.pop("meta", None) or Watched(regParam=0.01)
-    model = Stacking(bases=bases, meta=meta, folds=count, idCol="row", **given).fit(data)
+    model = Stacking(bases=bases, meta=meta, numFolds=count, idCol="row", **given).fit(data)
     return model, kept["z"]
 
 
@@ -71,7 +71,7 @@ def test_a_base_that_memorises_rows_gains_nothing(data):
 @pytest.fixture
 def leaking(monkeypatch):
     """Members of folds that are given all rows."""
-    monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: Everything())
+    monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: AllRows())
 
 
 def accuracy(model: Any, data: DataFrame, label: str) -> float:
@@ -149,7 +149,7 @@ def test_linear_stacking_is_that_of_numpy(data, passthrough):
     expected = applied(least_squares(np.hstack([z, *more]), y), np.hstack([whole, *more]))
 
     bases = [LinearRegression(labelCol="y"), LinearRegression(labelCol="y", featuresCol="s")]
-    stacking = Stacking(bases=bases, folds=4, seed=6, idCol="row", passthrough=passthrough, parallelism=2)
+    stacking = Stacking(bases=bases, numFolds=4, seed=6, idCol="row", passthrough=passthrough, parallelism=2)
     found = stacking.fit(squares).transform(squares).toPandas().sort_values("row")
     np.testing.assert_allclose(found["prediction"], expected, rtol=1e-6, atol=1e-6)
 
@@ -239,7 +239,7 @@ def test_arrays_of_numbers_are_features_side_by_side(data):
 def test_a_pytorch_meta_reads_level_one(data):
     meta = TorchRegressor(model=partial(nets.mlp, 2, outputs=1), inputCols=["elsewhere"], epochs=2)
     bases = [LinearRegression(labelCol="y"), DecisionTreeRegressor(labelCol="y", maxDepth=2)]
-    model = Stacking(bases=bases, meta=meta, folds=2, idCol="row").fit(data)
+    model = Stacking(bases=bases, meta=meta, numFolds=2, idCol="row").fit(data)
     assert (model.meta.getInputCols(), meta.getInputCols()) == ([LEVEL_ONE], ["elsewhere"])
     assert model.transform(data).columns == [*COLUMNS, "prediction"]
 
@@ -248,7 +248,7 @@ def test_a_pytorch_meta_reads_level_one(data):
 def test_a_pipeline_is_a_meta_estimator(data):
     stages = [StandardScaler(inputCol="any", outputCol="scaled"), LinearRegression(featuresCol="scaled")]
     bases = [LinearRegression(labelCol="y")]
-    model = Stacking(bases=bases, meta=Pipeline(stages=stages), folds=2, idCol="row").fit(data)
+    model = Stacking(bases=bases, meta=Pipeline(stages=stages), numFolds=2, idCol="row").fit(data)
     assert model.transform(data).columns == [*COLUMNS, "scaled", "prediction"]
     assert stages[0].getInputCol() == "any"
 
@@ -258,7 +258,7 @@ def test_bases_that_write_the_same_columns_and_rows_that_have_them(data):
     other = data.withColumn("prediction", F.lit("mine"))
     bases = [LinearRegression(labelCol="y", predictionCol="p"), LinearRegression(labelCol="y", predictionCol="p")]
     meta = LinearRegression(predictionCol="p", regParam=0.1)
-    found = Stacking(bases=bases, meta=meta, folds=2, idCol="row").fit(other).transform(other)
+    found = Stacking(bases=bases, meta=meta, numFolds=2, idCol="row").fit(other).transform(other)
     assert found.columns == [*COLUMNS, "prediction", "p"]
     assert {row.prediction for row in found.collect()} == {"mine"}
 
@@ -268,7 +268,7 @@ def test_one_pass_over_the_rows(data, tmp_path):
     data.select("row", "x", "y").write.parquet(str(tmp_path / "rows"))
     rows = data.sparkSession.read.parquet(str(tmp_path / "rows")).withColumn("features", array_to_vector("x"))
     bases = [LinearRegression(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
-    model = Stacking(bases=bases, folds=2, idCol="row").fit(rows)
+    model = Stacking(bases=bases, numFolds=2, idCol="row").fit(rows)
     plan = model.transform(rows)._jdf.queryExecution().executedPlan().toString()
     assert plan.count("FileScan") == 1
 
@@ -288,6 +288,6 @@ def test_it_is_as_good_as_the_better_of_its_bases_on_adult(spark):
     }
     bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=8)]
     alone = [accuracy(base.fit(frames["train"]), frames["test"], "label") for base in bases]
-    model = Stacking(bases=bases, folds=5, idCol="row", parallelism=2).fit(frames["train"])
+    model = Stacking(bases=bases, numFolds=5, idCol="row", parallelism=2).fit(frames["train"])
     both = accuracy(model, frames["test"], "label")
     assert both > max(alone) - 0.002, f"{alone} alone, {both} stacked"

@@ -39,7 +39,7 @@ def data(spark):
 
 def linear(**given: Any) -> Stacking:
     bases = [LinearRegression(labelCol="y", regParam=0.01), LinearRegression(labelCol="y", featuresCol="some")]
-    return Stacking(**{"bases": bases, "meta": LinearRegression(labelCol="y"), "folds": 2, "idCol": "row"} | given)
+    return Stacking(**{"bases": bases, "meta": LinearRegression(labelCol="y"), "numFolds": 2, "idCol": "row"} | given)
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +64,26 @@ def test_it_is_the_stage_of_a_pipeline_and_is_searched(some):
 def test_a_copy_has_bases_of_its_own(spark):
     stacking = linear(passthrough=True)
     first, meta = stacking.getBases()[0], stacking.getMeta()
-    copied = stacking.copy({first.regParam: 7.0, meta.regParam: 8.0, stacking.folds: 9})
-    assert (copied.getBases()[0].getRegParam(), copied.getMeta().getRegParam(), copied.getFolds()) == (7.0, 8.0, 9)
-    assert (first.getRegParam(), meta.getRegParam(), stacking.getFolds()) == (0.01, 0.0, 2)
+    copied = stacking.copy({first.regParam: 7.0, meta.regParam: 8.0, stacking.numFolds: 9})
+    assert (copied.getBases()[0].getRegParam(), copied.getMeta().getRegParam(), copied.getNumFolds()) == (7.0, 8.0, 9)
+    assert (first.getRegParam(), meta.getRegParam(), stacking.getNumFolds()) == (0.01, 0.0, 2)
     assert (copied.uid, copied.getPassthrough(), len(copied.getBases())) == (stacking.uid, True, 2)
     assert linear(meta=None).copy({}).getMeta() is None
 
 
 def test_params_are_explained_and_set(spark):
-    stacking = Stacking(bases=[LinearRegression()], folds=3, seed=4, runDir="d", idCol="i", parallelism=2)
+    stacking = Stacking(bases=[LinearRegression()], numFolds=3, seed=4, runDir="d", idCol="i", parallelism=2)
     assert "folds: parts of the rows; a member is trained without one of them (default: 5, current: 3)" in (
         stacking.explainParams()
     )
-    assert [stacking.getFolds(), stacking.getSeed(), stacking.getParallelism(), stacking.getIdCol()] == [3, 4, 2, "i"]
-    again = stacking.setFolds(6).setPassthrough(True).setBases([]).setMeta(None)
-    assert (again.getFolds(), again.getPassthrough(), again.getBases(), again.getMeta()) == (6, True, [], None)
+    assert [stacking.getNumFolds(), stacking.getSeed(), stacking.getParallelism(), stacking.getIdCol()] == [
+        3,
+        4,
+        2,
+        "i",
+    ]
+    again = stacking.setNumFolds(6).setPassthrough(True).setBases([]).setMeta(None)
+    assert (again.getNumFolds(), again.getPassthrough(), again.getBases(), again.getMeta()) == (6, True, [], None)
 
 
 @pytest.mark.slow
@@ -117,7 +122,7 @@ def test_the_same_seed_is_the_same_ensemble(some):
     bases = [DecisionTreeRegressor(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
     members, predictions = list[Any](), list[Any]()
     for seed in (1, 1, 2):
-        model = Stacking(bases=bases, folds=2, seed=seed, idCol="row").fit(some)
+        model = Stacking(bases=bases, numFolds=2, seed=seed, idCol="row").fit(some)
         members.append(LevelOne().of(some, model.models).select("row", LEVEL_ONE).orderBy("row").collect())
         found = model.transform(some).select("row", "prediction").orderBy("row").collect()
         predictions.append(np.array([row.prediction for row in found]))
@@ -145,7 +150,7 @@ def test_models_and_estimators_are_saved(some, tmp_path):
     stacking.save(str(tmp_path / "estimator"))
     loaded = Stacking.load(str(tmp_path / "estimator"))
     assert [each.uid for each in loaded.bases()] == [each.uid for each in stacking.bases()]
-    assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getFolds()) == (stacking.getMeta().uid, True, 2)
+    assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getNumFolds()) == (stacking.getMeta().uid, True, 2)
     assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
     PipelineModel([model]).save(str(tmp_path / "model"))
     (again,) = PipelineModel.load(str(tmp_path / "model")).stages
@@ -249,7 +254,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         },
         r"passthrough=True, but the features \['s'\] of Pipeline_\w+ are no columns",
     ),
-    "too many folds": (lambda: {"bases": [LINEAR()], "folds": ROWS + 1}, f"there are {ROWS} rows for folds={ROWS + 1}"),
+    "too many folds": (
+        lambda: {"bases": [LINEAR()], "numFolds": ROWS + 1},
+        f"there are {ROWS} rows for numFolds={ROWS + 1}",
+    ),
     "one class": (
         lambda: {"bases": [LogisticRegression(labelCol="one")]},
         "all labels in 'one' are 1; expected rows of two classes",

@@ -18,7 +18,7 @@ from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import SparkdlError
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
@@ -26,7 +26,7 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.local_solvers import Steps
+from sparkdl.rounds.local_solvers import LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 from tests.chaos.runs import Momentum
@@ -38,9 +38,9 @@ PARTS = 4
 ROWS = 96
 
 ALGORITHMS: dict[str, Any] = {
-    "ParallelSGD": ParallelSGD(rounds=ROUNDS, batch_size=4),
-    "ConsensusADMM": ConsensusADMM(solver=Steps(batch_size=4)),
-    "FederatedAveraging": FederatedAveraging("client", 0.5, ROUNDS, batch_size=2, momentum=0.5, bits=8),
+    "ParallelSGD": ParallelSGD(rounds=ROUNDS, shard_batch_size=4),
+    "ConsensusADMM": ConsensusADMM(solver=LocalSGDSolver(batch_size=4)),
+    "FederatedAveraging": FederatedAveraging("client", 0.5, ROUNDS, batch_size=2, momentum=0.5, quantize_bits=8),
     "LBFGS": LBFGS(l2=1e-3),
 }
 
@@ -58,8 +58,10 @@ def objective(name: str) -> Objective:
 
 def columns(name: str) -> Columns:
     """The columns of ``rows``; by client only where the algorithm asks for it."""
-    client = Column("client", "int64") if name == "FederatedAveraging" else None
-    return Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"), client=client, floating="float64")
+    client = InputColumn("client", "int64") if name == "FederatedAveraging" else None
+    return Columns(
+        (InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), client=client, floating="float64"
+    )
 
 
 def rows() -> dict[str, np.ndarray]:
@@ -121,7 +123,7 @@ def outcome(folder: Path, name: str, state: Any, history: Sequence[dict[str, Any
     memories = Folder.of(str(folder / "memories"))
     return {
         "state": hashlib.sha256(pack_state(state)).hexdigest(),
-        "history": [{key: value for key, value in row.items() if key != "seconds"} for row in history],
+        "history_size": [{key: value for key, value in row.items() if key != "seconds"} for row in history],
         "memories": [hashlib.sha256(memories.read(each)).hexdigest() for each in saved(folder, name)["memories"]],
     }
 

@@ -43,9 +43,9 @@ class Watched:
     faults: tuple[Fault, ...] = ()
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """See ``Algorithm``."""
-        return bool(self.algorithm.takes_steps)
+        return bool(self.algorithm.uses_optimizer)
 
     @property
     def prepares(self) -> int:
@@ -56,7 +56,7 @@ class Watched:
         """See ``Algorithm``."""
         return {**self.algorithm.init(objective, seed), "number": 0}
 
-    def sent(self, state: State) -> State:
+    def broadcast_state(self, state: State) -> State:
         """See ``Algorithm``."""
         return {**to_send(self.algorithm, state), "number": state["number"]}
 
@@ -83,13 +83,13 @@ class Watched:
         watch_files([replace(fault, step=fault.step + 1) for fault in self.faults if fault.rank == DRIVER])
         return {**self.algorithm.apply(state, update), "number": number + 1}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """See ``Algorithm``."""
-        return bool(self.algorithm.done(state))
+        return bool(self.algorithm.converged(state))
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """See ``Algorithm``."""
-        found: dict[str, float | str] = self.algorithm.row(state)
+        found: dict[str, float | str] = self.algorithm.metrics(state)
         return found
 
     def kept(self, row: dict[str, Any]) -> None:

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from examples import digits_net
 from sparkdl import TorchClassifier, TorchModel, TorchRegressor
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
@@ -43,7 +43,7 @@ def fit(folder: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[
         size: members.
         hold: the fields of a ``Held``, a hook that waits at a step for somebody to do harm.
     """
-    keeper = CheckpointKeeper(Checkpoints(f"{folder}/checkpoints", run="a run"), Every(2, "steps"))
+    keeper = Checkpointer(Checkpoints(f"{folder}/checkpoints", run="a run"), CheckpointInterval(2, "steps"))
     hooks = [workers.Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
     Path(folder).mkdir(exist_ok=True)
     supervisor = Supervisor(SparkCluster(SparkSession.active(), size), back_off=0.1, heartbeat_timeout=SILENCE)
@@ -70,7 +70,7 @@ def refused(folder: str) -> str:
         numWorkers=2,
         batchSize=10,
         runDir=folder,
-        checkpointEvery=2,
+        checkpointInterval=2,
         hooks=[workers.Steps(f"{folder}/steps")],
     )
     try:

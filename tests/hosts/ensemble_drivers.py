@@ -276,7 +276,7 @@ def _all_leave() -> Iterator[None]:
         return model(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_fits, "look", looked)
+        patch.setattr(task_fits, "inspect_shards", looked)
         patch.setattr(task_fits, "_model", made)
         yield
     assert len(left) == 2

@@ -146,10 +146,10 @@ def test_it_ends_as_if_nothing_had_happened(cluster, tmp_path, undisturbed, harm
     found = driver.result()
     assert_as_if_nothing_had_happened(found, expected, folder)
     (kind, lost, host, message), *more = found["failures"]
-    assert (kind, lost, host) == ("MemberLost", harm.rank, member.host.name)
+    assert (kind, lost, host) == ("WorkerLost", harm.rank, member.host.name)
     assert harm.said in message
     # Until Spark has given a silent host up it may send the next attempt there.
-    assert [(kind, lost) for kind, lost, *_ in more] in ([], [("MemberLost", harm.rank)])
+    assert [(kind, lost) for kind, lost, *_ in more] in ([], [("WorkerLost", harm.rank)])
     assert harm.moved or not more
     if harm.moved:
         others = {host.name for host in cluster.workers} - {member.host.name}
@@ -165,7 +165,7 @@ def test_a_host_that_is_lost_before_anything_is_sent_to_it(cluster, tmp_path, un
     found = _fit(cluster, folder).result()
     assert_as_if_nothing_had_happened(found, expected, folder, [*range(1, workers.STEPS + 1)])
     # The tasks that Spark sends there end when it gives the host up; those of a gang end it.
-    assert [kind for kind, *_ in found["failures"]] in ([], ["MemberLost"])
+    assert [kind for kind, *_ in found["failures"]] in ([], ["WorkerLost"])
     assert host.name not in {name for *_, name in steps(folder)}
     cluster.nothing_left(host)
     cluster.gang_gone()
@@ -177,7 +177,7 @@ def test_three_members(cluster, tmp_path, undisturbed):
     kill_the_executor(member)
     found = driver.result()
     assert_as_if_nothing_had_happened(found, expected, folder)
-    assert [kind for kind, *_ in found["failures"]] == ["MemberLost"]
+    assert [kind for kind, *_ in found["failures"]] == ["WorkerLost"]
     cluster.gang_gone()
 
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import World
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
 STEPS = 10
 """Of ``training()``."""
 
-COLUMNS = Columns((Column("x"),), Column("label"), row_id=Column("row", "int64"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("label"), row_id=InputColumn("row", "int64"))
 
 
 class Restless(nn.Module):
@@ -59,9 +59,9 @@ def training(**options: Any) -> Training:
         nn.CrossEntropyLoss(),
         partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=STEPS + 2),
-        clip_norm=0.5,
+        max_grad_norm=0.5,
     )
-    return Training(objective, 29, 2, seed=2, accumulate=2, augment=noisy, **options)
+    return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy, **options)
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Steps:
             file.write(f"{run.rank} {run.clock.step} {socket.gethostname()}\n")
 
 
-def peers(world: World, part: Part | None) -> dict[str, Any]:
+def peers(world: World, part: Shard | None) -> dict[str, Any]:
     """A member's host, and the addresses that it has connections with after an all-reduce."""
     world.group().sum_(torch.ones(1 << 20))
     found = {"host": world.host, "connected": sorted(_connected())}
-    world.agree("looked", {})  # whoever goes closes the connections of others
+    world.all_gather_json("looked", {})  # whoever goes closes the connections of others
     return found
 
 

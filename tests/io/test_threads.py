@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sparkdl.io import threads
-from sparkdl.io.threads import Aside, in_background
+from sparkdl.io.threads import BackgroundQueue, in_background
 
 
 def test_it_goes_on_beside_and_says_what_came_of_it() -> None:
@@ -44,7 +44,7 @@ def test_what_is_beside_is_not_waited_for_until_the_end() -> None:
         assert go.wait(30)
         seen.append(number)
 
-    aside = Aside(slow, "slow")
+    aside = BackgroundQueue(slow, "slow")
     assert not aside.busy
     for number in range(100):
         aside.put(number)
@@ -63,7 +63,7 @@ def test_what_a_queue_has_no_room_for_is_counted() -> None:
         begun.set()
         assert go.wait(30)
 
-    aside = Aside(slow, "slow", 3)
+    aside = BackgroundQueue(slow, "slow", 3)
     aside.put(0)
     assert begun.wait(30)
     for number in range(1, 10):
@@ -84,7 +84,7 @@ def test_the_end_does_not_wait_for_ever_and_nothing_follows_it(monkeypatch: pyte
         begun.set()
         go.wait(30)
 
-    aside = Aside(slow, "slow")
+    aside = BackgroundQueue(slow, "slow")
     for number in range(5):
         aside.put(number)
     assert begun.wait(30)

@@ -23,7 +23,7 @@ class Descent:
 
     rate: float = 0.5
     rounds: int = 3
-    takes_steps = False
+    uses_optimizer = False
 
     def init(self, objective: Any, seed: int) -> dict[str, Any]:
         """The model as it begins."""
@@ -47,10 +47,10 @@ class Descent:
         weights = {name: each - self.rate * update[name] / mass for name, each in state["weights"].items()}
         return {"weights": weights, "round": state["round"] + 1, "loss": float(update["loss of all"]) / mass}
 
-    def done(self, state: Any) -> bool:
+    def converged(self, state: Any) -> bool:
         """After so many rounds."""
         return bool(state["round"] >= self.rounds)
 
-    def row(self, state: Any) -> dict[str, Any]:
+    def metrics(self, state: Any) -> dict[str, Any]:
         """The loss before the step."""
         return {"loss": state["loss"]}

@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from torch import Tensor, nn
 
 from sparkdl import ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, SparkdlError
+from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError, WorkerFailed
 from tests.ml import nets
 
 pytestmark = pytest.mark.slow  # all of them together, each being a fit
@@ -147,7 +147,7 @@ MISTAKES = {
     "a label too large for the model": Mistake(
         ["the loss raised IndexError", "Target 7 is out of bounds", "output of [", "3] float32", "target of ["],
         data=row(label=7),
-        kind=MemberFailed,
+        kind=WorkerFailed,
     ),
     "a negative weight": Mistake(
         ["'weight'", "-1"], {"weightCol": "weight"}, [Row(**each.asDict(), weight=-1.0) for each in ROWS]
@@ -170,36 +170,36 @@ MISTAKES = {
         ["the module 'on_the_driver_alone' is on the driver but not on", "--py-files"], {"model": only_here}
     ),
     "a model that raises": Mistake(
-        ["LookupError: no such sample"], {"model": Fails}, row(features=[200.0, 0.0, 0.0]), MemberFailed
+        ["LookupError: no such sample"], {"model": Fails}, row(features=[200.0, 0.0, 0.0]), WorkerFailed
     ),
     "too few inputs": Mistake(
         ["forward() of Two raised TypeError", "missing 1 required positional argument: 'y'", "given 1 inputs, of ["],
         {"model": Two},
-        kind=MemberFailed,
+        kind=WorkerFailed,
     ),
     "a model of another width": Mistake(
         ["forward() of Sequential raised RuntimeError", "x3 and 64x", "given 1 inputs, of [", ", 3] float32"],
         {"model": nets.digits},
-        kind=MemberFailed,
+        kind=WorkerFailed,
     ),
     "a loss of the wrong shape": Mistake(["loss(output, target)", "shape (", "batch of"], {"loss": short}),
     "a loss that is no tensor": Mistake(["returned float", "torch.Tensor"], {"loss": number}),
     "a loss of other shapes": Mistake(
         ["the loss raised", "output of [", ", 3] float32", "target of [", "] float32"],
         {"model": nets.scores, "loss": nn.MSELoss()},
-        kind=MemberFailed,
+        kind=WorkerFailed,
         estimator=TorchRegressor,
     ),
     "nothing to train": Mistake(["Frozen has no trainable parameters"], {"model": Frozen}),
     "a NaN loss": Mistake(
-        ["the loss is nan on rank", "step 0", "batch 1 of 1 in epoch 1", "clipNorm"], {"loss": exploding}
+        ["the loss is nan on rank", "step 0", "batch 1 of 1 in epoch 1", "maxGradNorm"], {"loss": exploding}
     ),
     "no loss": Mistake(["loss is not set", "TorchEstimator(loss=...)"], estimator=TorchEstimator),
     "a model that is none": Mistake(["returned dict; expected a torch.nn.Module"], {"model": dict}),
     "a hook of nothing": Mistake(["hooks holds", "on_epoch"], {"hooks": [3]}),
     "an unknown device": Mistake(["device is 'tpu'", "cpu, cuda"], {"device": "tpu"}),
     "an unknown precision": Mistake(["precision is 'fp8'", "fp32, bf16, fp64"], {"precision": "fp8"}),
-    "a clipping norm of nothing": Mistake(["clipNorm is 0", "above 0"], {"clipNorm": 0}),
+    "a clipping norm of nothing": Mistake(["maxGradNorm is 0", "above 0"], {"maxGradNorm": 0}),
     "two zero thresholds": Mistake(["thresholds is [0.0, 0.0]", "at most one"], {"thresholds": [0.0, 0.0]}),
     "two names for the inputs": Mistake(
         ["featuresCol is 'x'", "inputCols is ['a']"], {"featuresCol": "x", "inputCols": ["a"]}
@@ -208,7 +208,7 @@ MISTAKES = {
 
 
 IN_ROUNDS = {
-    "a NaN loss": ["part ", "round 1", "the loss is not finite", "clipNorm"],
+    "a NaN loss": ["part ", "round 1", "the loss is not finite", "maxGradNorm"],
     "a model that raises": ["part ", "round 1", "LookupError: no such sample"],
 }
 """What rounds say of it, where that is something else."""
@@ -225,7 +225,7 @@ def test_a_mistake_is_named_in_rounds(spark, tmp_path, name):
     """Parts wait for their turn, and hooks are of no use."""
     mistake = MISTAKES[name]
     says = IN_ROUNDS.get(name, mistake.says)
-    check(spark, tmp_path / "run", replace(mistake, says=says), strategy=ParallelSGD(rounds=1, batch_size=20))
+    check(spark, tmp_path / "run", replace(mistake, says=says), strategy=ParallelSGD(rounds=1, shard_batch_size=20))
 
 
 def check(spark, run, mistake, **given):
@@ -241,7 +241,7 @@ def check(spark, run, mistake, **given):
     for piece in mistake.says:
         assert piece in rest, text
         rest = rest.partition(piece)[2]
-    if mistake.kind is MemberFailed:
+    if mistake.kind is WorkerFailed:
         assert f"rank {caught.value.rank}" in str(caught.value)
     assert len(text) < SCREEN
     assert "\tat " not in str(caught.value)  # no Java stack beside it

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparkdl import TorchRegressor
-from sparkdl.errors import InvalidInput, MemberLost
+from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io.weights import pack
 from tests.faults import Fault
 from tests.ml import nets
@@ -70,7 +70,7 @@ def assert_alike(model, expected):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed, rank):
     fault = Fault("kill", rank, 7, str(tmp_path / "mark"))
-    model = regressor(runDir=str(tmp_path / "run"), checkpointEvery=2, maxRestarts=1, hooks=[fault]).fit(data)
+    model = regressor(runDir=str(tmp_path / "run"), checkpointInterval=2, maxRestarts=1, hooks=[fault]).fit(data)
     assert (tmp_path / "mark").exists()
     assert_alike(model, undisturbed)
     assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
@@ -82,15 +82,15 @@ def test_a_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbe
 def test_the_same_fit_again_goes_on_and_another_one_is_refused(data, tmp_path, undisturbed):
     run = str(tmp_path / "run")
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
-    with pytest.raises(MemberLost):
-        regressor(runDir=run, checkpointEvery="1 epoch", hooks=[fault], maxRestarts=0).fit(data)
-    assert_alike(regressor(runDir=run, checkpointEvery="1 epoch").fit(data), undisturbed)
+    with pytest.raises(WorkerLost):
+        regressor(runDir=run, checkpointInterval="1 epoch", hooks=[fault], maxRestarts=0).fit(data)
+    assert_alike(regressor(runDir=run, checkpointInterval="1 epoch").fit(data), undisturbed)
     config = (tmp_path / "run" / "config.json").read_text()
     for name, value in {"batchSize": 20, "loss": lambda output, target: (output - target).abs()}.items():
         with pytest.raises(
             InvalidInput, match=rf"belongs to the run .* Take another runDir.* These differ: {name} was"
         ):
-            regressor(runDir=run, checkpointEvery="1 epoch", **{name: value}).fit(data)
+            regressor(runDir=run, checkpointInterval="1 epoch", **{name: value}).fit(data)
     assert (tmp_path / "run" / "config.json").read_text() == config
 
 
@@ -99,7 +99,7 @@ def test_without_a_directory_the_next_attempt_goes_on_and_nothing_stays(data, tm
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     fault, steps = Fault("fail", 1, 7, str(tmp_path / "mark")), Steps(str(tmp_path / "steps"))
-    model = regressor(checkpointEvery=2, hooks=[fault, steps]).fit(data)
+    model = regressor(checkpointInterval=2, hooks=[fault, steps]).fit(data)
     assert_alike(model, undisturbed)
     assert model.report["restarts"] == 1
     assert [int(step) for step in (tmp_path / "steps").read_text().split()] == [*range(1, 8), *range(7, 13)]
@@ -108,7 +108,7 @@ def test_without_a_directory_the_next_attempt_goes_on_and_nothing_stays(data, tm
 
 def test_without_checkpoints_fewer_members_begin_anew(data):
     with pytest.warns(UserWarning, match=r"minWorkers is 1, but without checkpoints .* stays as small as it is"):
-        assert regressor(checkpointEvery="never", minWorkers=1, epochs=1).fit(data).report["restarts"] == 0
+        assert regressor(checkpointInterval="never", minWorkers=1, epochs=1).fit(data).report["restarts"] == 0
 
 
 def test_an_error_of_one_member_is_tried_a_second_time(data, tmp_path):
@@ -121,7 +121,7 @@ def test_an_error_of_one_member_is_tried_a_second_time(data, tmp_path):
 
 
 def test_more_workers_that_there_are_never_slots_for_are_not_waited_for(data, tmp_path):
-    elastic = regressor(numWorkers=3, minWorkers=1, runDir=str(tmp_path), checkpointEvery="1 epoch", epochs=1)
+    elastic = regressor(numWorkers=3, minWorkers=1, runDir=str(tmp_path), checkpointInterval="1 epoch", epochs=1)
     with pytest.warns(UserWarning, match="a gang of 3 members is wanted, and the configuration allows for 2"):
         assert elastic.fit(data).report["workers"] == [2]
 

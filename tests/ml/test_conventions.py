@@ -167,7 +167,7 @@ def test_copies_share_no_param_maps(kind):
     assert {type(one) for one in (copied, changed)} == {type(instance)}
     assert same(state(copied), before)
     assert same(state(changed)[0], before[0] | {"predictionCol": "other", "thresholds": [0.1, 0.9]})
-    changed.setCollate(None).clear(changed.columns)
+    changed.setCollate(None).clear(changed.columnSpecs)
     copied._setDefault(predictionCol="p")
     assert same(state(instance), before)
     for wrong, error in (({"epochs": 3}, TypeError), ([instance.predictionCol], TypeError)):
@@ -213,9 +213,9 @@ def test_what_is_changed_in_place_is_nobody_elses(kind, make):
 @each_estimator
 def test_getters_give_what_may_be_changed(kind):
     estimator = kind(metrics={"a": torchmetrics.MeanMetric()}, labelCol=["a", "b"], hooks=[1], thresholds=[1.0, 2.0])
-    for name in ("Metrics", "LabelCol", "Hooks", "Thresholds", "InputCols", "Columns"):
+    for name in ("Metrics", "LabelCol", "Hooks", "Thresholds", "InputCols", "ColumnSpecs"):
         getattr(estimator, f"get{name}")().clear()
-        assert getattr(estimator, f"get{name}")() or name == "Columns"
+        assert getattr(estimator, f"get{name}")() or name == "ColumnSpecs"
 
 
 @each

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from tests.ml import nets, typed_nets
 from tests.sessions import frame
@@ -29,8 +29,8 @@ X = RANDOM.normal(size=(ROWS, 3))
 SCHEMA = "row long, tokens array<int>, image binary, x array<double>, y double, z double"
 
 STILL = {"optimizer": partial(torch.optim.SGD, lr=0.0), "numWorkers": 2, "batchSize": 16, "idCol": "row"}
-OFFSETS = Column("tokens", "int64", ragged="offsets")
-PADDED = Column("tokens", "int64", ragged="padded", padding=19)
+OFFSETS = InputColumn("tokens", "int64", ragged="offsets")
+PADDED = InputColumn("tokens", "int64", ragged="padded", padding=19)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def test_tokens(data, net, column, collate, accumulate):
         model=net,
         inputCols=["tokens"],
         labelCol="y",
-        columns=[column],
-        accumulate=accumulate,
+        columnSpecs=[column],
+        microBatches=accumulate,
         collate=collate,
         **STILL,
     )
@@ -85,7 +85,7 @@ def test_an_embedding_bag_learns(data):
         model=typed_nets.Bag,
         inputCols=["tokens"],
         labelCol="y",
-        columns=[OFFSETS],
+        columnSpecs=[OFFSETS],
         numWorkers=2,
         batchSize=8,
         epochs=30,
@@ -99,7 +99,7 @@ def test_an_embedding_bag_learns(data):
 
 def test_a_part_and_a_model_without_tokens(data):
     hollow = data.withColumn("tokens", F.expr("if(row = 3, tokens, array())")).withColumn("y", F.lit(0.0))
-    model = TorchRegressor(model=typed_nets.Bag, inputCols=["tokens"], labelCol="y", columns=[OFFSETS], **STILL)
+    model = TorchRegressor(model=typed_nets.Bag, inputCols=["tokens"], labelCol="y", columnSpecs=[OFFSETS], **STILL)
     fitted = model.fit(hollow)
     assert predictions(fitted, hollow).tolist() == pytest.approx(
         [sum(TOKENS[3]) / 20 if row == 3 else 0.0 for row in range(ROWS)]
@@ -122,12 +122,14 @@ def expected_of_images(scale=1):
 
 def pictures(column, **others):
     return TorchRegressor(
-        model=typed_nets.Picture, inputCols=["image"], labelCol="y", columns=[column], **STILL | others
+        model=typed_nets.Picture, inputCols=["image"], labelCol="y", columnSpecs=[column], **STILL | others
     )
 
 
 @pytest.mark.parametrize(
-    "column", [Column("image", "uint8", shape=(4, 3)), Column("image", decode=typed_nets.read)], ids=["raw", "decode"]
+    "column",
+    [InputColumn("image", "uint8", shape=(4, 3)), InputColumn("image", decode=typed_nets.read)],
+    ids=["raw", "decode"],
 )
 def test_images(data, column):
     check_still(pictures(column).fit(data), data, expected_of_images())
@@ -139,12 +141,12 @@ def test_a_closure_decodes(data):
     def read(image):
         return scale * typed_nets.read(image)
 
-    check_still(pictures(Column("image", decode=read)).fit(data), data, expected_of_images(scale))
+    check_still(pictures(InputColumn("image", decode=read)).fit(data), data, expected_of_images(scale))
 
 
 def test_bytes_of_another_length(data):
     with pytest.raises(InvalidInput, match=r"part \d: column 'image' has a value of 12 bytes, .*; expected 48 bytes"):
-        pictures(Column("image", "float32", shape=(4, 3))).fit(data)
+        pictures(InputColumn("image", "float32", shape=(4, 3))).fit(data)
 
 
 def test_a_decode_that_fails_says_where(data):
@@ -154,11 +156,11 @@ def test_a_decode_that_fails_says_where(data):
     with pytest.raises(
         InvalidInput, match=r"part \d: decode of column 'image' raised KeyError: 'no such codec'"
     ) as caught:
-        pictures(Column("image", decode=fail)).fit(data)
+        pictures(InputColumn("image", decode=fail)).fit(data)
     assert caught.value.stage == "feed"
-    model = pictures(Column("image", decode=typed_nets.read)).fit(data)
+    model = pictures(InputColumn("image", decode=typed_nets.read)).fit(data)
     with pytest.raises(PythonException, match="decode of column 'image' raised KeyError: 'no such codec'"):
-        model.setColumns([Column("image", decode=fail)]).transform(data).collect()
+        model.setColumnSpecs([InputColumn("image", decode=fail)]).transform(data).collect()
 
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ def test_collate_is_for_training_validation_and_inference(data):
         return (inputs[0] + 1,), target
 
     estimator = TorchRegressor(
-        model=nets.Line, inputCols=["x"], labelCol="y", validationCol="held out", collate=shift, **STILL
+        model=nets.Line, inputCols=["x"], labelCol="y", validationIndicatorCol="held out", collate=shift, **STILL
     )
     marked = data.withColumn("held out", F.col("row") >= 30)
     model = estimator.fit(marked)
@@ -224,7 +226,7 @@ def test_collate_is_for_training_validation_and_inference(data):
 def test_augment_is_for_training_alone_and_repeatable(data):
     marked = data.withColumn("held out", F.col("row") >= 30)
     estimator = TorchRegressor(
-        model=nets.Line, inputCols=["x"], labelCol="y", validationCol="held out", epochs=2, **STILL
+        model=nets.Line, inputCols=["x"], labelCol="y", validationIndicatorCol="held out", epochs=2, **STILL
     )
     plain, one, two = (
         estimator.setAugment(augment).fit(marked) for augment in (None, typed_nets.jitter, typed_nets.jitter)

@@ -38,7 +38,7 @@ def run(digits, tmp_path_factory):
         model=nets.digits,
         optimizer=partial(torch.optim.Adam, lr=3e-3),
         metrics={"accuracy": MulticlassAccuracy(10, average="micro")},
-        validationCol="held out",
+        validationIndicatorCol="held out",
         numWorkers=2,
         batchSize=64,
         epochs=20,

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
@@ -116,7 +116,7 @@ def test_a_module_is_the_start(data):
 
 def test_the_report_names_the_best_epoch(data):
     marked = data.withColumn("held out", F.col("row") % 4 == 0)
-    model = regressor(validationCol="held out", patience=1, epochs=2).fit(marked)
+    model = regressor(validationIndicatorCol="held out", patience=1, epochs=2).fit(marked)
     losses = [row["valid_loss"] for row in model.history]
     assert model.report["best_epoch"] == 1 + losses.index(min(losses))
     assert regressor(epochs=1).fit(data).report["best_epoch"] is None
@@ -126,15 +126,15 @@ def test_the_weights_of_the_best_epoch_are_the_models(data):
     held_out = data.where("row % 4 = 0").select("row", "x", (-F.col("y")).alias("y"), F.lit(True).alias("held out"))
     rest = data.where("row % 4 != 0").select("row", "x", "y", F.lit(False).alias("held out"))
     marked = held_out.union(rest)  # what is learned makes the rows held out worse and worse
-    model = regressor(validationCol="held out", patience=1, epochs=9).fit(marked)
+    model = regressor(validationIndicatorCol="held out", patience=1, epochs=9).fit(marked)
     assert (model.report["best_epoch"], len(model.history)) == (1, 2)
-    first = regressor(validationCol="held out", epochs=1).fit(marked)
+    first = regressor(validationIndicatorCol="held out", epochs=1).fit(marked)
     assert pack(model.module()) == pack(first.module())
 
 
 def test_validation_rows_are_kept_out(data):
     marked = data.withColumn("held out", F.col("row") >= 40)
-    model = regressor(validationCol="held out", epochs=1).fit(marked)
+    model = regressor(validationIndicatorCol="held out", epochs=1).fit(marked)
     same(model, alone(slice(40), epochs=1))
     with torch.no_grad():
         output = model.module()(torch.from_numpy(X[40:])).squeeze(-1).numpy()
@@ -269,13 +269,13 @@ def test_a_label_that_is_no_class_is_named(data):
 
 def test_only_validation_rows_are_no_rows_to_train_on(data):
     with pytest.raises(InvalidInput, match="every row is a validation row"):
-        regressor(validationCol="held out").fit(data.withColumn("held out", F.lit(True)))
+        regressor(validationIndicatorCol="held out").fit(data.withColumn("held out", F.lit(True)))
     with pytest.raises(InvalidInput, match="the data has no rows"):
         regressor().fit(data.where("row < 0"))
 
 
 def test_an_error_of_the_model_comes_back_with_its_own_traceback(data):
-    with pytest.raises(MemberFailed, match="RuntimeError: mat1 and mat2 shapes cannot be multiplied") as caught:
+    with pytest.raises(WorkerFailed, match="RuntimeError: mat1 and mat2 shapes cannot be multiplied") as caught:
         regressor(model=nets.digits).fit(data)
     assert caught.value.stage == "work"
     assert "forward" in caught.value.trace

@@ -100,7 +100,7 @@ class Diary:
 
 
 def test_events_give_the_numbers_that_the_history_holds(data, tmp_path):
-    fitted = classifier(validationCol="held", runDir=str(tmp_path)).fit(data)
+    fitted = classifier(validationIndicatorCol="held", runDir=str(tmp_path)).fit(data)
     events = read_events(tmp_path / "events")
     assert [event.payload for event in events if event.kind == "epoch"] == fitted.history
     steps = {rank: [each.payload for each in events if (each.kind, each.rank) == ("step", rank)] for rank in (0, 1)}
@@ -130,7 +130,7 @@ def test_a_member_that_was_slowed_on_purpose_is_named(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [None, ParallelSGD(rounds=3, batch_size=8)], ids=["gang", "rounds"])
+@pytest.mark.parametrize("strategy", [None, ParallelSGD(rounds=3, shard_batch_size=8)], ids=["gang", "rounds"])
 def test_a_driver_that_cannot_be_reached_costs_no_event(data, tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
     fitted = classifier(**({} if strategy is None else {"strategy": strategy}), runDir=str(tmp_path)).fit(data)
@@ -148,7 +148,7 @@ def test_a_driver_that_cannot_be_reached_costs_no_event(data, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_without_events_nothing_is_kept_and_nothing_measured(data, tmp_path, capsys):
-    fitted = classifier(events=False, runDir=str(tmp_path)).fit(data)
+    fitted = classifier(telemetry=False, runDir=str(tmp_path)).fit(data)
     assert not (tmp_path / "events").exists()
     assert not (tmp_path / "timeline.json").exists()
     assert "phases" not in fitted.report
@@ -218,7 +218,7 @@ def test_a_run_that_goes_on_has_the_events_of_both(data, tmp_path):
 @pytest.mark.slow
 def test_tasks_of_rounds_tell_of_their_steps(data, tmp_path):
     diary = Diary()
-    strategy = ParallelSGD(rounds=2, epochs=2, batch_size=8)
+    strategy = ParallelSGD(rounds=2, epochs=2, shard_batch_size=8)
     fitted = classifier(strategy=strategy, hooks=[diary], runDir=str(tmp_path)).fit(data)
     events = read_events(tmp_path / "events")
     for part in (0, 1):
@@ -245,7 +245,7 @@ def test_jobs_are_called_by_run_attempt_and_round(spark, data, tmp_path):
     spark.sparkContext.setJobDescription("mine")
     try:
         classifier(epochs=1, runDir=str(tmp_path / "one")).fit(data)
-        strategy = ParallelSGD(rounds=2, batch_size=8)
+        strategy = ParallelSGD(rounds=2, shard_batch_size=8)
         classifier(strategy=strategy, runDir=str(tmp_path / "two")).fit(data)
         assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
     finally:
@@ -262,13 +262,13 @@ def test_jobs_are_called_by_run_attempt_and_round(spark, data, tmp_path):
 @pytest.mark.chaos
 def test_a_killed_member_is_seen_in_events_timeline_and_page(data, tmp_path):
     fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
-    fitted = classifier(runDir=str(run), checkpointEvery=2, hooks=[fault]).fit(data)
+    fitted = classifier(runDir=str(run), checkpointInterval=2, hooks=[fault]).fit(data)
     assert fitted.report["restarts"] == 1
     events = read_events(run / "events")
     told = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
     assert told == [(0, 2), (1, 2)]
     [restart] = [event for event in events if event.kind == "restart"]
-    assert "MemberLost" in restart.payload["cause"]
+    assert "WorkerLost" in restart.payload["cause"]
     for attempt in (0, 1):
         assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
     rows = [event.payload["epoch"] for event in events if event.kind == "epoch"]
@@ -277,5 +277,5 @@ def test_a_killed_member_is_seen_in_events_timeline_and_page(data, tmp_path):
     valid(made)
     assert [each["args"]["cause"] for each in made["traceEvents"] if each["name"] == "restart"]
     page = Path(fitted.report.html()).read_text()
-    assert "MemberLost" in page
+    assert "WorkerLost" in page
     assert "Members of each attempt" not in page  # both attempts had two

@@ -15,7 +15,7 @@ import sparkdl
 from sparkdl.ensembles import declarations
 from sparkdl.errors import InvalidInput
 from sparkdl.ml import params
-from sparkdl.ml.param_declaration import CheckedParams, ConstructedParams, Scope, param, with_default
+from sparkdl.ml.param_declaration import ConstructedParams, Scope, ValidatedParams, param, with_default
 from sparkdl.ml.param_stubs import stub_of
 from sparkdl.ml.param_types import at_least, optional, to_int, to_list, to_string
 from sparkdl.ml.params import TrainingParams
@@ -126,7 +126,7 @@ def test_a_declaration_is_a_param_of_any_class():
         size = param("rows", to_int)
 
     assert Plain()._set(size=3).getOrDefault("size") == 3
-    assert not issubclass(Plain, CheckedParams)
+    assert not issubclass(Plain, ValidatedParams)
 
 
 # ---- the Params of the library ----------------------------------------------------------------------------------
@@ -162,24 +162,24 @@ def test_defaults_of_losses_are_in_the_signature():
 
 def test_set_params_of_an_ensemble():
     base = sparkdl.TorchRegressor()
-    stacking = sparkdl.Stacking(bases=[base], folds=3)
-    assert stacking.setParams(bases=[base, base], meta=None, folds=4) is stacking
-    assert (len(stacking.getBases()), stacking.getFolds(), stacking.getPassthrough()) == (2, 4, False)
+    stacking = sparkdl.Stacking(bases=[base], numFolds=3)
+    assert stacking.setParams(bases=[base, base], meta=None, numFolds=4) is stacking
+    assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
 
 
-HOW = "slotWait maxRestarts minWorkers elasticWait"
-NOT_IN_ROUNDS = f"batchSize epochs accumulate hooks {HOW}"
-SAME_RESULT = f"{HOW} checkpointEvery hooks allowPlaintext events logLevel"
+HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
+NOT_IN_ROUNDS = f"batchSize epochs microBatches hooks {HOW}"
+SAME_RESULT = f"{HOW} checkpointInterval hooks allowUnencrypted telemetry logLevel"
 
 
 @pytest.mark.parametrize(
     ("scope", "names"),
     [
-        (Scope.GANG, "maxRounds timeBudget"),
+        (Scope.GANG, "maxRounds maxSeconds"),
         (Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
-        (Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler clipNorm augment"),
-        (Scope.TASK, f"{HOW} checkpointEvery runDir maxRounds timeBudget"),
-        (Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir timeBudget maxRounds"),
+        (Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler maxGradNorm augment"),
+        (Scope.TASK, f"{HOW} checkpointInterval runDir maxRounds maxSeconds"),
+        (Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
         (Scope.BASE, f"{SAME_RESULT} runDir"),
         (Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),
     ],
@@ -203,7 +203,7 @@ def test_scopes_of_ensembles(kind, names):
     """What makes no other members, of the ensemble itself and of one that is a base."""
     assert {*kind.names_outside(Scope.MEMBERS)} == {*names.split()}
     assert {*kind.names_outside(Scope.BASE)} == {"runDir", "parallelism"}
-    ignored = {"numModels", "subsample", "replace"} if kind is sparkdl.Bagging else set()
+    ignored = {"numModels", "subsamplingRate", "bootstrap"} if kind is sparkdl.Bagging else set()
     assert {*kind.names_outside(Scope.PARTITIONED)} == ignored
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
 
@@ -33,12 +33,12 @@ VALUES = {
     "metrics": {"error": object()},
     "inputCols": ["a"],
     "featuresCol": "a",
-    "columns": [Column("a", "int64")],
+    "columnSpecs": [InputColumn("a", "int64")],
     "collate": nets.mlp,
     "thresholds": [0.25, 0.75],
     "labelCol": "y",
     "weightCol": "w",
-    "validationCol": "held out",
+    "validationIndicatorCol": "held out",
     "idCol": "id",
     "predictionCol": "p",
     "rawPredictionCol": "raw",
@@ -50,22 +50,22 @@ VALUES = {
     "strategy": AllReduce(bucket_bytes=1 << 20),
     "device": "cuda",
     "precision": "fp64",
-    "clipNorm": 0.5,
-    "accumulate": 4,
+    "maxGradNorm": 0.5,
+    "microBatches": 4,
     "numClasses": 7,
     "patience": 2,
     "augment": nets.mlp,
     "hooks": [Diary()],
     "runDir": "/shared/runs/1",
-    "slotWait": 7.5,
-    "allowPlaintext": True,
-    "checkpointEvery": "2 epochs",
+    "resourceTimeout": 7.5,
+    "allowUnencrypted": True,
+    "checkpointInterval": "2 epochs",
     "maxRestarts": 5,
     "minWorkers": 2,
-    "elasticWait": 9.5,
+    "elasticTimeout": 9.5,
     "maxRounds": 40,
-    "timeBudget": 60.0,
-    "events": False,
+    "maxSeconds": 60.0,
+    "telemetry": False,
     "logLevel": "info",
 }
 DEFAULTS = {
@@ -73,12 +73,12 @@ DEFAULTS = {
     "metrics": {},
     "inputCols": ["features"],
     "featuresCol": "features",
-    "columns": [],
+    "columnSpecs": [],
     "collate": None,
     "thresholds": None,
     "labelCol": "label",
     "weightCol": None,
-    "validationCol": None,
+    "validationIndicatorCol": None,
     "idCol": None,
     "predictionCol": "prediction",
     "rawPredictionCol": "rawPrediction",
@@ -90,22 +90,22 @@ DEFAULTS = {
     "strategy": AllReduce(),
     "device": "cpu",
     "precision": "fp32",
-    "clipNorm": None,
-    "accumulate": 1,
+    "maxGradNorm": None,
+    "microBatches": 1,
     "numClasses": None,
     "patience": None,
     "augment": None,
     "hooks": [],
     "runDir": None,
-    "slotWait": 120.0,
-    "allowPlaintext": False,
-    "checkpointEvery": "auto",
+    "resourceTimeout": 120.0,
+    "allowUnencrypted": False,
+    "checkpointInterval": "auto",
     "maxRestarts": 3,
     "minWorkers": None,
-    "elasticWait": 300.0,
+    "elasticTimeout": 300.0,
     "maxRounds": None,
-    "timeBudget": None,
-    "events": True,
+    "maxSeconds": None,
+    "telemetry": True,
     "logLevel": "warning",
 }
 
@@ -132,7 +132,7 @@ def test_every_param_is_an_argument(kind):
     arguments = inspect.signature(kind).parameters.values()
     assert {argument.name for argument in arguments} == set(VALUES)
     assert {argument.kind for argument in arguments} == {inspect.Parameter.KEYWORD_ONLY}
-    documented = inspect.getdoc(GangEstimator)
+    documented = inspect.getdoc(DistributedEstimator)
     assert [name for name in VALUES if f"\n    {name}: " not in documented] == []
 
 
@@ -197,15 +197,15 @@ def test_estimators_are_told_apart():
         ("numWorkers", 0, "numWorkers is 0; expected at least 1"),
         ("batchSize", -4, "batchSize is -4; expected at least 1"),
         ("epochs", 0, "epochs is 0; expected at least 1"),
-        ("accumulate", 0, "accumulate is 0; expected at least 1"),
-        ("slotWait", -1, "slotWait is -1; expected at least 0"),
-        ("checkpointEvery", "2 days", "checkpointEvery is '2 days'; expected a number of steps"),
-        ("checkpointEvery", 0, "checkpointEvery is 0; expected a number of steps"),
+        ("microBatches", 0, "microBatches is 0; expected at least 1"),
+        ("resourceTimeout", -1, "resourceTimeout is -1; expected at least 0"),
+        ("checkpointInterval", "2 days", "checkpointInterval is '2 days'; expected a number of steps"),
+        ("checkpointInterval", 0, "checkpointInterval is 0; expected a number of steps"),
         ("maxRestarts", -1, "maxRestarts is -1; expected at least 0"),
         ("minWorkers", 0, "minWorkers is 0; expected at least 1"),
-        ("elasticWait", -1, "elasticWait is -1; expected at least 0"),
+        ("elasticTimeout", -1, "elasticTimeout is -1; expected at least 0"),
         ("maxRounds", 0, "maxRounds is 0; expected at least 1"),
-        ("timeBudget", -1, "timeBudget is -1; expected at least 0"),
+        ("maxSeconds", -1, "maxSeconds is -1; expected at least 0"),
         ("logLevel", "loud", "logLevel is 'loud'; expected one of debug, info, warning, error, off"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
@@ -238,7 +238,7 @@ def test_other_types_are_refused_as_pyspark_does(name, value):
     ("given", "message"),
     [
         ({"model": None}, r"model is not set; expected it as TorchClassifier\(model="),
-        ({"clipNorm": -1.0}, "clipNorm is -1.0; expected a number above 0"),
+        ({"maxGradNorm": -1.0}, "maxGradNorm is -1.0; expected a number above 0"),
         ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; expected 'mean'"),
     ],
 )
@@ -255,10 +255,10 @@ def test_an_estimator_without_a_loss_asks_for_one():
 def test_what_a_member_is_told():
     given = {name: value for name, value in VALUES.items() if name != "metrics"}
     training = TorchEstimator(**given).training()
-    assert (training.batch_size, training.epochs, training.seed, training.accumulate) == (64, 5, 11, 4)
+    assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
     assert training.strategy is VALUES["strategy"]
     objective = training.objective
-    assert (objective.model, objective.precision, objective.clip_norm) == (nets.scores, "fp64", 0.5)
+    assert (objective.model, objective.precision, objective.max_grad_norm) == (nets.scores, "fp64", 0.5)
     assert (objective.optimizer, objective.scheduler) == (VALUES["optimizer"], VALUES["scheduler"])
 
 
@@ -279,7 +279,7 @@ def test_labels_are_what_the_loss_takes(estimator, dtype):
 
 def test_columns_by_what_they_are_for():
     columns = TorchRegressor(
-        inputCols=["a", "b"], labelCol="y", weightCol="w", validationCol="v", idCol="i", precision="fp64"
+        inputCols=["a", "b"], labelCol="y", weightCol="w", validationIndicatorCol="v", idCol="i", precision="fp64"
     ).read_columns()
     assert [column.name for column in columns.inputs] == ["a", "b"]
     named = {name: getattr(columns, name) for name in ("target", "weight", "validation", "row_id")}
@@ -294,14 +294,14 @@ def test_columns_by_what_they_are_for():
 
 
 def test_columns_say_more_of_inputs():
-    tokens = Column("b", "int64", ragged="offsets")
+    tokens = InputColumn("b", "int64", ragged="offsets")
     for kind in ESTIMATORS:
-        assert kind(inputCols=["a", "b"], columns=[tokens]).read_columns().inputs == (Column("a"), tokens)
+        assert kind(inputCols=["a", "b"], columnSpecs=[tokens]).read_columns().inputs == (InputColumn("a"), tokens)
 
 
 @pytest.mark.parametrize("said", [["y"], ["a", "a"], ["a", "nothing"]])
 def test_columns_say_nothing_of_others(said):
-    estimator = TorchRegressor(inputCols=["a", "b"], labelCol="y", columns=[Column(name) for name in said])
+    estimator = TorchRegressor(inputCols=["a", "b"], labelCol="y", columnSpecs=[InputColumn(name) for name in said])
     with pytest.raises(InvalidInput, match=r"columns describes .*; expected each column once, .* are 'a', 'b'"):
         estimator.read_columns()
 
@@ -310,10 +310,10 @@ def test_several_labels():
     estimator = TorchEstimator(labelCol=["a", "b"], precision="fp64")
     assert estimator.getLabelCol() == ["a", "b"]
     assert estimator.setLabelCol(("c", "d")).getLabelCol() == ["c", "d"]
-    assert estimator.read_columns().target == (Column("c", "float64"), Column("d", "float64"))
+    assert estimator.read_columns().target == (InputColumn("c", "float64"), InputColumn("d", "float64"))
     assert TorchClassifier(labelCol=["a", "b"]).read_columns().target == (
-        Column("a", "float32"),
-        Column("b", "float32"),
+        InputColumn("a", "float32"),
+        InputColumn("b", "float32"),
     )
     for one in (TorchRegressor(labelCol=["a", "b"]), TorchClassifier(labelCol=["a", "b"], loss=nn.BCELoss())):
         with pytest.raises(InvalidInput, match=r"labelCol is \['a', 'b'\]; expected one column.* TorchEstimator takes"):
@@ -332,7 +332,7 @@ def test_a_member_is_told_what_batches_go_through():
 
 def test_the_params_of_a_model():
     model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
-    names = {"inputCols", "featuresCol", "columns", "collate", "thresholds"}
+    names = {"inputCols", "featuresCol", "columnSpecs", "collate", "thresholds"}
     names |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
     assert {param.name for param in model.params} == names
     assert {name: got(model, name) for name in names} == {name: DEFAULTS[name] for name in names}

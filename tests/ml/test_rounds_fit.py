@@ -27,7 +27,7 @@ from sparkdl import (
     TorchRegressor,
 )
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.local_solvers import Quadratic, Steps
+from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver
 from tests.ml import nets
 from tests.ml.descent import Descent
 from tests.rounds.algorithms.test_lbfgs import misleading
@@ -69,12 +69,17 @@ def weights(model):
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "strategy",
-    [ParallelSGD(rounds=2, batch_size=8), FederatedAveraging("owner", fraction=0.5, rounds=2, batch_size=4)],
+    [
+        ParallelSGD(rounds=2, shard_batch_size=8),
+        FederatedAveraging("owner", client_fraction=0.5, rounds=2, batch_size=4),
+    ],
     ids=["parallel SGD", "federated averaging"],
 )
 def test_a_fit_has_history_report_and_a_model_that_is_saved(data, tmp_path, strategy):
     metrics = {"accuracy": MulticlassAccuracy(3, average="micro")}
-    fitted = classifier(strategy, validationCol="held", metrics=metrics, runDir=str(tmp_path / "run")).fit(data)
+    fitted = classifier(strategy, validationIndicatorCol="held", metrics=metrics, runDir=str(tmp_path / "run")).fit(
+        data
+    )
     assert [row["round"] for row in fitted.history] == [1, 2]
     assert {"loss", "valid_loss", "valid_accuracy", "seconds"} <= set(fitted.history[-1])
     assert fitted.report["rows"] == ROWS
@@ -91,7 +96,7 @@ def test_a_fit_has_history_report_and_a_model_that_is_saved(data, tmp_path, stra
 
 @pytest.mark.cluster
 def test_lbfgs_finds_scikit_learns_optimum(data):
-    fitted = classifier(LBFGS(l2=0.01, tolerance=1e-9), model=nets.two_scores, precision="fp64").fit(data)
+    fitted = classifier(LBFGS(l2=0.01, gtol=1e-9), model=nets.two_scores, precision="fp64").fit(data)
     reference = LogisticRegression(C=2 / (0.01 * ROWS), tol=1e-10, max_iter=1000).fit(X, ARRAYS["label"])
     found = weights(fitted)
     difference = found["weight"][1] - found["weight"][0]  # softmax of two is the logistic function of the difference
@@ -101,7 +106,7 @@ def test_lbfgs_finds_scikit_learns_optimum(data):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_admm_finds_the_ridge_of_scikit_learn_and_goes_on_in_its_directory(data, tmp_path):
-    admm = ConsensusADMM(rho=0.5, prox=L2(0.2), solver=Quadratic(), absolute=1e-9, relative=1e-9)
+    admm = ConsensusADMM(rho=0.5, prox=L2(0.2), solver=ConjugateGradient(), abs_tol=1e-9, rel_tol=1e-9)
     given = {"model": nets.column, "inputCols": ["x"], "labelCol": "y", "numWorkers": 2, "precision": "fp64"}
     estimator = TorchRegressor(strategy=admm, runDir=str(tmp_path), idCol="row", maxRounds=3, **given)
     assert len(estimator.fit(data).history) == 3
@@ -111,7 +116,7 @@ def test_admm_finds_the_ridge_of_scikit_learn_and_goes_on_in_its_directory(data,
     np.testing.assert_allclose(weights(fitted)["0.weight"][0], reference.coef_, atol=1e-6)
     assert fitted.history[-1]["primal"] < 1e-6
     with pytest.raises(InvalidInput, match="another run"):
-        estimator.setStrategy(ConsensusADMM(rho=0.25, prox=L2(0.2), solver=Quadratic())).fit(data)
+        estimator.setStrategy(ConsensusADMM(rho=0.25, prox=L2(0.2), solver=ConjugateGradient())).fit(data)
 
 
 @pytest.mark.cluster
@@ -138,7 +143,8 @@ def test_an_algorithm_of_the_users_own(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "strategy", [ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=Steps(batch_size=4)), LBFGS(l2=0.1), ParallelSGD()]
+    "strategy",
+    [ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4)), LBFGS(l2=0.1), ParallelSGD()],
 )
 def test_an_estimator_is_saved_with_its_algorithm(spark, tmp_path, strategy):
     classifier(strategy, optimizer=torch.optim.SGD).write().save(str(tmp_path / "estimator"))
@@ -148,7 +154,7 @@ def test_an_estimator_is_saved_with_its_algorithm(spark, tmp_path, strategy):
 @pytest.mark.cluster
 def test_nothing_is_kept_of_a_run_without_checkpoints(data, tmp_path):
     fitted = classifier(
-        ConsensusADMM(), model=nets.two_scores, runDir=str(tmp_path), checkpointEvery="never", maxRounds=2
+        ConsensusADMM(), model=nets.two_scores, runDir=str(tmp_path), checkpointInterval="never", maxRounds=2
     ).fit(data)
     assert len(fitted.history) == 2
     assert not (tmp_path / "checkpoints").exists()
@@ -157,7 +163,7 @@ def test_nothing_is_kept_of_a_run_without_checkpoints(data, tmp_path):
 
 @pytest.mark.cluster
 def test_a_budget_that_is_over_at_once_leaves_the_start(data, jobs):
-    fitted = classifier(ParallelSGD(), timeBudget=0.0).fit(data)
+    fitted = classifier(ParallelSGD(), maxSeconds=0.0).fit(data)
     assert fitted.history == []
     assert f"trained on {ROWS} rows" in jobs.train.summary(fitted)
 
@@ -166,7 +172,7 @@ def test_a_budget_that_is_over_at_once_leaves_the_start(data, jobs):
 def test_a_line_search_that_finds_nothing_is_warned_of(data):
     with pytest.warns(UserWarning, match=r"LBFGS stopped: the line search has found no step.*best that were seen"):
         fitted = TorchRegressor(
-            model=nets.column, inputCols=["x"], labelCol="y", strategy=LBFGS(evaluations=4), loss=misleading
+            model=nets.column, inputCols=["x"], labelCol="y", strategy=LBFGS(maxls=4), loss=misleading
         ).fit(data)
     assert "stopped" in fitted.history[-1]["status"]
 
@@ -189,7 +195,7 @@ def test_rows_that_are_not_shuffled_stay_in_their_partitions(data):
         ({"precision": "bf16"}, "expected 'fp32' or 'fp64' with ParallelSGD"),
         (
             {"patience": 3, "strategy": ConsensusADMM()},
-            "patience is 3, .* the history of ConsensusADMM has none; set validationCol",
+            "patience is 3, .* the history of ConsensusADMM has none; set validationIndicatorCol",
         ),
     ],
 )
@@ -202,12 +208,12 @@ def test_what_rounds_cannot_do_is_refused_by_name(data, given, message):
 class Half:
     """All that an algorithm has, but for what it says of its steps."""
 
-    init = map = reduce = apply = done = row = print
+    init = map = reduce = apply = converged = metrics = print
 
 
 @pytest.mark.parametrize("wrong", [Half(), LBFGS, "LBFGS", 3])
 def test_what_is_no_algorithm_is_refused(wrong):
-    with pytest.raises(InvalidInput, match=r"expected how replicas agree.*a dataclass with takes_steps, init, map"):
+    with pytest.raises(InvalidInput, match=r"expected how replicas agree.*a dataclass with uses_optimizer, init, map"):
         TorchClassifier(strategy=wrong)
 
 
@@ -218,11 +224,18 @@ def test_a_client_column_that_is_not_there_is_refused(data):
 
 @pytest.mark.cluster
 def test_params_that_rounds_make_no_use_of_are_warned_of_by_name(data):
-    given = {"epochs": 3, "batchSize": 7, "maxRestarts": 5, "minWorkers": 1, "accumulate": 2, "checkpointEvery": 10}
+    given = {
+        "epochs": 3,
+        "batchSize": 7,
+        "maxRestarts": 5,
+        "minWorkers": 1,
+        "microBatches": 2,
+        "checkpointInterval": 10,
+    }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        classifier(LBFGS(l2=0.1), optimizer=SGD, clipNorm=1.0, maxRounds=1, **given).fit(data)
+        classifier(LBFGS(l2=0.1), optimizer=SGD, maxGradNorm=1.0, maxRounds=1, **given).fit(data)
     text = " ".join(str(each.message) for each in caught)
-    for name in (*given, "optimizer", "clipNorm"):
+    for name in (*given, "optimizer", "maxGradNorm"):
         assert f"{name} is " in text
     assert "maxRounds is" not in text

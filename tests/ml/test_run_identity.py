@@ -98,7 +98,14 @@ def test_another_runs_checkpoints_are_refused_without_stored_descriptions(tmp_pa
 
 
 def test_params_that_resuming_may_change_do_not_count():
-    free = {"epochs": 9, "numWorkers": 4, "hooks": [print], "runDir": "/elsewhere", "maxRestarts": 0, "events": False}
+    free = {
+        "epochs": 9,
+        "numWorkers": 4,
+        "hooks": [print],
+        "runDir": "/elsewhere",
+        "maxRestarts": 0,
+        "telemetry": False,
+    }
     assert identity(estimator(**free)._descriptions()) == identity(estimator()._descriptions())
     assert identity(TorchClassifier(model=linear(0.0))._descriptions()) != identity(estimator()._descriptions())
 

@@ -97,11 +97,12 @@ def test_stages_of_a_pipeline_have_the_map_too(folder):
 
 
 def test_the_hash_is_the_same_in_another_process():
-    values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "clipNorm": 0.5}
+    values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "maxGradNorm": 0.5}
     values["loss"] = lambda output, target: output - target
     script = (
         "import torch\nfrom functools import partial\nfrom sparkdl.ml.param_maps import map_hash\n"
-        "values = {'clipNorm': 0.5, 'inputCols': ['x'], 'epochs': 3, 'optimizer': partial(torch.optim.SGD, lr=0.1)}\n"
+        "values = {'maxGradNorm': 0.5, 'inputCols': ['x'], 'epochs': 3, 'optimizer': partial(torch.optim.SGD, "
+        "lr=0.1)}\n"
         "values['loss'] = lambda output, target: output - target\n"
         "print(map_hash(values, 'all'))"
     )
@@ -157,7 +158,7 @@ def search(make: Any, **given: Any) -> CrossValidator:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda stage: stage, lambda stage: Pipeline(stages=[stage])], ids=["alone", "pipe"])
 def test_a_search_again_takes_no_step(spark, path, tmp_path, make):
-    kept: dict[str, Any] = {"runDir": str(tmp_path / "runs"), "checkpointEvery": 2}
+    kept: dict[str, Any] = {"runDir": str(tmp_path / "runs"), "checkpointInterval": 2}
     plain = search(make).fit(spark.read.parquet(path))
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
@@ -176,7 +177,7 @@ def test_a_search_again_takes_no_step(spark, path, tmp_path, make):
 @pytest.mark.slow
 def test_a_fit_with_a_map_and_one_without_share_a_directory(spark, path, tmp_path):
     data = spark.read.parquet(path)
-    estimator = regressor(runDir=str(tmp_path), checkpointEvery=2)
+    estimator = regressor(runDir=str(tmp_path), checkpointInterval=2)
     estimator.fit(data)
     models = estimator.fit(data, [{}, {estimator.batchSize: 20}])
     assert [model.history[-1]["step"] for model in models] == [2, 6]

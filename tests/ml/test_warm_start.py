@@ -17,7 +17,7 @@ from sparkdl import TorchClassifier, TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.formatting import written
+from sparkdl.ml.persistence.formatting import format_full_value
 from tests.sessions import frame
 
 LINEAR = partial(nn.Linear, 3, 2)
@@ -43,10 +43,10 @@ def test_modules_have_the_weights_each_its_own():
 
 def test_it_is_known_by_its_weights():
     one, other = (WarmStart(LINEAR, pack(LINEAR())) for _ in range(2))
-    assert written(one) != written(other)
-    assert written(one) == written(WarmStart(LINEAR, one.weights))
-    assert one.digest in written(one)
-    assert len(written(one)) < 200  # not by the bytes themselves
+    assert format_full_value(one) != format_full_value(other)
+    assert format_full_value(one) == format_full_value(WarmStart(LINEAR, one.weights))
+    assert one.digest in format_full_value(one)
+    assert len(format_full_value(one)) < 200  # not by the bytes themselves
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_fit_goes_on_from_an_earlier_model_and_is_saved_without_it(spark, rows
 
 def test_another_start_is_another_run(spark, rows, tmp_path):
     starts = [WarmStart(LINEAR, pack(LINEAR())) for _ in range(2)]
-    estimator = TorchClassifier(model=starts[0], idCol="id", runDir=str(tmp_path), checkpointEvery="1 epoch")
+    estimator = TorchClassifier(model=starts[0], idCol="id", runDir=str(tmp_path), checkpointInterval="1 epoch")
     estimator.fit(rows)
     with pytest.raises(InvalidInput, match="belongs to"):
         estimator.setModel(starts[1]).fit(rows)

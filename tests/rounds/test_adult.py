@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
@@ -56,9 +56,9 @@ def area_of_one_process() -> float:
 def test_averaging_four_parts_is_as_good_as_one_process(rounds):
     """Averaged after every epoch; and once, from the same start, as Zinkevich et al. do it."""
     x, y = adult()["train"]
-    columns = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"))
+    columns = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"))
     objective = Objective(network, nn.BCEWithLogitsLoss(), partial(torch.optim.Adam, lr=1e-3))
-    algorithm = ParallelSGD(rounds=rounds, epochs=EPOCHS // rounds, batch_size=BATCH)
+    algorithm = ParallelSGD(rounds=rounds, epochs=EPOCHS // rounds, shard_batch_size=BATCH)
     data = {"x": x, "y": y, "id": np.arange(len(y))}
     with InlineCluster().map_reduce(data, columns, parts=4) as jobs:
         state, history = Rounds(algorithm, objective).run(jobs)

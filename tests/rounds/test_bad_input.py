@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineJobs, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.local_solvers import Quadratic, Smooth, Steps
+from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
@@ -25,9 +25,9 @@ from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
 ALGORITHMS = [
     ParallelSGD(),
     LBFGS(),
-    ConsensusADMM(solver=Smooth()),
-    ConsensusADMM(solver=Quadratic()),
-    ConsensusADMM(solver=Steps()),
+    ConsensusADMM(solver=NewtonCG()),
+    ConsensusADMM(solver=ConjugateGradient()),
+    ConsensusADMM(solver=LocalSGDSolver()),
 ]
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 
@@ -42,15 +42,17 @@ def tables(**columns: np.ndarray) -> list[pa.Table]:
 def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_path):
     x = data()["x"]
     x[70] = 1e200  # its square is infinite
-    jobs = InlineJobs(dealt(tables(x=x), COLUMNS, 3))
+    jobs = InlineTaskRunner(dealt(tables(x=x), COLUMNS, 3))
     with pytest.raises(InvalidInput, match=r"part 2 in round 1: .*not finite"):
         Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
-@pytest.mark.parametrize("algorithm", [ParallelSGD(batch_size=8), ConsensusADMM(solver=Steps(batch_size=8))], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [ParallelSGD(shard_batch_size=8), ConsensusADMM(solver=LocalSGDSolver(batch_size=8))], ids=str
+)
 def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
-    jobs = InlineJobs(dealt(tables(), COLUMNS, 3))
+    jobs = InlineTaskRunner(dealt(tables(), COLUMNS, 3))
     with pytest.raises(InvalidInput, match=r"part 0 in round 1: .*not finite; lower the learning rate"):
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
@@ -58,9 +60,13 @@ def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_pa
 @pytest.mark.parametrize(
     ("algorithm", "name", "rate"),
     [
-        (ParallelSGD(batch_size=100), "weights/weight", 1e250),
-        (FederatedAveraging("client", fraction=1.0, batch_size=100), "apart", 1e250),
-        (ConsensusADMM(solver=Steps(batch_size=100)), "apart2", 1e100),  # a square, too large sooner than its root
+        (ParallelSGD(shard_batch_size=100), "weights/weight", 1e250),
+        (FederatedAveraging("client", client_fraction=1.0, batch_size=100), "apart", 1e250),
+        (
+            ConsensusADMM(solver=LocalSGDSolver(batch_size=100)),
+            "apart2",
+            1e100,
+        ),  # a square, too large sooner than its root
     ],
     ids=["averaging", "federated", "admm"],
 )
@@ -69,14 +75,14 @@ def test_a_result_that_is_not_finite_names_the_part_and_the_round(algorithm, nam
     y = data()["y"]
     y[60:] *= 1e100
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=rate), precision="fp64")
-    jobs = InlineJobs(dealt(tables(y=y), COLUMNS, 3))
+    jobs = InlineTaskRunner(dealt(tables(y=y), COLUMNS, 3))
     with pytest.raises(InvalidInput, match=f"part 2 in round 1: {name} is not finite; lower the learning rate"):
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
 @each_algorithm
 def test_rows_that_all_weigh_nothing_are_refused(algorithm, tmp_path):
-    jobs = InlineJobs(dealt(tables(w=np.zeros(90)), COLUMNS, 3))
+    jobs = InlineTaskRunner(dealt(tables(w=np.zeros(90)), COLUMNS, 3))
     with pytest.raises(InvalidInput, match="no row weighs anything"):
         Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
 
@@ -86,9 +92,9 @@ def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
     w = data()["w"]
     w[60:] = 0.0
     found = dealt(tables(w=w), COLUMNS, 3)
-    whole = Rounds(algorithm, objective(), memories=str(tmp_path / "all"), max_rounds=4).run(InlineJobs(found))[0]
+    whole = Rounds(algorithm, objective(), memories=str(tmp_path / "all"), max_rounds=4).run(InlineTaskRunner(found))[0]
     two = dealt(tables(w=w)[:2], COLUMNS, 2)
-    state = Rounds(algorithm, objective(), memories=str(tmp_path / "two"), max_rounds=4).run(InlineJobs(two))[0]
+    state = Rounds(algorithm, objective(), memories=str(tmp_path / "two"), max_rounds=4).run(InlineTaskRunner(two))[0]
     for name, tensor in state["weights"].items():
         assert torch.allclose(tensor, whole["weights"][name], rtol=1e-9, atol=1e-12)
 
@@ -96,10 +102,10 @@ def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        ParallelSGD(rounds=200, batch_size=8),
-        LBFGS(history=5, tolerance=0.0, progress=0.0),
-        ConsensusADMM(solver=Quadratic(), absolute=0.0, relative=0.0),
-        FederatedAveraging("client", fraction=0.5, rounds=200, batch_size=8, momentum=0.9),
+        ParallelSGD(rounds=200, shard_batch_size=8),
+        LBFGS(history_size=5, gtol=0.0, ftol=0.0),
+        ConsensusADMM(solver=ConjugateGradient(), abs_tol=0.0, rel_tol=0.0),
+        FederatedAveraging("client", client_fraction=0.5, rounds=200, batch_size=8, momentum=0.9),
     ],
     ids=str,
 )
@@ -111,7 +117,7 @@ def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
     wanted = Objective(partial(nn.Linear, 12, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e-4), precision="fp64")
     found = states(algorithm, dealt(table, COLUMNS, 2), 200, wanted)
     if isinstance(algorithm, LBFGS):
-        assert not algorithm.done(found[-1])
+        assert not algorithm.converged(found[-1])
     sizes = [len(pack_state(state)) for state in found[20:]]
     # The best point that L-BFGS has seen is the iterate, or another one that is packed beside it.
     assert max(sizes[80:]) <= 1.1 * max(sizes[:80])

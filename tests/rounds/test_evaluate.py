@@ -14,16 +14,16 @@ from torch import nn
 from sparkdl.cluster.local_tasks import dealt
 from sparkdl.data.batch import Ragged
 from sparkdl.data.batching import Batcher, row_bytes
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Part
-from sparkdl.rounds.evaluate import ROWS, alone, batches, evaluate, mass_of
+from sparkdl.data.shard import Shard
+from sparkdl.rounds.evaluate import ROWS, as_only_shard, batches, evaluate, mass_of
 from sparkdl.training.objective import Objective
 
 RANDOM = np.random.default_rng(5)
 
 
-def part(columns: Columns, *, mixed: bool, rows: int = 50) -> Part:
+def part(columns: Columns, *, mixed: bool, rows: int = 50) -> Shard:
     """A part whose rows lie in the order of their ids, or mixed."""
     ids = RANDOM.permutation(rows) if mixed else np.arange(rows)
     arrays = {
@@ -40,13 +40,15 @@ def part(columns: Columns, *, mixed: bool, rows: int = 50) -> Part:
     return dealt(table, columns, 1)[0]
 
 
-ID = Column("id", "int64")
+ID = InputColumn("id", "int64")
 KINDS = {
-    "one target": Columns((Column("x"),), Column("y"), row_id=ID),
-    "two targets": Columns((Column("x"), Column("small", "int16")), (Column("y"), Column("z")), row_id=ID),
-    "no target": Columns((Column("x"),), row_id=ID),
-    "weights": Columns((Column("x"),), Column("y"), weight=Column("w"), row_id=ID),
-    "ragged": Columns((Column("words", "int64", ragged="offsets"),), Column("y"), row_id=ID),
+    "one target": Columns((InputColumn("x"),), InputColumn("y"), row_id=ID),
+    "two targets": Columns(
+        (InputColumn("x"), InputColumn("small", "int16")), (InputColumn("y"), InputColumn("z")), row_id=ID
+    ),
+    "no target": Columns((InputColumn("x"),), row_id=ID),
+    "weights": Columns((InputColumn("x"),), InputColumn("y"), weight=InputColumn("w"), row_id=ID),
+    "ragged": Columns((InputColumn("words", "int64", ragged="offsets"),), InputColumn("y"), row_id=ID),
 }
 
 
@@ -54,13 +56,13 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_those_of_the_feed(kind, mixed):
     """The same as the feed makes them in a thread of its own, without shuffling."""
-    own = alone(part(KINDS[kind], mixed=mixed), Objective(partial(nn.Linear, 3, 1), nn.MSELoss()).criterion())
+    own = as_only_shard(part(KINDS[kind], mixed=mixed), Objective(partial(nn.Linear, 3, 1), nn.MSELoss()).criterion())
     expected = [batch for batch in Batcher(own, Plan((50,), 8, shuffle=False)).batches(0) if batch.weight]
     found = [*batches(own, 8)]
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        assert (one.rows, one.weight, one.fraction, one.total) == (other.rows, other.weight, 1.0, other.total)
-        for name in ("target", "weights", "masses"):
+        assert (one.rows, one.weight, one.micro_fraction, one.total) == (other.rows, other.weight, 1.0, other.total)
+        for name in ("target", "weights", "denominators"):
             assert_same(getattr(one, name), getattr(other, name))
         for each, same in zip(one.inputs, other.inputs, strict=True):
             assert_same(each, same)
@@ -101,7 +103,9 @@ def test_the_sum_the_mass_and_the_gradient():
 
 
 def test_a_few_of_the_rows_weigh_what_they_weigh():
-    own = alone(part(KINDS["weights"], mixed=True), Objective(partial(nn.Linear, 3, 1), nn.MSELoss()).criterion())
+    own = as_only_shard(
+        part(KINDS["weights"], mixed=True), Objective(partial(nn.Linear, 3, 1), nn.MSELoss()).criterion()
+    )
     assert mass_of(own) == pytest.approx(sum(i % 4 / 2 for i in range(50)))
     assert mass_of(own.subset(torch.tensor([1, 2, 3]), (3,))) == pytest.approx(0.5 + 1.0 + 1.5)
     assert mass_of(own.subset(torch.tensor([], dtype=torch.int64), (0,))) == 0.0

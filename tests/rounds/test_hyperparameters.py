@@ -12,22 +12,22 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.local_solvers import Quadratic, Smooth, Steps
+from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
 
 federated = partial(FederatedAveraging, "client")
 COUNTS = [
     (ParallelSGD, "rounds", 1),
     (ParallelSGD, "epochs", 1),
-    (ParallelSGD, "batch_size", 1),
+    (ParallelSGD, "shard_batch_size", 1),
     (federated, "rounds", 1),
     (federated, "epochs", 1),
     (federated, "batch_size", 1),
-    (LBFGS, "history", 1),
-    (LBFGS, "evaluations", 1),
-    (ConsensusADMM, "adapt", 0),
-    (Smooth, "iterations", 1),
-    (Steps, "epochs", 1),
-    (Steps, "batch_size", 1),
+    (LBFGS, "history_size", 1),
+    (LBFGS, "maxls", 1),
+    (ConsensusADMM, "adapt_rounds", 0),
+    (NewtonCG, "iterations", 1),
+    (LocalSGDSolver, "epochs", 1),
+    (LocalSGDSolver, "batch_size", 1),
 ]
 each_count = pytest.mark.parametrize(("kind", "name", "least"), COUNTS)
 
@@ -57,11 +57,11 @@ def test_the_least_count_and_whole_numbers_of_numpy_are_taken(kind, name, least)
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        (federated, ("fraction", "learning_rate", "momentum", "mu")),
-        (LBFGS, ("l2", "tolerance", "progress")),
-        (ConsensusADMM, ("rho", "alpha", "absolute", "relative", "balance", "factor")),
-        (Quadratic, ("tolerance",)),
-        (Smooth, ("reduction", "tolerance")),
+        (federated, ("client_fraction", "learning_rate", "momentum", "prox_mu")),
+        (LBFGS, ("l2", "gtol", "ftol")),
+        (ConsensusADMM, ("rho", "alpha", "abs_tol", "rel_tol", "mu", "tau")),
+        (ConjugateGradient, ("tolerance",)),
+        (NewtonCG, ("reduction", "tolerance")),
     ],
 )
 def test_nan_is_refused(kind, names):

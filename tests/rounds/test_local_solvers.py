@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
-from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 
@@ -39,13 +39,13 @@ def regression(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 def run(folder, precision: str, loss: nn.Module, x, y, *, parts: int = 1, rounds: int = 60):
     """The state after so many rounds of ADMM that never stops by itself."""
-    columns = Columns((Column("x"),), Column("y"), floating=FLOATING[precision])
+    columns = Columns((InputColumn("x"),), InputColumn("y"), floating=FLOATING[precision])
     objective = Objective(partial(nn.Linear, x.shape[1], 1), loss, precision=precision)
-    algorithm = ConsensusADMM(solver=Quadratic(), absolute=0, relative=0)
+    algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
     data = {"x": x.astype(FLOATING[precision]), "y": y.astype(FLOATING[precision])}
     with InlineCluster().map_reduce(data, columns, parts=parts) as jobs:
         state, history = Rounds(algorithm, objective, memories=str(folder), max_rounds=rounds).run(jobs)
-    assert len(history) == rounds or algorithm.done(state)
+    assert len(history) == rounds or algorithm.converged(state)
     return state
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.evaluate import alone
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.training.objective import Objective
 from tests.contracts.algorithm_contract import data, parts_of, states
@@ -56,7 +56,7 @@ def stepped(wanted: Objective, local: Local) -> tuple[np.ndarray, np.ndarray]:
     module = wanted.build()
     before = vector(module.state_dict())
     [part] = parts_of(90)
-    local.train(wanted, module, alone(part, wanted.criterion()))
+    local.train(wanted, module, as_only_shard(part, wanted.criterion()))
     return before, vector(module.state_dict())
 
 
@@ -71,7 +71,7 @@ def test_a_round_has_the_rate_after_as_many_steps_of_the_scheduler(number):
 
 def test_a_scheduler_is_stepped_once_a_round():
     """Not once a step, of which a round has six, nor once an epoch."""
-    algorithm = ParallelSGD(rounds=ROUNDS, epochs=2, batch_size=30)
+    algorithm = ParallelSGD(rounds=ROUNDS, epochs=2, shard_batch_size=30)
     first, *others = states(algorithm, parts_of(90), ROUNDS, objective(scheduler=halved))
     x = vector(first["weights"])
     for number, state in enumerate(others):
@@ -83,7 +83,7 @@ def test_a_scheduler_is_stepped_once_a_round():
 def test_a_scheduler_that_changes_nothing_makes_no_difference():
     same = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda _: 1.0)
     one, other = (
-        states(ParallelSGD(batch_size=30), parts_of(90), ROUNDS, objective(scheduler=each))[-1]["weights"]
+        states(ParallelSGD(shard_batch_size=30), parts_of(90), ROUNDS, objective(scheduler=each))[-1]["weights"]
         for each in (None, same)
     )
     assert all(torch.equal(one[name], tensor) for name, tensor in other.items())
@@ -92,8 +92,8 @@ def test_a_scheduler_that_changes_nothing_makes_no_difference():
 # ---- the clipping ------------------------------------------------------------------------------------------------
 
 
-def test_a_gradient_is_no_longer_than_clip_norm():
-    before, after = stepped(objective(clip_norm=0.25), Local(1, 100, 0, (3, 0)))
+def test_a_gradient_is_no_longer_than_max_grad_norm():
+    before, after = stepped(objective(max_grad_norm=0.25), Local(1, 100, 0, (3, 0)))
     g = gradient(before)
     assert np.linalg.norm(g) > 0.5
     assert np.allclose(before - after, RATE * 0.25 * g / np.linalg.norm(g), rtol=1e-5)
@@ -101,21 +101,21 @@ def test_a_gradient_is_no_longer_than_clip_norm():
 
 
 def test_a_gradient_that_is_short_enough_stays_as_it_is():
-    before, after = stepped(objective(clip_norm=100.0), Local(1, 100, 0, (3, 0)))
+    before, after = stepped(objective(max_grad_norm=100.0), Local(1, 100, 0, (3, 0)))
     assert np.allclose(after, before - RATE * gradient(before), rtol=1e-12)
 
 
 def test_what_pulls_is_clipped_with_the_gradient():
     v, strength = np.array([3.0, -1.0, 0.0, 2.0, -5.0]), 4.0
     local = Local(1, 100, 0, (3, 0), toward(torch.from_numpy(v), strength))
-    before, after = stepped(objective(clip_norm=0.25), local)
+    before, after = stepped(objective(max_grad_norm=0.25), local)
     g = gradient(before) + strength * (before - v)
     assert np.allclose(before - after, RATE * 0.25 * g / np.linalg.norm(g), rtol=1e-5)
 
 
 def test_every_step_of_every_round_is_clipped():
-    algorithm = ParallelSGD(rounds=ROUNDS, batch_size=30)
-    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(clip_norm=0.5))
+    algorithm = ParallelSGD(rounds=ROUNDS, shard_batch_size=30)
+    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(max_grad_norm=0.5))
     x, clipped = vector(first["weights"]), []
     for number, state in enumerate(others):
         for rows in orders(number, 30, 1):

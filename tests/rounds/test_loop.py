@@ -16,10 +16,10 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 from sparkdl import InlineCluster
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster import shutdown
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
-from sparkdl.errors import InvalidInput, MemberFailed, Stopped
+from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
 from sparkdl.rounds import State, Update, add
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
@@ -37,8 +37,10 @@ DATA = {
     "label": (X @ [1.0, -1.0, 0.5] > 0).astype(np.int64),
     "held": np.arange(ROWS) % 4 == 0,
 }
-COLUMNS = Columns((Column("x"),), Column("label", "int64"), row_id=Column("id", "int64"), floating="float64")
-HELD = replace(COLUMNS, validation=Column("held", "bool"))
+COLUMNS = Columns(
+    (InputColumn("x"),), InputColumn("label", "int64"), row_id=InputColumn("id", "int64"), floating="float64"
+)
+HELD = replace(COLUMNS, validation=InputColumn("held", "bool"))
 SGD = partial(torch.optim.SGD, lr=0.5)
 OBJECTIVE = Objective(partial(nn.Linear, 3, 2), nn.CrossEntropyLoss(), SGD, precision="fp64")
 
@@ -65,12 +67,12 @@ class Scripted:
     """
 
     losses: tuple[float, ...]
-    takes_steps = False
+    uses_optimizer = False
 
     def init(self, objective: Objective, seed: int) -> State:
         return {"weights": objective.build().state_dict(), "round": -1}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Any) -> tuple[Update, Any]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Any) -> tuple[Update, Any]:
         seen = [] if memory is None else memory["seen"]
         assert len(seen) == state["round"] + 1
         return {"rows": torch.tensor(part.rows)}, {"seen": [*seen, state["round"]]}
@@ -83,10 +85,10 @@ class Scripted:
         weights = {name: torch.full_like(each, number) for name, each in state["weights"].items()}
         return {"weights": weights, "round": number, "rows": int(update["rows"])}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         return bool(state["round"] == len(self.losses))
 
-    def row(self, state: State) -> dict[str, Any]:
+    def metrics(self, state: State) -> dict[str, Any]:
         return {"loss": self.losses[state["round"] - 1], "rows": state["rows"]} if state["round"] else {}
 
 
@@ -122,7 +124,7 @@ def test_metrics_without_validation_rows_are_over_the_training_rows_and_as_one_p
         return nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
 
     objective = replace(OBJECTIVE, model=model, loss=nn.BCEWithLogitsLoss(), metrics={"auc": BinaryAUROC()})
-    columns = replace(COLUMNS, target=Column("label", "float64"))
+    columns = replace(COLUMNS, target=InputColumn("label", "float64"))
     _, state, history = run(LBFGS(l2=0.1), columns, objective=objective)
     scores = torch.from_numpy(X) @ state["weights"]["0.weight"][0]
     metric = BinaryAUROC()
@@ -140,13 +142,13 @@ def test_patience_ends_with_the_best_rounds_weights(tmp_path):
 
 
 def test_patience_needs_a_loss(tmp_path):
-    with pytest.raises(InvalidInput, match="set validationCol"):
+    with pytest.raises(InvalidInput, match="set validationIndicatorCol"):
         run(ConsensusADMM(), COLUMNS, patience=1, memories=str(tmp_path))
 
 
 def test_time_and_rounds_end_it():
     assert run(ParallelSGD(rounds=9), max_rounds=2)[2][-1]["round"] == 2
-    assert run(ParallelSGD(rounds=9), time_budget=0)[2] == []
+    assert run(ParallelSGD(rounds=9), max_seconds=0)[2] == []
 
 
 def test_batches_go_through_augment_and_collate_and_evaluation_through_collate_alone():
@@ -167,7 +169,7 @@ def test_batches_go_through_augment_and_collate_and_evaluation_through_collate_a
 # ---- what is saved ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", [ParallelSGD(rounds=4), ConsensusADMM(adapt=2), LBFGS(l2=0.01)])
+@pytest.mark.parametrize("algorithm", [ParallelSGD(rounds=4), ConsensusADMM(adapt_rounds=2), LBFGS(l2=0.01)])
 def test_a_run_that_ended_early_goes_on_as_if_it_had_not(tmp_path, algorithm):
     def kept(name: str, **options: Any) -> Any:
         folder = tmp_path / name
@@ -256,7 +258,7 @@ def test_labels_that_cannot_be_are_refused_before_the_first_round():
 
 
 def test_a_model_that_does_not_take_the_rows_is_told_of_before_the_first_round():
-    with pytest.raises(MemberFailed, match=r"part 0 in round 0: forward\(\) of Linear raised RuntimeError: mat1"):
+    with pytest.raises(WorkerFailed, match=r"part 0 in round 0: forward\(\) of Linear raised RuntimeError: mat1"):
         run(ParallelSGD(), objective=replace(OBJECTIVE, model=partial(nn.Linear, 4, 2)))
 
 

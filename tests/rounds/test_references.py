@@ -12,10 +12,10 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
-from sparkdl.rounds.local_solvers import Quadratic
+from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2, Box, ElasticNet
 from sparkdl.training.objective import Objective
@@ -23,7 +23,7 @@ from tests.rounds.data import a9a, diabetes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"), floating="float64")
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), floating="float64")
 each_count = pytest.mark.parametrize("parts", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 16))])
 
 
@@ -33,13 +33,13 @@ def linear(algorithm, loss, x, y, parts, folder):
     data = {"x": x, "y": y, "id": np.arange(len(y))}
     with InlineCluster().map_reduce(data, COLUMNS, parts=parts) as jobs:
         state, history = Rounds(algorithm, objective, memories=str(folder), max_rounds=500).run(jobs)
-    assert algorithm.done(state), f"not done after {len(history)} rounds: {history[-1]}"
+    assert algorithm.converged(state), f"not done after {len(history)} rounds: {history[-1]}"
     return state["weights"]["weight"][0].numpy(), float(state["weights"]["bias"]), history
 
 
 def squares(prox, parts, folder, x, y):
     """By ADMM, to more digits than its defaults give."""
-    algorithm = ConsensusADMM(prox=prox, solver=Quadratic(), absolute=1e-8, relative=1e-6)
+    algorithm = ConsensusADMM(prox=prox, solver=ConjugateGradient(), abs_tol=1e-8, rel_tol=1e-6)
     return linear(algorithm, nn.MSELoss(), x, y, parts, folder)
 
 

@@ -124,7 +124,7 @@ def encrypted(folder: str) -> dict[str, Any]:
             refused = type(error).__name__
         return {
             "refused": refused,
-            "allowed": SparkCluster(spark, 2, allow_plaintext=True).gang(work.total),
+            "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total),
         }
 
 

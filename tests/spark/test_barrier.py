@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from sparkdl.cluster.failure import Failure, Outcome
-from sparkdl.errors import PeerLost, Place
+from sparkdl.cluster.failure import Failure, WorkerResult
+from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
 
 LARGE = os.urandom((5 << 20) + 3)
 
 
-def rows(*outcomes: Outcome) -> list[tuple[int, int, bytes]]:
+def rows(*outcomes: WorkerResult) -> list[tuple[int, int, bytes]]:
     """The rows that the driver collects, in the order in which the tasks yield them."""
     return [
         (row["rank"], row["piece"], row["payload"])
@@ -26,24 +26,24 @@ def rows(*outcomes: Outcome) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def by_rank(outcomes: list[Outcome]) -> list[Outcome]:
+def by_rank(outcomes: list[WorkerResult]) -> list[WorkerResult]:
     return sorted(outcomes, key=lambda outcome: outcome.rank)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"x", LARGE], ids=["none", "empty", "small", "large"])
 def test_round_trip(value):
-    outcome = Outcome(3, value, seconds={"work": 1.5})
+    outcome = WorkerResult(3, value, seconds={"work": 1.5})
     assert assemble(rows(outcome)) == [outcome]
 
 
 def test_a_failure_travels_whole():
-    place = Place("work", 1, "host", 2, 7)
-    outcome = Outcome(1, failure=Failure("ValueError", "no", "Traceback " + "x" * (3 << 20), place, False, 12.5))
+    place = ErrorContext("work", 1, "host", 2, 7)
+    outcome = WorkerResult(1, failure=Failure("ValueError", "no", "Traceback " + "x" * (3 << 20), place, False, 12.5))
     assert assemble(rows(outcome)) == [outcome]
 
 
 def test_rows_come_in_any_order():
-    outcomes = [Outcome(rank, LARGE[rank:]) for rank in range(4)]
+    outcomes = [WorkerResult(rank, LARGE[rank:]) for rank in range(4)]
     found = rows(*outcomes)
     for seed in range(3):
         random.Random(seed).shuffle(found)
@@ -51,13 +51,13 @@ def test_rows_come_in_any_order():
 
 
 def test_a_large_outcome_is_many_small_rows():
-    sizes = [len(payload) for _, _, payload in rows(Outcome(0, LARGE))]
+    sizes = [len(payload) for _, _, payload in rows(WorkerResult(0, LARGE))]
     assert len(sizes) == 6
     assert max(sizes) <= 1 << 20
 
 
 def test_payloads_may_be_what_spark_makes_of_binary():
-    outcome = Outcome(0, LARGE)
+    outcome = WorkerResult(0, LARGE)
     assert assemble([(rank, piece, bytearray(payload)) for rank, piece, payload in rows(outcome)]) == [outcome]
 
 

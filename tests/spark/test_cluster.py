@@ -12,8 +12,8 @@ import torch
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import InvalidInput, MemberFailed, MemberLost, SparkdlError
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed, WorkerLost
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.loop import Training
@@ -71,8 +71,8 @@ def test_four_members(driver, tmp_path):
     assert found["total"] == [[10.0, 10.0]] * 4
     assert sum(found["rows"]) == 48
     assert found["distance"] < 1e-12
-    assert found["failure"][:2] == ["MemberFailed", 2]
-    assert found["lost"] == "MemberLost"
+    assert found["failure"][:2] == ["WorkerFailed", 2]
+    assert found["lost"] == "WorkerLost"
     assert found["again"] == [[10.0, 10.0]] * 4
 
 
@@ -88,7 +88,7 @@ def test_members_meet_through_spark_once(spark, monkeypatch):
 def weights(spark, data, row_id=None):
     """The weights, as bytes, of a run of several epochs on two members."""
     objective = Objective(work.Seeded(work.Net), torch.nn.MSELoss(), partial(torch.optim.Adam, lr=0.01))
-    columns = Columns((Column("x"),), Column("y"), row_id=None if row_id is None else Column(row_id))
+    columns = Columns((InputColumn("x"),), InputColumn("y"), row_id=None if row_id is None else InputColumn(row_id))
     return SparkCluster(spark, 2).gang(Training(objective, 16, 3, seed=3), data, columns)[0].weights
 
 
@@ -130,7 +130,7 @@ def test_two_gangs_in_one_session(spark, size):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker_is_a_lost_member(spark, rank):
     events = []
-    with pytest.raises(MemberLost) as caught:
+    with pytest.raises(WorkerLost) as caught:
         SparkCluster(spark, 2).gang(Killed(rank), listener=events.append, attempt=3)
     assert (caught.value.rank, caught.value.attempt) == (rank, 3)
     started = {event.rank: event.payload for event in events if event.kind == "started"}
@@ -142,7 +142,7 @@ def test_a_killed_worker_is_a_lost_member(spark, rank):
 
 
 def test_a_failure_speaks_of_the_member_and_not_of_the_jvm(spark):
-    with pytest.raises(MemberFailed) as caught:
+    with pytest.raises(WorkerFailed) as caught:
         SparkCluster(spark, 2).gang(work.Fails(1, ValueError("the milk is sour")))
     text = str(caught.value)
     assert "in give_up" in text
@@ -165,7 +165,7 @@ def test_a_failure_in_the_data_is_pysparks_own(spark):
 def test_a_member_that_does_not_stop_keeps_no_secret(spark, monkeypatch, tmp_path):
     monkeypatch.setattr(spark_cluster, "_GRACE", 0.5)
     os.mkfifo(tmp_path / "pipe.1")
-    with pytest.raises(MemberFailed, match="ValueError: I give up") as caught:
+    with pytest.raises(WorkerFailed, match="ValueError: I give up") as caught:
         SparkCluster(spark, 2).gang(Stubborn(str(tmp_path / "pipe")))
     assert caught.value.rank == 0
     assert "in __call__" in caught.value.trace
@@ -179,7 +179,7 @@ def test_without_a_channel_to_the_driver_it_works_in_silence(spark, monkeypatch)
     monkeypatch.setattr(spark_cluster, "Channel", refuses)
     with pytest.warns(UserWarning, match="no live progress: nobody can listen here"):
         assert SparkCluster(spark, 2).gang(work.total) == [(3.0, 3.0)] * 2
-    with pytest.warns(UserWarning, match="no live progress"), pytest.raises(MemberFailed, match="the milk is sour"):
+    with pytest.warns(UserWarning, match="no live progress"), pytest.raises(WorkerFailed, match="the milk is sour"):
         SparkCluster(spark, 2).gang(work.Fails(1, ValueError("the milk is sour")))
 
 

@@ -10,10 +10,10 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.columns import ROW_ID, prepare
+from sparkdl.spark.columns import ROW_ID, select_columns
 from tests.contracts import work
 
 FLOATS, DOUBLES = T.ArrayType(T.FloatType()), T.ArrayType(T.DoubleType())
@@ -24,7 +24,7 @@ def frame(spark, kind, *values, name="x"):
 
 
 def travels_as(spark, kind, *, dtype=None, floating="float32"):
-    prepared, _ = prepare(frame(spark, kind), Columns((Column("x", dtype),), floating=floating))
+    prepared, _ = select_columns(frame(spark, kind), Columns((InputColumn("x", dtype),), floating=floating))
     return prepared.schema["x"].dataType.simpleString()
 
 
@@ -99,21 +99,21 @@ def test_other_types_are_refused_with_advice(spark, kind, advice):
 @pytest.mark.parametrize(
     ("kind", "column", "message"),
     [
-        (T.StringType(), Column("x", decode=len), r"has type string; expected binary values.* F\.encode"),
-        (T.DoubleType(), Column("x", ragged="padded"), "has type double; expected arrays, since it is ragged"),
-        (T.BinaryType(), Column("x", "uint8"), "has type binary; .*Say what its bytes are"),
-        (T.BinaryType(), Column("x", "uint8", ragged="padded"), "has type binary; expected arrays"),
+        (T.StringType(), InputColumn("x", decode=len), r"has type string; expected binary values.* F\.encode"),
+        (T.DoubleType(), InputColumn("x", ragged="padded"), "has type double; expected arrays, since it is ragged"),
+        (T.BinaryType(), InputColumn("x", "uint8"), "has type binary; .*Say what its bytes are"),
+        (T.BinaryType(), InputColumn("x", "uint8", ragged="padded"), "has type binary; expected arrays"),
     ],
 )
 def test_a_description_that_does_not_fit_the_type_is_refused(spark, kind, column, message):
     with pytest.raises(InvalidInput, match=f"column 'x' {message}"):
-        prepare(frame(spark, kind), Columns((column,)))
+        select_columns(frame(spark, kind), Columns((column,)))
 
 
 def test_a_thousand_columns_fit_a_screen(spark):
     wide = spark.createDataFrame([], T.StructType([T.StructField(f"c{index}", T.LongType()) for index in range(1000)]))
     with pytest.raises(InvalidInput, match="'c19' and 980 more"):
-        prepare(wide, ["z"])
+        select_columns(wide, ["z"])
     fields = T.StructType([T.StructField(f"field {index}", T.LongType()) for index in range(1000)])
     with pytest.raises(InvalidInput, match="column 'x' has type struct") as caught:
         travels_as(spark, fields)
@@ -123,40 +123,42 @@ def test_a_thousand_columns_fit_a_screen(spark):
 @pytest.mark.parametrize(
     ("kind", "column", "expected"),
     [
-        (T.BinaryType(), Column("x", "uint8", (28, 28)), "binary"),
-        (T.BinaryType(), Column("x", decode=len), "binary"),
-        (DOUBLES, Column("x", "int64", ragged="offsets"), "array<double>"),
-        (DOUBLES, Column("x", ragged="padded"), "array<float>"),
-        (VectorUDT(), Column("x", ragged="padded"), "array<double>"),
-        (VectorUDT(), Column("x", "int64"), "array<double>"),
+        (T.BinaryType(), InputColumn("x", "uint8", (28, 28)), "binary"),
+        (T.BinaryType(), InputColumn("x", decode=len), "binary"),
+        (DOUBLES, InputColumn("x", "int64", ragged="offsets"), "array<double>"),
+        (DOUBLES, InputColumn("x", ragged="padded"), "array<float>"),
+        (VectorUDT(), InputColumn("x", ragged="padded"), "array<double>"),
+        (VectorUDT(), InputColumn("x", "int64"), "array<double>"),
     ],
 )
 def test_what_is_described_travels_as_it_is(spark, kind, column, expected):
-    prepared, _ = prepare(frame(spark, kind), Columns((column,)))
+    prepared, _ = select_columns(frame(spark, kind), Columns((column,)))
     assert prepared.schema["x"].dataType.simpleString() == expected
 
 
 def test_missing_columns_are_named_beside_those_that_there_are(spark):
     data = spark.range(1).toDF("a")
     with pytest.raises(InvalidInput, match="there is no column 'b'; the data has 'a'"):
-        prepare(data, ["b"])
+        select_columns(data, ["b"])
     with pytest.raises(InvalidInput, match="there is no column 'w'"):
-        prepare(data, Columns((Column("a"),), weight=Column("w")))
+        select_columns(data, Columns((InputColumn("a"),), weight=InputColumn("w")))
     with pytest.raises(InvalidInput, match="no input columns"):
-        prepare(data, [])
+        select_columns(data, [])
 
 
 def test_only_what_is_wanted_travels_and_once(spark):
     data = spark.range(1).toDF("a").selectExpr("a", "a as b", "a as c")
-    prepared, columns = prepare(data, Columns((Column("b"), Column("b")), target=Column("b"), row_id=Column("a")))
+    prepared, columns = select_columns(
+        data, Columns((InputColumn("b"), InputColumn("b")), target=InputColumn("b"), row_id=InputColumn("a"))
+    )
     assert prepared.columns == ["b", "a"]
-    assert columns.row_id == Column("a")
+    assert columns.row_id == InputColumn("a")
 
 
 def test_rows_are_numbered_where_nobody_did(spark):
-    prepared, columns = prepare(spark.range(0, 8, 1, 4).toDF("a"), None)
+    prepared, columns = select_columns(spark.range(0, 8, 1, 4).toDF("a"), None)
     assert prepared.columns == ["a", ROW_ID]
-    assert columns.row_id == Column(ROW_ID, "int64")
+    assert columns.row_id == InputColumn(ROW_ID, "int64")
     found = prepared.collect()
     assert len({row[ROW_ID] for row in found}) == 8
     assert [row["a"] for row in sorted(found, key=lambda row: row[ROW_ID])] == list(range(8))
@@ -164,7 +166,7 @@ def test_rows_are_numbered_where_nobody_did(spark):
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "a.b.c d", "größe", "a`b", "x[0]", "select"])
 def test_any_name_will_do(spark, name):
-    prepared, _ = prepare(frame(spark, T.DoubleType(), 0.5, name=name), Columns((Column(name),)))
+    prepared, _ = select_columns(frame(spark, T.DoubleType(), 0.5, name=name), Columns((InputColumn(name),)))
     assert prepared.columns == [name, ROW_ID]
     assert prepared.collect()[0][name] == 0.5
 
@@ -206,7 +208,7 @@ def row(index: int) -> Row:
 def test_every_kind_arrives_as_its_tensor(spark):
     data = spark.createDataFrame([row(index) for index in range(9)], SCHEMA)
     names = ["dense.or sparse", "doubles", "nested", "price", "flag", "byte", "short"]
-    columns = Columns(tuple(map(Column, names)), target=Column("label", "int64"), row_id=Column("id"))
+    columns = Columns(tuple(map(InputColumn, names)), target=InputColumn("label", "int64"), row_id=InputColumn("id"))
     found = SparkCluster(spark, 2).gang(work.rows, data, columns)
     joined = {name: np.concatenate([part["columns"][name] for part in found]) for name in found[0]["columns"]}
     order = np.argsort(-joined["id"])
@@ -241,6 +243,6 @@ def test_every_kind_arrives_as_its_tensor(spark):
 )
 def test_values_that_cannot_be_used_are_refused_by_name(spark, kind, values, dtype, message):
     with pytest.raises(InvalidInput, match=message) as caught:
-        SparkCluster(spark, 2).gang(work.rows, frame(spark, kind, *values), Columns((Column("x", dtype),)))
+        SparkCluster(spark, 2).gang(work.rows, frame(spark, kind, *values), Columns((InputColumn("x", dtype),)))
     assert "Traceback" not in str(caught.value)
     assert ".java" not in str(caught.value)

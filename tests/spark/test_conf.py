@@ -80,7 +80,7 @@ def test_what_gangs_need(path):
     assert {"spark.barrier.sync.timeout", "spark.executor.memory", "spark.task.cpus"} <= set(found)
     assert {"spark.sparkdl.network", "spark.network.crypto.enabled", "spark.archives", "spark.pyspark.python"} <= named
     text = path.read_text(encoding="utf-8")
-    assert all(word in text for word in ("--py-files", "venv-pack", "allowPlaintext", "OMP_NUM_THREADS"))
+    assert all(word in text for word in ("--py-files", "venv-pack", "allowUnencrypted", "OMP_NUM_THREADS"))
 
 
 # ---- a standalone cluster -----------------------------------------------------------------------------------------

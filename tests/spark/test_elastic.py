@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster import elastic
-from sparkdl.cluster.protocol import Slots
+from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.emit import record
@@ -21,9 +21,9 @@ class Flickering(SparkCluster):
 
     looks = 0
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         self.looks += 1
-        return Slots(1, None) if self.looks == 1 else super().room()
+        return Capacity(1, None) if self.looks == 1 else super().capacity()
 
 
 def rows(world: Any, part: Any) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def rows(world: Any, part: Any) -> tuple[int, int]:
 @pytest.mark.chaos
 def test_a_gang_of_one_becomes_one_of_two(spark, monkeypatch):
     monkeypatch.setattr(elastic, "_LOOK", 0.2)
-    supervisor = Supervisor(Flickering(spark, 2), min_size=1, elastic_wait=0, max_restarts=0)
+    supervisor = Supervisor(Flickering(spark, 2), min_size=1, elastic_timeout=0, max_restarts=0)
     found = supervisor.gang(rows, spark.range(20), ["id"])
     assert supervisor.sizes == [1, 2]
     assert supervisor.failures == []

@@ -13,18 +13,18 @@ import pytest
 import torch
 from pyspark.sql import Row as SparkRow
 
-from sparkdl.cluster.tasks import RoundWork, Tensors, settle
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
+from sparkdl.cluster.tasks import MapReduce, Tensors, raise_on_failure
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark import executor_tasks, tensor_chunks
-from sparkdl.spark.executor_tasks import MapTask, PackTask, ReduceTask, drop, heads, store_of
-from sparkdl.spark.tensor_chunks import Results, Row, assembled
+from sparkdl.spark.executor_tasks import MapTask, PackTask, ReduceTask, delete_files, first_rows, store_of
+from sparkdl.spark.tensor_chunks import Results, TaskRow, assembled
 from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 
-COLUMNS = Columns((Column("x"),), row_id=Column("id", "int64"), floating="float64")
+COLUMNS = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), floating="float64")
 LAYOUT = {"x": ("float64", (3,)), "id": ("int64", ())}
 ROWS = (40, 0, 25)
 MARKS: dict[int, str] = {}
@@ -56,19 +56,19 @@ def pack(part: int, rows: int, key: str = "key") -> list[dict[str, Any]]:
     return packed
 
 
-def task(work: RoundWork, *, most: int = 1 << 20, cut: bool = False) -> MapTask:
+def task(work: MapReduce, *, most: int = 1 << 20, cut: bool = False) -> MapTask:
     """A round's task."""
     state = pack_state({"factor": 1.0})
     marks = tuple(MARKS.get(part, "") for part in range(len(ROWS)))
     return MapTask(ship(work), state, "key", COLUMNS, ROWS, marks, LAYOUT, most, cut)
 
 
-def mapped(work: RoundWork, **options: Any) -> list[Row]:
+def mapped(work: MapReduce, **options: Any) -> list[TaskRow]:
     """What all parts come to."""
     return [row for part in range(len(ROWS)) for row in task(work, **options).run(part, iter([]))]
 
 
-def pieces(rows: list[Row]) -> list[Row]:
+def pieces(rows: list[TaskRow]) -> list[TaskRow]:
     """The pieces as Spark sorts them, reduced."""
     ordered = sorted((row for row in rows if row[1] >= 0), key=lambda row: (row[1], row[0]))
     columns = [pa.array(column, kind) for column, kind in zip(zip(*ordered, strict=True), KINDS, strict=True)]
@@ -89,7 +89,7 @@ def test_a_packed_partition_is_on_disk_and_in_blocks(disk: Path, monkeypatch: py
     assert about["layout"] == {"x": ["float64", [3]], "id": ["int64", []]}
     [[_, _, name, payload]] = task(Sums()).run(0, iter(["a row"]))
     assert name == ""
-    ids = executor_tasks.Mapped.unpacked(payload).note["ids"]
+    ids = executor_tasks.TaskResult.unpacked(payload).note["ids"]
     assert ids == sorted(ids) == list(range(40))
 
 
@@ -104,12 +104,12 @@ def test_a_partition_without_rows_gives_nothing_and_is_mapped(disk: Path) -> Non
 def test_a_part_that_is_elsewhere_is_built_from_its_blocks(disk: Path) -> None:
     blocks = pack(0, 40)
     [before] = task(Sums()).run(0, iter([]))
-    drop("key", iter([1, 2]))
+    delete_files("key", iter([1, 2]))
     assert list(disk.iterdir()) == []
     [missing] = task(Sums()).run(0, iter([]))
     assert missing[2:] == ("missing", b"")
     rows = [SparkRow(**block) for block in blocks]
-    [part, *_] = heads(rows)
+    [part, *_] = first_rows(rows)
     assert part[:2] == (0, 40)
     assert list(task(Sums()).build_some([1], 0, iter(rows))) == []
     assert list(task(Sums()).build_some([0], 0, iter(rows))) == [before]
@@ -131,7 +131,7 @@ def test_rows_that_are_others_than_those_that_were_packed_are_refused(disk: Path
     results = Results(1)
     results.take(task(Sums()).build(iter(rows)))
     with pytest.raises(InvalidInput, match="part 0 in round 3: its rows have come back different"):
-        settle(results.found, 3)
+        raise_on_failure(results.found, 3)
 
 
 def test_a_part_whose_input_was_cut_short_is_built_anew(disk: Path) -> None:
@@ -160,7 +160,7 @@ def test_values_that_cannot_be_used_are_told_and_leave_no_files(disk: Path) -> N
 
 
 @pytest.mark.parametrize("work", [Sums(large=1000), Kinds()])
-def test_pieces_come_to_the_same_as_whole_tensors(disk: Path, monkeypatch: pytest.MonkeyPatch, work: RoundWork) -> None:
+def test_pieces_come_to_the_same_as_whole_tensors(disk: Path, monkeypatch: pytest.MonkeyPatch, work: MapReduce) -> None:
     for part, rows in enumerate(ROWS):
         pack(part, rows)
     whole, cut = Results(3), Results(3)
@@ -196,13 +196,13 @@ def test_an_error_comes_as_a_result(disk: Path) -> None:
     results = Results(3)
     results.take(row for row in mapped(Raises(kind=InvalidInput), most=0, cut=True) if row[1] < 0)
     with pytest.raises(InvalidInput, match="part 1 in round 2: no such thing"):
-        settle(results.found, 2)
+        raise_on_failure(results.found, 2)
 
 
 class Widens(Sums):
     """Halves whose sums are floats."""
 
-    def map(self, state: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """A half."""
         return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
 
@@ -219,7 +219,7 @@ def test_a_reduction_may_change_the_dtype(disk: Path) -> None:
     assert torch.equal(assembled(reduced)["half"], torch.full((5,), 0.5))
 
 
-def mapped_of(work: RoundWork) -> list[Row]:
+def mapped_of(work: MapReduce) -> list[TaskRow]:
     """Two parts' pieces."""
     pack(0, 40)
     pack(2, 25)

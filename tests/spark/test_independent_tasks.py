@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster.tasks import Mapped
+from sparkdl.cluster.tasks import TaskResult
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.spark.independent_tasks import EachTask, attempts
@@ -28,9 +28,9 @@ def task() -> EachTask:
     return EachTask(ship(Whole()), "key", COLUMNS, ROWS, marks, layout=LAYOUT, indices=(0, 2), attempts=1)
 
 
-def found(task: EachTask, rows: list[Any], *, whole: bool, partition: int = 0) -> list[Mapped]:
-    run = task.whole if whole else task.part
-    return [Mapped.unpacked(packed) for _, packed in run(partition, iter(rows))]
+def found(task: EachTask, rows: list[Any], *, whole: bool, partition: int = 0) -> list[TaskResult]:
+    run = task.all_rows if whole else task.part
+    return [TaskResult.unpacked(packed) for _, packed in run(partition, iter(rows))]
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -68,7 +68,7 @@ def test_a_part_that_came_back_in_another_order_is_not_mapped(disk):  # noqa: F8
     before = task()
     changed = replace(before, fingerprints=(before.fingerprints[0][:-1] + "x", *before.fingerprints[1:]))
     rows = iter(blocks(0, 1, 2))
-    (one,) = [Mapped.unpacked(packed) for _, packed in changed.whole(0, rows)]
+    (one,) = [TaskResult.unpacked(packed) for _, packed in changed.all_rows(0, rows)]
     with pytest.raises(InvalidInput, match="member 0: its rows have come back different"):
         raise one.error("member 0")
     assert next(rows, None) is None

@@ -9,14 +9,14 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 from sparkdl.cluster.shutdown import forget_stop, stop_requested
-from sparkdl.spark.jvm import forwarding_sigterm, qualified
+from sparkdl.spark.jvm import forwarding_sigterm, qualify
 
 pytestmark = pytest.mark.timeout(240)
 
 
 def test_paths_are_what_spark_makes_of_them(spark, tmp_path):
-    assert qualified(spark, str(tmp_path)) == f"file:{tmp_path}"
-    assert qualified(spark, f"file://{tmp_path}/a b") == f"file:{tmp_path}/a b"
+    assert qualify(spark, str(tmp_path)) == f"file:{tmp_path}"
+    assert qualify(spark, f"file://{tmp_path}/a b") == f"file:{tmp_path}/a b"
 
 
 def test_sigterm_to_the_jvm_is_a_request_in_this_process(spark):

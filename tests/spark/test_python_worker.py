@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 
 from sparkdl import SparkCluster
-from sparkdl.spark.python_worker import spare_imports
+from sparkdl.spark.python_worker import freeze_imports
 
 
 def test_outside_a_task_garbage_is_left_alone():
     frozen = gc.get_freeze_count()
-    spare_imports.__wrapped__()
+    freeze_imports.__wrapped__()
     assert gc.get_freeze_count() == frozen
 
 

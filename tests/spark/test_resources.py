@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.protocol import Slots
+from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
@@ -95,7 +95,7 @@ def test_tasks_of_several_cores_are_fewer(spark, configured):
 
 def test_slots(spark):
     wait_for_slots(spark, 2, timeout=200, report=lambda what, seconds: None)
-    assert find_slots(spark) == SparkCluster(spark, 1).room() == Slots(now=2, ever=2)
+    assert find_slots(spark) == SparkCluster(spark, 1).capacity() == Capacity(now=2, ever=2)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_slots_that_a_configuration_allows_for(spark, configured, monkeypatch, m
 
 def test_dynamic_allocation_is_refused(spark, configured):
     configured(dynamicAllocation__enabled="true")
-    for ask in (partial(SparkCluster(spark, 1).gang, work.who), SparkCluster(spark, 1).room):
+    for ask in (partial(SparkCluster(spark, 1).gang, work.who), SparkCluster(spark, 1).capacity):
         with pytest.raises(ClusterUnavailable, match=r"spark\.dynamicAllocation\.enabled=false"):
             ask()
 
@@ -124,14 +124,14 @@ def test_dynamic_allocation_is_refused(spark, configured):
 @pytest.mark.parametrize("name", ["network__crypto__enabled", "ssl__enabled", "io__encryption__enabled"])
 def test_plain_text_beside_encryption_has_to_be_allowed(spark, configured, name):
     configured(**{name: "true"})
-    with pytest.raises(InvalidInput, match="allowPlaintext=True") as caught:
+    with pytest.raises(InvalidInput, match="allowUnencrypted=True") as caught:
         SparkCluster(spark, 1).gang(work.who)
     assert str(caught.value).startswith(f"spark.{name.replace('__', '.')} is on")
-    with pytest.raises(InvalidInput, match="allowPlaintext=True"):
-        SparkCluster(spark, 1).room()
-    with pytest.raises(InvalidInput, match="allowPlaintext=True"):  # the rows lie on executors' disks as well
+    with pytest.raises(InvalidInput, match="allowUnencrypted=True"):
+        SparkCluster(spark, 1).capacity()
+    with pytest.raises(InvalidInput, match="allowUnencrypted=True"):  # the rows lie on executors' disks as well
         SparkCluster(spark, 1).map_reduce(spark.range(2), ["id"])
-    resources.check(spark, 1, allow_plaintext=True)
+    resources.check(spark, 1, allow_unencrypted=True)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_slots_that_stay_taken_are_not_waited_for_for_ever(spark, tmp_path):
     events: list[Event] = []
     with held(spark, tmp_path / "pipe", 1) as (job, _):
         with pytest.raises(ClusterUnavailable, match="other jobs held the task slots for"):
-            SparkCluster(spark, 2, slot_wait=3.0).gang(work.total, listener=events.append)
+            SparkCluster(spark, 2, resource_timeout=3.0).gang(work.total, listener=events.append)
         assert not job.done()
         assert len(list(spark.sparkContext.statusTracker().getActiveJobsIds())) == 1
     assert set(waiting(events)) == {(-1, "2 free task slots")}
@@ -181,7 +181,8 @@ def test_slots_that_become_free_are_taken(spark, tmp_path):
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "one job"])
 def test_to_compute_the_data_is_not_to_wait_for_slots(spark, tmp_path, adaptive):
     # Once it was, without adaptive execution: there the stage that waits for the data is part of the job from the
-    # start and has no running task either, so that every gang whose data took longer than slot_wait was cancelled.
+    # start and has no running task either, so that every gang whose data took longer than resource_timeout was
+    # cancelled.
     os.mkfifo(tmp_path / "pipe")
     data = spark.range(0, 8, 1, 2).select(F.udf(Slow(str(tmp_path / "pipe")), "long")("id").alias("x"))
     events: list[Event] = []
@@ -189,7 +190,7 @@ def test_to_compute_the_data_is_not_to_wait_for_slots(spark, tmp_path, adaptive)
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
         with ThreadPoolExecutor(1) as pool:
-            gang = SparkCluster(spark, 2, slot_wait=1.5).gang
+            gang = SparkCluster(spark, 2, resource_timeout=1.5).gang
             job = pool.submit(gang, work.rows, data, ["x"], listener=events.append)
             pipe = os.open(tmp_path / "pipe", os.O_WRONLY)  # returns when the data is being computed
             try:
@@ -204,7 +205,7 @@ def test_to_compute_the_data_is_not_to_wait_for_slots(spark, tmp_path, adaptive)
 
 
 def test_executors_that_never_come(spark, monkeypatch):
-    monkeypatch.setattr(resources, "find_slots", lambda spark: Slots(now=1, ever=None))
+    monkeypatch.setattr(resources, "find_slots", lambda spark: Capacity(now=1, ever=None))
     reports: list[tuple[str, float]] = []
     with pytest.raises(ClusterUnavailable, match=r"the executors offer 1\. Start more executors"):
         wait_for_slots(spark, 2, timeout=0.6, report=lambda what, seconds: reports.append((what, seconds)))
@@ -212,7 +213,7 @@ def test_executors_that_never_come(spark, monkeypatch):
 
 
 def test_executors_that_come_late(spark, monkeypatch):
-    offers = iter([Slots(0, None), Slots(1, None), Slots(2, None)])
+    offers = iter([Capacity(0, None), Capacity(1, None), Capacity(2, None)])
     monkeypatch.setattr(resources, "find_slots", lambda spark: next(offers))
     reports: list[str] = []
     wait_for_slots(spark, 2, timeout=60, report=lambda what, seconds: reports.append(what))
@@ -246,13 +247,13 @@ def test_a_network_that_is_not_there_is_invalid_input(spark, configured):
 
 
 def test_a_request_to_stop_ends_the_wait_for_executors(spark, monkeypatch):
-    def none_yet(spark: Any) -> Slots:
+    def none_yet(spark: Any) -> Capacity:
         request_stop("maintenance")
-        return Slots(0, None)
+        return Capacity(0, None)
 
     monkeypatch.setattr(resources, "find_slots", none_yet)
     try:
         with pytest.raises(Stopped, match=r"asked to stop \(maintenance\)"):
-            Supervisor(SparkCluster(spark, 2, slot_wait=200)).gang(work.who)
+            Supervisor(SparkCluster(spark, 2, resource_timeout=200)).gang(work.who)
     finally:
         forget_stop()

@@ -17,7 +17,7 @@ from py4j.finalizer import ThreadSafeFinalizer
 from py4j.protocol import Py4JError
 from torch import nn
 
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.spark.cluster import SparkCluster
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 ROUNDS, EVERY = 200, 50
 WIDTH = 128  # its weights, 64 kB and more, travel as a broadcast
 SLACK = 300_000  # a few broadcasts, of which there have been fifty since
-COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("id", "int64"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def test_two_hundred_rounds(spark):
             measured.append(measure(spark, row["round"], most))
 
     objective = Objective(partial(nn.Linear, WIDTH, WIDTH), nn.MSELoss(), partial(torch.optim.SGD, lr=0.01))
-    loop = Rounds(ParallelSGD(rounds=ROUNDS + 1, batch_size=16), objective, listener=listener)
+    loop = Rounds(ParallelSGD(rounds=ROUNDS + 1, shard_batch_size=16), objective, listener=listener)
     before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
     with SparkCluster(spark, 2).map_reduce(frame(data()), COLUMNS, parts=2) as jobs:
         _, history = loop.run(jobs)

@@ -18,7 +18,7 @@ import torch
 from pyspark import SparkContext
 from pyspark.sql import Row
 
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.spark import tasks
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.executor_tasks import store_of
@@ -65,13 +65,13 @@ class TestSpark(MapReduceContract, LossContract):
     def test_a_task_that_the_system_refuses_does_not_end_the_others(self, jobs, tmp_path, times):
         """What it refuses once is tried again, and what it refuses every time is an error of that task alone."""
         work = RefusedAt(marks=str(tmp_path), index=1, times=times)
-        one, other, last = jobs.each(work, [0, 1, 2], whole=True)
+        one, other, last = jobs.each(work, [0, 1, 2], all_rows=True)
         assert (one.trouble, last.trouble) == (None, None)
         assert sorted(mark.name for mark in tmp_path.iterdir()) == ["0-0", "1-0", "1-1", "2-0"]
         if times == 1:
             assert other.trouble is None
             return
-        with pytest.raises(MemberFailed, match=r"member 1: OSError: .*No space left on device"):
+        with pytest.raises(WorkerFailed, match=r"member 1: OSError: .*No space left on device"):
             raise other.error("member 1")
 
     @pytest.mark.parametrize("large", [0, 10_000])
@@ -79,7 +79,7 @@ class TestSpark(MapReduceContract, LossContract):
         fetched: list[int] = []
         plain = SparkContext.runJob
         monkeypatch.setattr(SparkContext, "runJob", lambda *given: (fetched.append(given[3]), plain(*given))[1])
-        found = list(jobs.each(Whole(large=large), [3, 1, 2], whole=True))
+        found = list(jobs.each(Whole(large=large), [3, 1, 2], all_rows=True))
         assert [(one.index, one.note["given"]) for one in found] == [(3, 3), (1, 1), (2, 2)]
         assert len(fetched) == (3 if large else 0)
 
@@ -96,14 +96,14 @@ class TestSpark(MapReduceContract, LossContract):
         """As after an executor went away while the driver fetched them, and the files of its parts with it."""
         whole, _ = jobs.run(Sums(), {"factor": 1.5})
         tries: list[Any] = []
-        fetch = tasks.SparkJobs._one_by_one
+        fetch = tasks.SparkTaskRunner._one_by_one
 
         def fetched(self: Any, rows: Any, pieces: int) -> Iterator[Any]:
             tries.append(rows)
             return fetch(self, rows.map(of_fewer) if len(tries) == 1 else rows, pieces)
 
         monkeypatch.setattr(tasks, "_DIRECT", 0)
-        monkeypatch.setattr(tasks.SparkJobs, "_one_by_one", fetched)
+        monkeypatch.setattr(tasks.SparkTaskRunner, "_one_by_one", fetched)
         found, _ = jobs.run(Sums(), {"factor": 1.5})
         assert torch.equal(found["sum"], whole["sum"])
         assert len(tries) == 2
@@ -121,7 +121,7 @@ class TestSpark(MapReduceContract, LossContract):
     def test_what_executors_reduce_keeps_its_kind(self, jobs, monkeypatch):
         monkeypatch.setattr(tasks, "_DIRECT", 0)
         self.test_results_of_any_kind_keep_their_kind_and_order(jobs)
-        with pytest.raises(MemberFailed, match="part 1 in round 3"):
+        with pytest.raises(WorkerFailed, match="part 1 in round 3"):
             jobs.run(Raises(), {"factor": 1.0}, number=3)
 
     @pytest.mark.parametrize("cut", [False, True])
@@ -160,8 +160,8 @@ class TestSpark(MapReduceContract, LossContract):
 
     def test_data_that_are_refused_leave_no_files(self, cluster, monkeypatch):
         made: list[Any] = []
-        original = tasks.SparkJobs.close
-        monkeypatch.setattr(tasks.SparkJobs, "close", lambda jobs: (made.extend(folders(jobs)), original(jobs)))
+        original = tasks.SparkTaskRunner.close
+        monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (made.extend(folders(jobs)), original(jobs)))
         self.test_rows_that_cannot_be_used_are_refused(cluster)
         assert not any(folder.exists() for folder in made)
 

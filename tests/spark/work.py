@@ -13,7 +13,7 @@ import torch
 from pyspark import BarrierTaskContext
 
 from sparkdl.cluster.group.world import World
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.spark.barrier import BarrierTask
 
 
@@ -47,7 +47,7 @@ class Killed:
 
     rank: int
 
-    def __call__(self, world: World, part: Part | None) -> None:
+    def __call__(self, world: World, part: Shard | None) -> None:
         group, numbers = world.group(), torch.ones(8)
         group.sum_(numbers)
         if world.rank == self.rank:
@@ -61,7 +61,7 @@ class Held:
 
     path: str
 
-    def __call__(self, world: World, part: Part | None) -> int:
+    def __call__(self, world: World, part: Shard | None) -> int:
         with open(f"{self.path}.{world.rank}") as pipe:
             pipe.read()
         return world.rank
@@ -71,13 +71,13 @@ class Held:
 class Stubborn(Held):
     """Rank 0 gives up; the others wait for something that never comes, and notice nothing."""
 
-    def __call__(self, world: World, part: Part | None) -> int:
+    def __call__(self, world: World, part: Shard | None) -> int:
         if world.rank == 0:
             raise ValueError("I give up")
         return super().__call__(world, part)
 
 
-def interface(world: World, part: Part | None) -> dict[str, Any]:
+def interface(world: World, part: Shard | None) -> dict[str, Any]:
     """The interface that gloo was told to use, and whether it works."""
     numbers = torch.ones(1)
     world.group().sum_(numbers)

@@ -13,7 +13,7 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.telemetry.chrome_trace import Clocks, trace, write_timeline
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.event_log import EventLog
 from sparkdl.training.loop import Training
 from tests.training.test_loop import COLUMNS, OBJECTIVE, numbers
 
@@ -162,7 +162,7 @@ def valid(made: dict[str, Any]) -> None:
 
 
 def test_the_trace_of_a_run_is_valid_and_has_every_member(tmp_path: Path) -> None:
-    with LocalCluster(3) as cluster, Logbook(str(tmp_path / "events")) as logbook:
+    with LocalCluster(3) as cluster, EventLog(str(tmp_path / "events")) as logbook:
         cluster.gang(Training(OBJECTIVE, 12, epochs=5), numbers(), COLUMNS, listener=logbook)
     write_timeline(str(tmp_path))
     made = json.loads((tmp_path / "timeline.json").read_text())

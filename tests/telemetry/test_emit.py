@@ -176,7 +176,7 @@ def test_many_events_on_the_way_of_a_connection_that_breaks_leave_a_gap(
     many = 3 * recorder_module.BURST_EVENTS
     with Recorder(channel.endpoint, rank=0) as recorder:
         recorder.record("value", value=0)
-        assert recorder.settle(LONG)
+        assert recorder.flush(LONG)
         sent = recorder_module.Connection.send
         monkeypatch.setattr(recorder_module.Connection, "send", lambda *_: None)  # as into a network that is gone
         for value in range(1, many):
@@ -283,12 +283,12 @@ def test_a_listener_can_be_called_directly(seen: Seen, caplog: pytest.LogCapture
 def test_what_was_recorded_is_settled_once_the_driver_has_had_it() -> None:
     stuck = Stuck()
     with Channel(stuck) as channel, Recorder(channel.endpoint, rank=0) as recorder:
-        assert recorder.settle(LONG)  # nothing was recorded
+        assert recorder.flush(LONG)  # nothing was recorded
         recorder.record("value", value=1)
         assert stuck.entered.wait(LONG)
-        assert not recorder.settle(0.01)
+        assert not recorder.flush(0.01)
         stuck.released.set()
-        assert recorder.settle(LONG)
+        assert recorder.flush(LONG)
         assert values(stuck.events) == [1]
 
 
@@ -305,7 +305,7 @@ def test_steps_wait_until_somebody_does(
             recorder.record("step" if number % 2 else "span", value=number)
         assert len(seen.events) == 1
         if last == "settle":
-            assert recorder.settle(LONG)
+            assert recorder.flush(LONG)
         elif last != "close":
             recorder.record("progress" if last == "progress" else "step", value=steps - 1)
             seen.wait(1 + steps)
@@ -323,7 +323,7 @@ def test_a_step_that_nothing_follows_is_told_as_well(channel: Channel, seen: See
 def test_what_goes_nowhere_is_settled_as_well() -> None:
     with Recorder(nobody(), rank=0) as recorder:
         recorder.record("value", value=1)
-        assert recorder.settle(LONG)
+        assert recorder.flush(LONG)
         assert recorder.dropped == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sparkdl.telemetry import event_file as module
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import Journal
+from sparkdl.telemetry.event_file import EventFile
 from sparkdl.telemetry.event_reader import read_events
 from tests.object_store import object_store
 
@@ -27,7 +27,7 @@ def lines(*events: Event) -> list[bytes]:
 
 
 def test_lines_are_in_the_file_at_once(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "events", "driver")
+    journal = EventFile(tmp_path / "events", "driver")
     assert journal.append(lines(event(1), event(2))) == 2
     assert read_events(tmp_path / "events") == [event(1), event(2)]
     assert journal.append(lines(event(3))) == 1
@@ -36,7 +36,7 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path) -> None:
 
 
 def test_nothing_is_made_for_nothing(tmp_path: Path) -> None:
-    Journal(tmp_path / "events", "driver").close()
+    EventFile(tmp_path / "events", "driver").close()
     assert not list(tmp_path.iterdir())
     assert read_events(tmp_path / "events") == []
 
@@ -45,19 +45,19 @@ def test_an_event_that_is_kept_twice_is_read_once(tmp_path: Path) -> None:
     kept = replace(event(1), recorder="a", number=1)
     heard, other = replace(kept, received=1001.5), replace(kept, rank=1, recorder="b")
     for name, each in (("driver-1", heard), ("rank-0", kept), ("rank-1", other)):
-        Journal(tmp_path, name).append(lines(each))
+        EventFile(tmp_path, name).append(lines(each))
     found = read_events(tmp_path)
     assert found == [heard, other]
     assert found[0].received == 1001.5
 
 
 def test_a_line_that_was_cut_short_is_passed_over(tmp_path: Path) -> None:
-    Journal(tmp_path, "driver").append(lines(event(1)))
+    EventFile(tmp_path, "driver").append(lines(event(1)))
     with (tmp_path / "driver.jsonl").open("ab") as file:
         file.write(lines(event(2))[0][:20])
     with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
         assert read_events(tmp_path) == [event(1)]
-    Journal(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
+    EventFile(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
     with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
         assert read_events(tmp_path) == [event(1), event(3)]
 
@@ -75,7 +75,7 @@ def small_disk(tmp_path: Path):
 
 
 def test_a_full_disk_is_counted_and_said_once(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(small_disk, "driver")
+    journal = EventFile(small_disk, "driver")
     wanted = [event(number) for number in range(2_000)]
     kept = sum(journal.append(lines(each)) for each in wanted)
     journal.close()
@@ -89,7 +89,7 @@ def test_a_full_disk_is_counted_and_said_once(small_disk: Path, caplog: pytest.L
 
 def test_a_device_that_is_full_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "driver.jsonl").symlink_to("/dev/full")
-    journal = Journal(tmp_path, "driver")
+    journal = EventFile(tmp_path, "driver")
     assert journal.append(lines(event(1))) == 0
     journal.close()
 
@@ -105,7 +105,7 @@ def store(tmp_path_factory: pytest.TempPathFactory):
 
 def test_lines_are_written_when_it_is_time(store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store("one")
-    journal = Journal(folder, "driver")
+    journal = EventFile(folder, "driver")
     assert journal.append(lines(event(1), event(2))) == 2
     journal.flush()
     assert read_events(folder) == []
@@ -121,7 +121,7 @@ def test_lines_are_written_when_it_is_time(store, monkeypatch: pytest.MonkeyPatc
 def test_or_when_there_are_many(store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store("two")
     monkeypatch.setattr(module, "BYTES", 100)
-    journal = Journal(folder, "driver")
+    journal = EventFile(folder, "driver")
     journal.append(lines(event(1)))
     journal.flush()
     assert read_events(folder) == [event(1)]
@@ -130,7 +130,7 @@ def test_or_when_there_are_many(store, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_process_of_the_name_writes_other_files(store) -> None:
     folder = store("three")
     for number in (1, 2):
-        journal = Journal(folder, "rank-0.attempt-0")
+        journal = EventFile(folder, "rank-0.attempt-0")
         journal.append(lines(event(number)))
         journal.close()
     assert read_events(folder) == [event(1), event(2)]
@@ -139,7 +139,7 @@ def test_another_process_of_the_name_writes_other_files(store) -> None:
 def test_what_cannot_be_written_is_counted_and_credentials_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    journal = Journal(
+    journal = EventFile(
         f"s3://key:secret@runs/x?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1", "driver"
     )
     assert journal.append(lines(event(1), event(2))) == 2

@@ -10,7 +10,7 @@ import pytest
 from sparkdl.telemetry import event_log as module
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.recorder import Recorder, Told
 
@@ -21,7 +21,7 @@ def event(number: int, kind: str = "count", rank: int = 0, attempt: int = 0, **p
 
 def test_events_are_shown_at_once_and_kept(tmp_path: Path) -> None:
     shown: list[Event] = []
-    with Logbook(str(tmp_path), [shown.append]) as logbook:
+    with EventLog(str(tmp_path), [shown.append]) as logbook:
         logbook(event(1))
         assert shown == [event(1)]
         logbook.note("begin", {"environment": {"python": "3"}})
@@ -34,7 +34,7 @@ def test_events_are_shown_at_once_and_kept(tmp_path: Path) -> None:
 
 def test_each_run_has_a_file_of_its_own(tmp_path: Path) -> None:
     for number in range(3):
-        with Logbook(str(tmp_path)) as logbook:
+        with EventLog(str(tmp_path)) as logbook:
             logbook(event(number))
     assert len(list(tmp_path.iterdir())) == 3
     assert read_events(tmp_path) == [event(0), event(1), event(2)]
@@ -45,7 +45,7 @@ def test_a_view_that_fails_costs_neither_the_others_nor_the_file(tmp_path: Path,
         raise LookupError("no screen")
 
     shown: list[Event] = []
-    with Logbook(str(tmp_path), [fail, shown.append]) as logbook:
+    with EventLog(str(tmp_path), [fail, shown.append]) as logbook:
         logbook(event(1))
         logbook(event(2))
     assert shown == read_events(tmp_path) == [event(1), event(2)]
@@ -61,7 +61,7 @@ def said(recorder: str, last: int, kept: int = 0, dropped: int = 0) -> Event:
 
 
 def test_events_that_did_not_come_are_counted_by_their_numbers() -> None:
-    with Logbook() as logbook:
+    with EventLog() as logbook:
         for number in (1, 2, 5):
             logbook(numbered("one", number))
         assert logbook.dropped == 2  # a gap is seen at once
@@ -75,7 +75,7 @@ def test_events_that_did_not_come_are_counted_by_their_numbers() -> None:
 
 
 def test_of_a_worker_that_died_the_lost_events_are_a_lower_bound() -> None:
-    with Logbook() as logbook:
+    with EventLog() as logbook:
         for recorder in ("one", "two"):
             logbook(numbered(recorder, 1, "started"))
         logbook(numbered("two", 4))
@@ -90,7 +90,7 @@ def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module.time, "strftime", lambda *_: "now")
     (tmp_path / "driver-now-kkkkkkkk.jsonl").symlink_to("/dev/full")
     shown: list[Event] = []
-    with Logbook(str(tmp_path), [shown.append]) as logbook:
+    with EventLog(str(tmp_path), [shown.append]) as logbook:
         for number in range(10):
             logbook(event(number))
     assert len(shown) == 10
@@ -99,7 +99,7 @@ def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_members_send_says_when_it_was_received(tmp_path: Path) -> None:
     with (
-        Logbook(str(tmp_path)) as logbook,
+        EventLog(str(tmp_path)) as logbook,
         Channel(logbook) as channel,
         Recorder(channel.endpoint, rank=1) as recorder,
     ):

@@ -12,7 +12,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import recording
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.log_forwarding import Allowance, MemberLogs, forwarding, level_of
+from sparkdl.telemetry.log_forwarding import RateLimiter, WorkerLogs, forwarding, level_of
 from sparkdl.telemetry.recorder import Recorder
 from tests.contracts import work
 
@@ -31,7 +31,7 @@ def line(message: str, level: str = "WARNING", logger: str = "app", left_out: in
 
 def shown(*events: Event, **options) -> list[str]:
     stream = io.StringIO()
-    view = MemberLogs(stream, **options)
+    view = WorkerLogs(stream, **options)
     for event in events:
         view(event)
     return stream.getvalue().splitlines()
@@ -97,7 +97,7 @@ def test_too_many_lines_are_left_out_and_counted(events) -> None:
 
 def test_an_allowance_is_a_burst_and_then_a_rate() -> None:
     now = 0.0
-    allowance = Allowance(rate=2.0, burst=3, now=lambda: now)
+    allowance = RateLimiter(rate=2.0, burst=3, now=lambda: now)
     assert [allowance.take() for _ in range(5)] == [0, 0, 0, None, None]
     now = 0.5
     assert [allowance.take() for _ in range(2)] == [2, None]
@@ -120,9 +120,9 @@ def test_lines_have_the_rank_before_them() -> None:
 
 def test_the_driver_leaves_lines_out_as_well_and_says_so() -> None:
     now = 0.0
-    allowance = Allowance(rate=1.0, burst=1, now=lambda: now)
+    allowance = RateLimiter(rate=1.0, burst=1, now=lambda: now)
     stream = io.StringIO()
-    view = MemberLogs(stream, allowance)
+    view = WorkerLogs(stream, allowance)
     for number in range(3):
         view(line(str(number)))
     now = 1.0

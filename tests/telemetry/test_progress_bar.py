@@ -115,9 +115,9 @@ def test_it_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_restart_says_why_and_the_bar_begins_again() -> None:
-    restart = event("restart", cause="MemberLost: rank 1 was killed", seconds=2.0)
+    restart = event("restart", cause="WorkerLost: rank 1 was killed", seconds=2.0)
     drawn = shown(progress(1, 7), restart, waiting(3.0), progress(1, 6))
-    assert "fit: MemberLost: rank 1 was killed; again in 2 s\n" in drawn
+    assert "fit: WorkerLost: rank 1 was killed; again in 2 s\n" in drawn
     assert any("waiting for 2 task slots" in line for line in drawn)
     assert "6/10" in drawn[-2]
 

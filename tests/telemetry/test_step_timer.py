@@ -10,7 +10,7 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import recording
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.recorder import Recorder
-from sparkdl.telemetry.step_timer import Laps, end_step, enter, flush, measuring
+from sparkdl.telemetry.step_timer import StepTimer, end_step, enter_phase, flush, measuring
 
 
 class Watch:
@@ -37,12 +37,12 @@ def events():
 
 def spend(watch: Watch, **seconds: float) -> None:
     for phase, each in seconds.items():
-        enter(phase)
+        enter_phase(phase)
         watch.now += each
 
 
 def test_phases_add_up_to_the_time_that_passed(watch, events):
-    laps = Laps(every=0.0, now=watch)
+    laps = StepTimer(every=0.0, now=watch)
     with measuring(laps):
         watch.now += 0.5
         spend(watch, feed=1.0, forward=2.0, backward=3.0, exchange=4.0, update=5.0)
@@ -58,7 +58,7 @@ def test_phases_add_up_to_the_time_that_passed(watch, events):
 
 
 def test_a_phase_may_come_several_times_in_a_step(watch, events):
-    laps = Laps(every=0.0, now=watch)
+    laps = StepTimer(every=0.0, now=watch)
     with measuring(laps):
         for _ in range(3):
             spend(watch, forward=1.0, backward=2.0)
@@ -68,7 +68,7 @@ def test_a_phase_may_come_several_times_in_a_step(watch, events):
 
 
 def test_an_event_tells_of_the_steps_since_the_one_before(watch, events):
-    with measuring(Laps(every=1.0, now=watch)) as laps:
+    with measuring(StepTimer(every=1.0, now=watch)) as laps:
         for _ in range(10):
             spend(watch, forward=0.3)
             end_step(rows=2, sent=5)
@@ -82,7 +82,7 @@ def test_an_event_tells_of_the_steps_since_the_one_before(watch, events):
 
 
 def test_slow_steps_are_told_one_by_one(watch, events):
-    with measuring(Laps(every=1.0, now=watch)):
+    with measuring(StepTimer(every=1.0, now=watch)):
         for _ in range(5):
             spend(watch, forward=1.5)
             end_step()
@@ -91,7 +91,7 @@ def test_slow_steps_are_told_one_by_one(watch, events):
 
 
 def test_later_on_less_is_told(watch, events):
-    with measuring(Laps(every=1.0, now=watch)):
+    with measuring(StepTimer(every=1.0, now=watch)):
         for _ in range(60):
             spend(watch, forward=1_000.0)
             end_step()
@@ -104,9 +104,9 @@ def test_later_on_less_is_told(watch, events):
 
 
 def test_what_others_have_measured_inside_is_not_measured_again(watch, events):
-    with measuring(Laps(every=0.0, now=watch)) as outer:
+    with measuring(StepTimer(every=0.0, now=watch)) as outer:
         watch.now += 1.0
-        with measuring(Laps(every=0.0, now=watch)) as inner:
+        with measuring(StepTimer(every=0.0, now=watch)) as inner:
             spend(watch, forward=5.0)
             flush()
         watch.now += 2.0
@@ -116,7 +116,7 @@ def test_what_others_have_measured_inside_is_not_measured_again(watch, events):
 
 
 def test_a_step_with_a_checkpoint_is_told_at_once(watch, events):
-    with measuring(Laps(every=1e9, now=watch)):
+    with measuring(StepTimer(every=1e9, now=watch)):
         spend(watch, forward=1.0)
         end_step()  # the first one is told whatever comes
         spend(watch, forward=1.0)
@@ -129,20 +129,20 @@ def test_a_step_with_a_checkpoint_is_told_at_once(watch, events):
 
 def test_seconds_are_added_to_those_of_an_earlier_attempt(watch, events):
     before = {"forward": 10.0}
-    with measuring(Laps(before, every=0.0, now=watch)):
+    with measuring(StepTimer(before, every=0.0, now=watch)):
         spend(watch, forward=1.0, update=2.0)
         end_step()
     assert before == {"other": 0.0, "forward": 11.0, "update": 2.0}
 
 
 def test_without_laps_nothing_is_measured(events):
-    enter("forward")
+    enter_phase("forward")
     end_step(rows=1)
     assert not events
 
 
 def test_laps_belong_to_a_thread_and_to_a_block(watch, events):
-    inner, outer = Laps(every=0.0, now=watch), Laps(every=0.0, now=watch)
+    inner, outer = StepTimer(every=0.0, now=watch), StepTimer(every=0.0, now=watch)
     with measuring(outer):
         thread = threading.Thread(target=lambda: spend(watch, forward=1.0))
         thread.start()
@@ -160,7 +160,7 @@ def test_a_recorder_that_fails_costs_no_step(watch):
     def fail(event: Event) -> None:
         raise RuntimeError
 
-    with recording(Recorder(None, rank=0, listener=fail)), measuring(Laps(every=0.0, now=watch)) as laps:
+    with recording(Recorder(None, rank=0, listener=fail)), measuring(StepTimer(every=0.0, now=watch)) as laps:
         spend(watch, forward=1.0)
         end_step()
     assert laps.seconds["forward"] == 1.0

@@ -17,7 +17,7 @@ from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Endpoint
-from sparkdl.telemetry.step_timer import end_step, enter
+from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.telemetry.task_recorder import Reporting
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, Sums
 
@@ -31,7 +31,7 @@ def test_a_task_records_under_its_index_and_attempt() -> None:
     events: list[Event] = []
     with Channel(events.append) as channel, Reporting(channel.endpoint, number=7).task("map", 3, 2):
         record("hello", clock=Clock(1, 2, 3))
-        enter("forward")
+        enter_phase("forward")
         end_step(rows=5)
     assert {(event.rank, event.attempt) for event in events} == {(3, 2)}
     assert [event.kind for event in events] == ["hello", "step", "step", "span"]

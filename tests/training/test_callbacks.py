@@ -8,13 +8,13 @@ from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.callbacks import Hooks
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
-COLUMNS = Columns((Column("x"),), Column("y", "float32"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "float32"))
 ROWS = {"x": np.ones((10, 1), np.float32), "y": np.arange(10, dtype=np.float32)}
 
 
@@ -86,7 +86,7 @@ def test_rank_0_alone_unless_every_rank_is_asked_for(tmp_path, every_rank):
 
 
 def test_a_hook_that_raises_ends_the_run():
-    with pytest.raises(MemberFailed, match="LookupError: no room for the results"):
+    with pytest.raises(WorkerFailed, match="LookupError: no room for the results"):
         InlineCluster().gang(training(AtTheEnd()), ROWS, COLUMNS)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import pack, unpack
@@ -21,7 +21,7 @@ from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
-COLUMNS = Columns((Column("x"),), Column("y", "float32"), validation=Column("held", "bool"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "float32"), validation=InputColumn("held", "bool"))
 
 
 def line() -> nn.Module:

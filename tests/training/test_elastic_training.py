@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from sparkdl.cluster import elastic
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.protocol import Slots
+from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import MemberLost
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import WorkerLost
 from sparkdl.io.weights import read_state, unpack
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
@@ -32,7 +32,7 @@ LONG = 30.0  # seconds after which something that should have happened has not
 ROWS = 24
 X = np.random.default_rng(2).normal(size=(ROWS, 3))
 DATA = {"x": X, "row": np.arange(ROWS), "y": X @ [1.0, -2.0, 0.5]}
-COLUMNS = Columns((Column("x"), Column("row")), Column("y"), floating="float64")
+COLUMNS = Columns((InputColumn("x"), InputColumn("row")), InputColumn("y"), floating="float64")
 
 
 def line(packed: bytes | None) -> nn.Module:
@@ -87,7 +87,7 @@ class Trains:
             new.write_text(json.dumps({"rows": sorted(seen), "size": world.size}))
             new.rename(Path(self.folder, f"{epoch}.json"))
             record("checkpoint", clock=world.clock, trouble=[], pinned=True)
-        world.agree(f"kept {epoch}", {})
+        world.all_gather_json(f"kept {epoch}", {})
 
 
 def done(folder: str) -> int:
@@ -99,8 +99,8 @@ class Shaky(LocalCluster):
 
     folder = ""
 
-    def room(self) -> Slots:
-        return Slots(1 if 2 <= done(self.folder) < 4 else 2, 2)
+    def capacity(self) -> Capacity:
+        return Capacity(1 if 2 <= done(self.folder) < 4 else 2, 2)
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:
@@ -115,10 +115,10 @@ def test_two_members_then_one_then_two_again_train_as_one_would(tmp_path, monkey
     whole.mkdir()
     with Shaky(2, timeout=LONG) as cluster:
         cluster.folder = str(shaky)
-        supervisor = Supervisor(cluster, min_size=1, elastic_wait=0.2, back_off=0, max_restarts=1)
+        supervisor = Supervisor(cluster, min_size=1, elastic_timeout=0.2, back_off=0, max_restarts=1)
         assert supervisor.gang(Trains(str(shaky)), DATA, COLUMNS) == [2, 2]
     assert supervisor.sizes == [2, 1, 2]
-    assert [type(error) for error in supervisor.failures] == [MemberLost]
+    assert [type(error) for error in supervisor.failures] == [WorkerLost]
     assert [each["size"] for each in epochs(shaky)] == [2, 2, 1, 1, 1, 2, 2]
     assert all(each["rows"] == list(range(ROWS)) for each in epochs(shaky))
     InlineCluster().gang(Trains(str(whole), faulty=False), DATA, COLUMNS)

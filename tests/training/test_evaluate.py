@@ -29,11 +29,11 @@ from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.batch import Batch
-from sparkdl.data.columns import Column, Columns
-from sparkdl.data.shard import Part
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.training.evaluate import evaluate, observe
 from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import Meter, open_metrics, synchronised
+from sparkdl.training.metrics import MetricAccumulator, open_metrics, synchronised
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 
@@ -57,12 +57,12 @@ class Evaluate:
     metrics: dict[str, Metric]
     batch_size: int = 16
 
-    def __call__(self, world: World, part: Part | None) -> list[dict[str, Any]]:
+    def __call__(self, world: World, part: Shard | None) -> list[dict[str, Any]]:
         assert part is not None
         objective = Objective(self.model, self.loss)
         module, metrics = objective.build().train(), open_metrics(self.metrics, world.device)
         criterion = objective.criterion()
-        part = part.weighed(criterion.masses)
+        part = part.with_denominators(criterion.denominators)
         return [
             evaluate(
                 *(module, criterion, part, world.group()),
@@ -95,7 +95,7 @@ def parts(size: int, target: str, empty: bool) -> list[pa.Table]:
 
 def found(cluster, does: Evaluate, target: str, *, empty: bool = False) -> dict[str, Any]:
     """What every member finds, both times."""
-    columns = Columns((Column("x"),), Column("y"), row_id=Column("row"))
+    columns = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
     every = cluster.gang(does, parts(cluster.size, target, empty), columns)
     first = every[0][0]
     assert all(str(value) == str(first) for values in every for value in values)
@@ -228,7 +228,7 @@ def test_a_module_is_left_in_its_mode():
     for training in (True, False):
         module.train(training)
         batch = Batch((torch.ones(5, 2),), None, None, None, 5, 5.0, 1.0)
-        observe(module, Criterion(nn.MSELoss()), [batch], meter := Meter(torch.device("cpu"), {}))
+        observe(module, Criterion(nn.MSELoss()), [batch], meter := MetricAccumulator(torch.device("cpu"), {}))
         assert meter.local_mean() == 0.0
         assert module.training is training
 
@@ -246,5 +246,5 @@ def test_each_batch_is_told_before_it_goes_through_the_model():
         return told
 
     data = {"x": np.ones((10, 3), np.float32), "y": np.ones((10, 1), np.float32)}
-    columns = Columns((Column("x"),), Column("y"))
+    columns = Columns((InputColumn("x"),), InputColumn("y"))
     assert InlineCluster().gang(work_of, data, columns) == [[0, 1, 2]]

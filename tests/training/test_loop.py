@@ -16,7 +16,7 @@ from torchmetrics.regression import MeanSquaredError
 from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
@@ -27,7 +27,7 @@ from sparkdl.training.spec import Trained
 from tests.contracts import work
 from tests.contracts.strategy_contract import ROWS, numbers
 
-COLUMNS = Columns((Column("x"),), Column("y"), row_id=Column("row"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
 SEEDED = work.Seeded(work.Net)
 OBJECTIVE = Objective(SEEDED, nn.MSELoss(), partial(torch.optim.SGD, lr=0.05))
 
@@ -86,7 +86,7 @@ def test_metrics_are_of_the_training_rows_where_there_are_no_others():
         partial(torch.optim.SGD, lr=0.0),
         metrics={"accuracy": MulticlassAccuracy(4, average="micro"), "recall": MulticlassAccuracy(4, average="none")},
     )
-    (row,) = alone(Training(objective, 7), replace(COLUMNS, target=Column("label")), data).history
+    (row,) = alone(Training(objective, 7), replace(COLUMNS, target=InputColumn("label")), data).history
     with torch.no_grad():
         predicted = objective.build()(torch.tensor(data["x"], dtype=torch.float32)).argmax(1).numpy()
     right = predicted == data["label"]
@@ -96,7 +96,7 @@ def test_metrics_are_of_the_training_rows_where_there_are_no_others():
 
 def test_validation_rows_are_kept_out_of_training(pair):
     objective = replace(OBJECTIVE, metrics={"error": MeanSquaredError()}, precision="fp64")
-    columns = replace(COLUMNS, validation=Column("held", "bool"), floating="float64")
+    columns = replace(COLUMNS, validation=InputColumn("held", "bool"), floating="float64")
     data = numbers()
     data["held"] = np.arange(ROWS) >= 40  # all of them on the second member
     training = Training(objective, 8, epochs=2)
@@ -149,7 +149,7 @@ def test_a_model_may_be_its_own_target():
 
 def test_a_model_may_have_several_inputs_and_outputs():
     objective = Objective(TwoHeads, TwoLosses(), partial(torch.optim.SGD, lr=0.05))
-    columns = replace(COLUMNS, inputs=(Column("x"), Column("weight")))
+    columns = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("weight")))
     trained = alone(Training(objective, 16, epochs=3), columns)
     assert trained.history[-1]["loss"] < trained.history[0]["loss"]
     assert trained.report["output"] is None
@@ -216,7 +216,7 @@ def test_what_is_not_measured_is_not_told():
 # ---- what is refused --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["batch_size", "epochs", "accumulate"])
+@pytest.mark.parametrize("setting", ["batch_size", "epochs", "micro_batches"])
 def test_settings_are_checked(setting):
     with pytest.raises(InvalidInput, match=f"{setting} is 0; expected at least 1"):
         Training(**{"objective": OBJECTIVE, "batch_size": 1, setting: 0})
@@ -227,18 +227,18 @@ def test_there_have_to_be_rows():
         InlineCluster().gang(Training(OBJECTIVE, 16))
     data = numbers() | {"held": np.ones(ROWS, bool)}
     with pytest.raises(InvalidInput, match="every row is a validation row"):
-        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=Column("held", "bool")), data)
+        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
 
 
 def test_a_validation_column_without_validation_rows_is_refused():
     data = numbers() | {"held": np.zeros(ROWS, bool)}
     with pytest.raises(InvalidInput, match="no row is a validation row"):
-        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=Column("held", "bool")), data)
+        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
 
 
 def test_rows_that_weigh_nothing_change_nothing():
     data = numbers() | {"weight": np.zeros(ROWS)}
-    trained = alone(Training(OBJECTIVE, 16), replace(COLUMNS, weight=Column("weight")), data)
+    trained = alone(Training(OBJECTIVE, 16), replace(COLUMNS, weight=InputColumn("weight")), data)
     assert np.isnan(trained.history[0]["loss"])
     for found, start in zip(loaded(trained, work.Net()).parameters(), SEEDED().parameters(), strict=True):
         assert torch.equal(found, start)

@@ -27,7 +27,7 @@ def cut(
     """The rows dealt to up to six members, some of them with none, as the feed does it: local outputs and batches."""
     draw = random.Random(seed)
     cuts = sorted(draw.randint(0, len(target)) for _ in range(draw.randint(0, 5)))
-    masses = criterion.masses(target)
+    masses = criterion.denominators(target)
     if weights is not None:
         masses = weights.double() * (1 if masses is None else masses)
     total = float(len(target) if masses is None else masses.sum())
@@ -43,7 +43,7 @@ def cut(
 
 def gang_loss(criterion: Criterion, pieces: list[tuple[Tensor, Batch]]) -> Tensor:
     """What all-reduce makes of the members' losses; a batch that weighs nothing is not seen by the model."""
-    losses = [criterion(output, batch) * batch.share for output, batch in pieces if batch.weight]
+    losses = [criterion(output, batch) * batch.weight_fraction for output, batch in pieces if batch.weight]
     return torch.stack(losses).sum()
 
 
@@ -114,7 +114,7 @@ def test_nll(settings: dict[str, Any], shape: tuple[int, ...]) -> None:
 def test_cross_entropy_with_probabilities(settings: dict[str, Any]) -> None:
     output, target = scores(ROWS, CLASSES), scores(ROWS, CLASSES).detach().softmax(1)
     whole = nn.CrossEntropyLoss(**settings).double()
-    assert ready(nn.CrossEntropyLoss(**settings)).masses(target) is None
+    assert ready(nn.CrossEntropyLoss(**settings)).denominators(target) is None
     assert_exact(ready(nn.CrossEntropyLoss(**settings)), output, target, whole(output, target))
 
 
@@ -131,22 +131,22 @@ def test_row_weights_multiply_class_weights(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_masses_of_labels_of_any_integer_dtype(dtype: torch.dtype) -> None:
     criterion = ready(nn.CrossEntropyLoss(RATES, ignore_index=2))
-    found = criterion.masses(torch.tensor([0, 4, 2, 1], dtype=dtype))
+    found = criterion.denominators(torch.tensor([0, 4, 2, 1], dtype=dtype))
     assert found is not None
     assert found.dtype == torch.float64
     assert found.tolist() == [0.5, 3.25, 0.0, 2.0]
 
 
 def test_masses_of_rows_with_several_labels_are_means() -> None:
-    found = ready(nn.CrossEntropyLoss(RATES, ignore_index=-1)).masses(torch.tensor([[0, 1], [-1, 4], [-1, -1]]))
+    found = ready(nn.CrossEntropyLoss(RATES, ignore_index=-1)).denominators(torch.tensor([[0, 1], [-1, 4], [-1, -1]]))
     assert found is not None
     assert found.tolist() == [1.25, 1.625, 0.0]
 
 
 def test_where_each_row_adds_1_there_are_no_masses() -> None:
     for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(torch.ones(CLASSES)), nn.MSELoss(), F.cross_entropy):
-        assert ready(loss).masses(labels(ROWS)) is None
-    assert ready(nn.NLLLoss()).masses(labels(0)) is None
+        assert ready(loss).denominators(labels(ROWS)) is None
+    assert ready(nn.NLLLoss()).denominators(labels(0)) is None
 
 
 # ---- elementwise losses ----------------------------------------------------------------------------------------------
@@ -309,9 +309,9 @@ def test_what_is_no_loss_is_refused(loss: Any) -> None:
     ("setting", "value", "message"),
     [
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
-        ("clip_norm", 0, "clipNorm is 0; expected a number above 0, or None"),
-        ("clip_norm", -1.0, "clipNorm is -1.0"),
-        ("clip_norm", float("nan"), "clipNorm is nan"),
+        ("max_grad_norm", 0, "maxGradNorm is 0; expected a number above 0, or None"),
+        ("max_grad_norm", -1.0, "maxGradNorm is -1.0"),
+        ("max_grad_norm", float("nan"), "maxGradNorm is nan"),
     ],
 )
 def test_other_settings_are_refused(setting: str, value: Any, message: str) -> None:

@@ -19,8 +19,8 @@ from torchmetrics.wrappers import MinMaxMetric, Running
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.columns import Column, Columns
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.loop import Training
@@ -28,7 +28,7 @@ from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
 
 STEPS = 5  # of an epoch
-COLUMNS = Columns((Column("x"),), Column("label"), Column("weight"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("label"), InputColumn("weight"))
 TIMES = ("seconds", "rows_per_second")
 
 
@@ -87,8 +87,8 @@ def adam() -> tuple[Training, Columns]:
         partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
         {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
     )
-    training = Training(objective, 24, 4, seed=1, accumulate=2, patience=1, augment=noisy, hooks=[Draws()])
-    return training, replace(COLUMNS, validation=Column("held", "bool"))
+    training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, hooks=[Draws()])
+    return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
 
 
 def sgd() -> tuple[Training, Columns]:
@@ -105,9 +105,9 @@ def sgd() -> tuple[Training, Columns]:
         partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=12),
         metrics,
-        clip_norm=0.5,
+        max_grad_norm=0.5,
     )
-    return Training(objective, 29, 2, seed=2, accumulate=2, augment=noisy), COLUMNS
+    return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy), COLUMNS
 
 
 CASES = {"Adam": adam, "SGD": sgd}
@@ -189,7 +189,7 @@ def check_every(cluster: Any, case: str, steps: list[int], folder: Path) -> None
     for step in steps:
         for file in part.iterdir():
             file.unlink()
-        with pytest.raises(MemberFailed, match="stopped"):
+        with pytest.raises(WorkerFailed, match="stopped"):
             run(cluster, case, Folder(str(part), stop=step))
         found = run(cluster, case, Folder(str(part), start=step))
         assert_alike(found, expected)

@@ -32,15 +32,15 @@ from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.exit_codes import BadInput, Ended, Refused
+from sparkdl.cli.exit_codes import BadInput, JobExit, Refused
 from sparkdl.cli.pipeline.cleaning import Clean, Split
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.cli.pipeline.stages import Day, Gate, Score
+from sparkdl.cli.pipeline.stages import Gate, PipelineRun, Score
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
-from sparkdl.spark.jvm import forwarding_sigterm, qualified
+from sparkdl.spark.jvm import forwarding_sigterm, qualify
 
 # Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
@@ -79,24 +79,24 @@ def etl_train(
         configuration: the command line and its file, as YAML.
     """
     day = parsed(date)
-    work = Work(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
+    work = Pipeline(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
     if keep < 1:
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
-        base = qualified(spark, root)
+        base = qualify(spark, root)
         place, known = files.join(base, f"runs/{day}"), fingerprint(configuration)
         done = Ledger.done(place)
         if done is None:
-            done = work.follow(Day(spark, day, base, Ledger.open(place, known)), keep)
+            done = work.follow(PipelineRun(spark, day, base, Ledger.open(place, known)), keep)
         else:
             print(f"{day} is finished" + ("" if done["configuration"] == known else ", by another configuration"))
-    print(told(done))
+    print(summary(done))
     if not done["passed"]:
         raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
 
 
 @dataclass(frozen=True)
-class Work:
+class Pipeline:
     """The pipeline of a date; the attributes are the arguments of ``etl_train``."""
 
     data: Data
@@ -108,7 +108,7 @@ class Work:
     score: Score | None
     warm_start: bool
 
-    def follow(self, day: Day, keep: int) -> dict[str, Any]:
+    def follow(self, day: PipelineRun, keep: int) -> dict[str, Any]:
         """Do the unfinished stages and return the result.
 
         Raises:
@@ -116,13 +116,13 @@ class Work:
         """
         try:
             return self._follow(day, keep)
-        except Ended:
+        except JobExit:
             raise
         except Exception:
             day.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
             raise
 
-    def _follow(self, day: Day, keep: int) -> dict[str, Any]:
+    def _follow(self, day: PipelineRun, keep: int) -> dict[str, Any]:
         stage, versions, label = day.ledger.stage, day.versions, self.clean.name
         over = day.ledger.noted("publish")  # then files of earlier stages may be deleted
 
@@ -136,17 +136,17 @@ class Work:
         start = stage(
             "start",
             lambda: {"version": versions.current() if self.warm_start else None},
-            lambda found: over or found["version"] is None or versions.whole(found["version"]),
+            lambda found: over or found["version"] is None or versions.is_complete(found["version"]),
         )
         name = stage(
             "train",
             lambda: self._train(day, train["path"], start["version"]),
-            lambda found: over or versions.whole(found["version"]),
+            lambda found: over or versions.is_complete(found["version"]),
         )["version"]
         print(f"trained version {name}", flush=True)
         judged = stage(
             "gate",
-            lambda: day.judge(name, held["path"], self.evaluator, self.gate),
+            lambda: day.evaluate(name, held["path"], self.evaluator, self.gate),
             lambda found: over or found["version"] == name,
         )
         found = stage("publish", lambda: self._publish(day, judged, held["path"]))
@@ -158,18 +158,18 @@ class Work:
         day.ledger.close(done)
         return done
 
-    def _train(self, day: Day, rows: str, start: str | None) -> dict[str, Any]:
+    def _train(self, day: PipelineRun, rows: str, start: str | None) -> dict[str, Any]:
         try:
             return day.train(self.stages, rows, start)
         except (BadInput, InvalidInput):
             day.ledger.forget("etl")  # corrected raw rows must be read again
             raise
 
-    def _publish(self, day: Day, found: dict[str, Any], held: str) -> dict[str, Any]:
+    def _publish(self, day: PipelineRun, found: dict[str, Any], held: str) -> dict[str, Any]:
         name = found["version"]
         while found["passed"] and day.versions.current() not in (found["current"], name):
             # Another date has published since; compare with its model.
-            found = day.judge(name, held, self.evaluator, self.gate)
+            found = day.evaluate(name, held, self.evaluator, self.gate)
         if found["passed"]:
             day.ledger.check()
             day.versions.publish(name)
@@ -212,7 +212,7 @@ def metric(evaluator: Evaluator) -> str:
     return str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
 
 
-def told(done: dict[str, Any]) -> str:
+def summary(done: dict[str, Any]) -> str:
     """Format the result of a date in one or two lines."""
     against = "" if done["in_use"] is None else f", that of {done['current']} in use {done['in_use']:.4f}"
     fate = "published" if done["passed"] else "refused"

@@ -22,7 +22,7 @@ from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.saved_models import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.warm_start import WarmStart
@@ -76,7 +76,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Day:
+class PipelineRun:
     """The stages of a date.
 
     Attributes:
@@ -152,7 +152,7 @@ class Day:
             warnings.warn(f"runDir of the {kind} is ignored: a pipeline has one for each date.", stacklevel=2)
         return _with(stage, "runDir", self._own(name))
 
-    def judge(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
+    def evaluate(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
         """Compare a version with the one in use."""
         rows = self.spark.read.parquet(path).cache()
         try:
@@ -219,13 +219,13 @@ def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
     """The stages; PyTorch stages start from the weights of an earlier model, if these fit."""
     places: list[object] = [*earlier.stages, *(None for _ in stages)]
     warmed = [_warm(stage, place) for stage, place in zip(stages, places, strict=False)]
-    if not any(isinstance(stage, GangEstimator) for stage in stages):
+    if not any(isinstance(stage, DistributedEstimator) for stage in stages):
         warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)
     return warmed
 
 
 def _warm(stage: Params, earlier: object) -> Params:
-    if not isinstance(stage, GangEstimator):
+    if not isinstance(stage, DistributedEstimator):
         return stage
     try:
         if not isinstance(earlier, TorchModel):

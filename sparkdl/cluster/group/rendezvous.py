@@ -30,12 +30,12 @@ from sparkdl.cluster.group.network import Address, interface_of, listen
 from sparkdl.cluster.group.world import World, reaching_peers
 from sparkdl.errors import PeerLost
 
-Exchange = Callable[[str], Sequence[str]]
+AllGather = Callable[[str], Sequence[str]]
 """Gives every worker's line to every worker, in rank order; blocks until all have called it."""
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousSpec:
     """The arguments of a worker's rendezvous.
 
     Attributes:
@@ -63,14 +63,14 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Invitation:
+class RendezvousResult:
     """The result of a rendezvous: every worker's line, and rank 0's listening store (elsewhere None)."""
 
     lines: list[dict[str, Any]]
     store: Any
 
 
-def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
+def meet(meeting: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
     """Open the store on rank 0 and exchange all workers' lines; calls ``exchange`` exactly once, also on errors.
 
     Raises:
@@ -91,11 +91,11 @@ def meet(meeting: Meeting, exchange: Exchange) -> Invitation:
     for rank, other in enumerate(lines):
         if "trouble" in other:
             raise PeerLost(f"rank {rank} cannot take part: {other['trouble']}")
-    return Invitation(lines, store)
+    return RendezvousResult(lines, store)
 
 
 @contextmanager
-def join(meeting: Meeting, invitation: Invitation) -> Iterator[World]:
+def join(meeting: RendezvousSpec, invitation: RendezvousResult) -> Iterator[World]:
     """Yield the world with ``torch.distributed`` initialized until the block ends.
 
     The end restores the environment variables and destroys the process group, since Spark reuses Python workers.
@@ -118,7 +118,7 @@ def join(meeting: Meeting, invitation: Invitation) -> Iterator[World]:
             _leave()
 
 
-def _initialise(meeting: Meeting, world: World) -> None:
+def _initialise(meeting: RendezvousSpec, world: World) -> None:
     if dist.is_initialized():
         # An earlier task left its group behind in a reused Python worker.
         dist.destroy_process_group()
@@ -141,7 +141,7 @@ def _leave() -> None:
     gc.collect()
 
 
-def _store(meeting: Meeting, host: str, port: int, listening: socket.socket | None) -> Any:
+def _store(meeting: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:
     timeout = datetime.timedelta(seconds=meeting.timeout)
     with reaching_peers():
         if listening is None:
@@ -152,7 +152,7 @@ def _store(meeting: Meeting, host: str, port: int, listening: socket.socket | No
 
 
 @contextmanager
-def _environment(meeting: Meeting, local_rank: int) -> Iterator[None]:
+def _environment(meeting: RendezvousSpec, local_rank: int) -> Iterator[None]:
     interface = interface_of(meeting.address.host)
     wanted = {
         "RANK": str(meeting.rank),

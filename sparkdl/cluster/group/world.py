@@ -126,7 +126,7 @@ class World:
             raise ValueError(f"there is no axis {axis!r}; this world has {', '.join(self.axes or [DATA])}.")
         return Group(self.rank, self.size, dist.group.WORLD if self.size > 1 else None)
 
-    def agree(self, key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def all_gather_json(self, key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Gather every worker's value in rank order through the store: plain JSON, no collective.
 
         Rank 0 owns the store and may leave right after; therefore it returns only when all have read.
@@ -146,7 +146,7 @@ class World:
                 self.store.set(f"{key}/{self.rank}/read", "")
             return answers
 
-    def hear(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    def broadcast_json(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Broadcast rank 0's value through the store: plain JSON, no collective.
 
         A collective must follow, since rank 0 does not wait for the others.
@@ -164,12 +164,12 @@ class World:
             heard: dict[str, Any] = json.loads(self.store.get(key))
             return heard
 
-    def post(self, key: str, value: Mapping[str, Any]) -> None:
+    def publish(self, key: str, value: Mapping[str, Any]) -> None:
         """Publish this worker's value in the store for ``posted``, without waiting."""
         with reaching_peers():
             self.store.set(f"{key}/{self.rank}", json.dumps(value))
 
-    def posted(self, key: str) -> list[dict[str, Any]] | None:
+    def collect(self, key: str) -> list[dict[str, Any]] | None:
         """All workers' values in rank order; None until all have posted theirs."""
         keys = [f"{key}/{rank}" for rank in range(self.size)]
         with reaching_peers():

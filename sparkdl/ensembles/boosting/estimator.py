@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import Kind, changed, column, kind_of, leaf
+from sparkdl.ensembles.base_learner import EstimatorKind, changed, column, kind_of, leaf
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
@@ -60,20 +60,20 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
         base, kind = self._checked()
-        target = target_of(base, dataset, self.getValidationCol())
+        target = target_of(base, dataset, self.getValidationIndicatorCol())
         begin = self._samme if kind == "classifier" else self._gradient
         opened = begin(dataset, target, str(column(base, "predictionCol")))
         with self.running(dataset) as (rows, plan):
-            course = _Course(base, self.getSeed(), plan)
+            course = _BoostingRun(base, self.getSeed(), plan)
             rounds = opened.rounds(rows.frame)
             try:
                 over = course.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
                 rounds.running.close()
-        model = plan.told(course.ensemble(opened, over, time.monotonic() - start))
+        model = plan.reported(course.ensemble(opened, over, time.monotonic() - start))
         return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
-    def _checked(self) -> tuple[Estimator[Any], Kind]:
+    def _checked(self) -> tuple[Estimator[Any], EstimatorKind]:
         if not self.isSet(self.base):
             raise InvalidInput("base is not set; expected an estimator, as Boosting(base=...).")
         base = self.getBase()
@@ -100,16 +100,17 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
             warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
         return base, kind
 
-    def _check_stopping(self, base: Estimator[Any], kind: Kind) -> None:
-        validation = self.getValidationCol()
-        early = [name for name in ("validationCol", "patience") if self.getOrDefault(name) is not None]
+    def _check_stopping(self, base: Estimator[Any], kind: EstimatorKind) -> None:
+        validation = self.getValidationIndicatorCol()
+        early = [name for name in ("validationIndicatorCol", "patience") if self.getOrDefault(name) is not None]
         if kind == "classifier" and early:
             raise InvalidInput(f"{early[0]} is set; it is for numbers: of classes all members are trained.")
         if early == ["patience"]:
-            raise InvalidInput("patience is set and validationCol is not; expected both.")
-        if validation is not None and column(base, "validationCol") == validation:
+            raise InvalidInput("patience is set and validationIndicatorCol is not; expected both.")
+        if validation is not None and column(base, "validationIndicatorCol") == validation:
             raise InvalidInput(
-                f"validationCol is {validation!r}, and the base's as well; boosting keeps these rows from members, "
+                f"validationIndicatorCol is {validation!r}, and the base's as well; boosting keeps these rows from "
+                f"members, "
                 "which would have none to validate by. Expected two columns, or one of the two unset."
             )
 
@@ -150,7 +151,7 @@ class _Opened:
 
 
 @dataclass
-class _Course:
+class _BoostingRun:
     """Progress of one boosting fit: members, weights and history."""
 
     base: Estimator[Any]
@@ -166,18 +167,18 @@ class _Course:
         """Train members; return the stop reason."""
         for index in range(most):
             start = time.monotonic()
-            found = rounds.running.steadily(partial(self._member, index, rounds))
+            found = rounds.running.retry_on_lost_blocks(partial(self._member, index, rounds))
             (model,) = found.models
             seconds = found.seconds[0] if found.seconds else time.monotonic() - start
-            verdict = rounds.running.steadily(partial(rounds.judge, index, model))
+            verdict = rounds.running.retry_on_lost_blocks(partial(rounds.evaluate_member, index, model))
             self.trained += found.trained
             self.restored += found.restored
             self.history.append({**verdict.row, "seconds": seconds})
             if verdict.weight is not None:
                 self.models.append(model)
                 self.weights.append(verdict.weight)
-            if verdict.over is not None:
-                return verdict.over
+            if verdict.stop_reason is not None:
+                return verdict.stop_reason
         return "numModels"
 
     def _member(self, index: int, rounds: Rounds) -> Models:

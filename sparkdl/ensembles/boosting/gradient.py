@@ -23,11 +23,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting.exact_sums import exact_sums
-from sparkdl.ensembles.boosting.protocol import Verdict
-from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Running, Term
+from sparkdl.ensembles.boosting.protocol import MemberResult
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Contribution, RunningSums
 from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
 from sparkdl.errors import InvalidInput, SparkdlError
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 from sparkdl.training.early_stopping import EarlyStopping
 
 RESIDUAL = "sparkdl residual"
@@ -98,23 +98,23 @@ class GradientRounds:
         prediction: str,
         stopping: EarlyStopping,
     ) -> None:
-        self.running = Running(rows, F.lit(start.mean), Term(prediction, _number))
+        self.running = RunningSums(rows, F.lit(start.mean), Contribution(prediction, _number))
         self.stopping = stopping
         self._target, self._start, self._rate = target, start, rate
 
     def member_rows(self) -> DataFrame:
         """The training rows of the next member, with the residuals ``r_i`` in ``RESIDUAL``."""
-        residual = self._target.labels - named(SUM)
+        residual = self._target.labels - col(SUM)
         return self.running.frame.where(~self._target.valid).withColumn(RESIDUAL, residual).drop(SUM)
 
-    def judge(self, index: int, model: Model) -> Verdict:
+    def evaluate_member(self, index: int, model: Model) -> MemberResult:
         """Add a member and compute the losses.
 
         Raises:
             SparkdlError: a prediction or its squared error is not finite.
         """
         looked, target = self.running.look(model), self._target
-        left = target.labels - (named(SUM) + F.lit(self._rate) * named(TERM))
+        left = target.labels - (col(SUM) + F.lit(self._rate) * col(TERM))
         squares = target.weights * left * left
         losses = {"loss": F.when(target.counts, squares)}
         if target.validation is not None:
@@ -130,7 +130,7 @@ class GradientRounds:
         if "valid_loss" in sums:
             row["valid_loss"] = sums["valid_loss"] / self._start.held
         over = "valid_loss" in row and self.stopping.after(index + 1, row["valid_loss"])
-        return Verdict(self._rate, row, "the loss on validation rows" if over else None)
+        return MemberResult(self._rate, row, "the loss on validation rows" if over else None)
 
 
 def _number(prediction: Column) -> Column:

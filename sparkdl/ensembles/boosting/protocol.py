@@ -9,22 +9,22 @@ from typing import Any, Protocol
 from pyspark.ml import Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.boosting.running_sums import Running
+from sparkdl.ensembles.boosting.running_sums import RunningSums
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MemberResult:
     """Result of evaluating a member.
 
     Attributes:
         weight: weight of the member in the ensemble; None if it is discarded.
         row: history row.
-        over: stop reason; None if another member follows.
+        stop_reason: stop reason; None if another member follows.
     """
 
     weight: float | None
     row: dict[str, Any]
-    over: str | None = None
+    stop_reason: str | None = None
 
 
 class Rounds(Protocol):
@@ -36,12 +36,12 @@ class Rounds(Protocol):
     """
 
     columns: Mapping[str, str]
-    running: Running
+    running: RunningSums
 
     def member_rows(self) -> DataFrame:
         """The rows for the next member."""
 
-    def judge(self, index: int, model: Model) -> Verdict:
+    def evaluate_member(self, index: int, model: Model) -> MemberResult:
         """Evaluate a member, and add it to the sums unless it is discarded.
 
         Args:

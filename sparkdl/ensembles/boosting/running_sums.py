@@ -19,7 +19,7 @@ from pyspark.ml import Model
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 from sparkdl.spark.jvm import release
 
 SUM = "sparkdl sum"
@@ -27,14 +27,14 @@ TERM = "sparkdl term"
 
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's error class for lost checkpoint blocks
 _TIMES = 4  # attempts of a step, like Spark's default for tasks
-_BREATH = 8  # members per job of a recovery
+_MEMBERS_PER_JOB = 8  # members per job of a recovery
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Term:
+class Contribution:
     """Contribution of a member to a row's sum, before its weight.
 
     Attributes:
@@ -46,7 +46,7 @@ class Term:
     of: Callable[[Column], Column]
 
 
-class Running:
+class RunningSums:
     """The rows with their running sums; call ``close`` at the end.
 
     Args:
@@ -55,11 +55,11 @@ class Running:
         term: contribution of each member.
     """
 
-    def __init__(self, rows: DataFrame, start: Column, term: Term) -> None:
+    def __init__(self, rows: DataFrame, start: Column, term: Contribution) -> None:
         self._given = rows.withColumn(SUM, start)
         self._term = term
         self._members: list[tuple[Model, float]] = []
-        self._held = _hold(self._given)
+        self._held = _materialize(self._given)
         self._frame = self._held
 
     @property
@@ -69,7 +69,7 @@ class Running:
 
     def look(self, model: Model) -> DataFrame:
         """The rows with their sums, and the contribution of a new member in ``TERM``."""
-        before, self._held = self._held, _hold(self._with_term(self._frame, model))
+        before, self._held = self._held, _materialize(self._with_term(self._frame, model))
         release(before)
         self._frame = self._held.drop(TERM)
         return self._held
@@ -79,7 +79,7 @@ class Running:
         self._frame = _summed(self._held, weight)
         self._members.append((model, weight))
 
-    def steadily(self, step: Callable[[], T]) -> T:
+    def retry_on_lost_blocks(self, step: Callable[[], T]) -> T:
         """Run a step on the rows; if executors lose rows meanwhile, recompute them and run it again.
 
         Raises:
@@ -100,8 +100,8 @@ class Running:
         release(self._held)
 
     def _with_term(self, frame: DataFrame, model: Model) -> DataFrame:
-        term = self._term.of(named(self._term.prediction))
-        return model.transform(frame).select(*map(named, frame.columns), term.alias(TERM))
+        term = self._term.of(col(self._term.prediction))
+        return model.transform(frame).select(*map(col, frame.columns), term.alias(TERM))
 
     def _whole(self) -> bool:
         try:
@@ -114,11 +114,11 @@ class Running:
         """Recompute the sums of all members; the next step notices executors lost meanwhile."""
         held: DataFrame | None = None
         try:
-            held = frame = _hold(self._given)
+            held = frame = _materialize(self._given)
             for index, (model, weight) in enumerate(self._members, start=1):
                 frame = _summed(self._with_term(frame, model), weight)
-                if index % _BREATH == 0 or index == len(self._members):
-                    before, held = held, _hold(frame)
+                if index % _MEMBERS_PER_JOB == 0 or index == len(self._members):
+                    before, held = held, _materialize(frame)
                     release(before)
                     frame = held
         except BaseException as error:
@@ -133,9 +133,9 @@ class Running:
 
 
 def _summed(frame: DataFrame, weight: float) -> DataFrame:
-    return frame.withColumn(SUM, named(SUM) + F.lit(weight) * named(TERM)).drop(TERM)
+    return frame.withColumn(SUM, col(SUM) + F.lit(weight) * col(TERM)).drop(TERM)
 
 
-def _hold(frame: DataFrame) -> DataFrame:
+def _materialize(frame: DataFrame) -> DataFrame:
     """Compute the rows and cut their lineage."""
     return frame.localCheckpoint()

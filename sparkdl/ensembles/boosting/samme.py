@@ -27,11 +27,11 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting.exact_sums import as_float, fixed_sum
-from sparkdl.ensembles.boosting.protocol import Verdict
-from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Running, Term
+from sparkdl.ensembles.boosting.protocol import MemberResult
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Contribution, RunningSums
 from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 WEIGHT = "sparkdl weight"
 
@@ -137,11 +137,11 @@ class SammeRounds:
         self._target = target
         # Spark's logarithm of 0 is null.
         start = F.when(weights > 0, F.log(weights)).otherwise(F.lit(_NOTHING))
-        wrong = Term(prediction, lambda found: F.coalesce((found != labels).cast("double"), F.lit(1.0)))
-        self.running = Running(rows, start, wrong)
+        wrong = Contribution(prediction, lambda found: F.coalesce((found != labels).cast("double"), F.lit(1.0)))
+        self.running = RunningSums(rows, start, wrong)
         self._peak, self._mean = 0.0, 1.0
         try:
-            self.running.steadily(self._begin)
+            self.running.retry_on_lost_blocks(self._begin)
         except BaseException:
             self.running.close()  # the caller has no object to close yet
             raise
@@ -150,7 +150,7 @@ class SammeRounds:
         """The rows of the next member, with weights of mean 1 in ``WEIGHT``."""
         return self.running.frame.withColumn(WEIGHT, self._units() / F.lit(self._mean)).drop(SUM)
 
-    def judge(self, index: int, model: Model) -> Verdict:
+    def evaluate_member(self, index: int, model: Model) -> MemberResult:
         """Compute the weight of a member.
 
         Raises:
@@ -165,21 +165,21 @@ class SammeRounds:
         self.running.add(model, alpha)
         row = {"member": index, "error": error, "weight": alpha}
         if wrong == 0:
-            return Verdict(alpha, row, "a member without an error")
+            return MemberResult(alpha, row, "a member without an error")
         self._reweigh(found, alpha)
-        return Verdict(alpha, row)
+        return MemberResult(alpha, row)
 
-    def _discarded(self, index: int, error: float) -> Verdict:
+    def _discarded(self, index: int, error: float) -> MemberResult:
         chance = self.arithmetic.chance
         if index == 0:
             raise InvalidInput(
                 f"the first member has a weighted error of {error:.3f}, and chance gives {chance:.3f}; expected a base "
                 "that is better than chance."
             )
-        return Verdict(None, {"member": index, "error": error, "weight": 0.0}, "a member no better than chance")
+        return MemberResult(None, {"member": index, "error": error, "weight": 0.0}, "a member no better than chance")
 
     def _begin(self) -> None:
-        counts, held = self._target.counts, named(SUM)
+        counts, held = self._target.counts, col(SUM)
         frame = self.running.frame
         ((peak, rows),) = frame.agg(F.max(F.when(counts, held)), counted(counts)).collect()
         self._peak, self._rows = float(peak), int(rows)
@@ -187,10 +187,10 @@ class SammeRounds:
         self._mean = as_float(total) / self._rows
 
     def _units(self) -> Column:
-        return F.exp(named(SUM) - F.lit(self._peak))
+        return F.exp(col(SUM) - F.lit(self._peak))
 
     def _sums(self) -> list[Column]:
-        counts, missed, held = self._target.counts, named(TERM) == 1.0, named(SUM)
+        counts, missed, held = self._target.counts, col(TERM) == 1.0, col(SUM)
         which = {"wrong": counts & missed, "right": counts & ~missed}
         return [
             *(fixed_sum(F.when(rows, self._units())).alias(name) for name, rows in which.items()),

@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, NumericType
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
@@ -39,22 +39,22 @@ class Target:
     @property
     def labels(self) -> Column:
         """The labels, doubles."""
-        return named(self.label).cast("double")
+        return col(self.label).cast("double")
 
     @property
     def weights(self) -> Column:
         """The weights, doubles."""
-        return F.lit(1.0) if self.weight is None else named(self.weight).cast("double")
+        return F.lit(1.0) if self.weight is None else col(self.weight).cast("double")
 
     @property
     def valid(self) -> Column:
         """Whether a row is for validation."""
-        return F.lit(False) if self.validation is None else F.coalesce(named(self.validation), F.lit(False))
+        return F.lit(False) if self.validation is None else F.coalesce(col(self.validation), F.lit(False))
 
     @property
     def counts(self) -> Column:
         """Whether a row counts as a training row."""
-        watched = F.lit(False) if self.watched is None else F.coalesce(named(self.watched), F.lit(False))
+        watched = F.lit(False) if self.watched is None else F.coalesce(col(self.watched), F.lit(False))
         return ~self.valid & ~watched
 
 
@@ -62,9 +62,9 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
     """Read the column names from a base, and validate them.
 
     Args:
-        base: estimator with ``labelCol``, ``weightCol`` and ``validationCol``.
+        base: estimator with ``labelCol``, ``weightCol`` and ``validationIndicatorCol``.
         dataset: the rows.
-        validation: the boosting's own ``validationCol``.
+        validation: the boosting's own ``validationIndicatorCol``.
 
     Raises:
         InvalidInput: a column is missing or has the wrong type, or the data has an output column of the base.
@@ -72,11 +72,14 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
     label = column(base, "labelCol")
     if label is None:
         raise InvalidInput("base has no labelCol, or several; boosting expects one column of labels.")
-    found = Target(label, column(base, "weightCol"), validation, column(base, "validationCol"))
+    found = Target(label, column(base, "weightCol"), validation, column(base, "validationIndicatorCol"))
     number: tuple[type[DataType], ...] = (NumericType, BooleanType)
     boolean: tuple[type[DataType], ...] = (BooleanType,)
     wanted = {"labelCol": (found.label, number), "weightCol": (found.weight, number)}
-    wanted |= {"validationCol": (found.validation, boolean), "base's validationCol": (found.watched, boolean)}
+    wanted |= {
+        "validationIndicatorCol": (found.validation, boolean),
+        "base's validationIndicatorCol": (found.watched, boolean),
+    }
     for param, (name, kinds) in wanted.items():
         _require(dataset, param, name, kinds)
     for param in OUTPUTS:

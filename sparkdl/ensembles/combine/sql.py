@@ -22,7 +22,7 @@ from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.combine.rules import VOTES, Combining, in_order
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import PredictionParams
-from sparkdl.spark.columns import named
+from sparkdl.spark.columns import col
 
 _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "sparkdl prediction"
 
@@ -33,7 +33,7 @@ def last(model: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Chain:
+class SqlCombiner:
     """Combines members by Spark expressions.
 
     Attributes:
@@ -66,24 +66,24 @@ class Chain:
         for index, model in enumerate(self.models):
             frame = _predicted(frame, model, index, wanted)
         frame, found = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
-        kept = [named(name) for name in dataset.columns]
+        kept = [col(name) for name in dataset.columns]
         return frame.select(*kept, *(found[name].alias(names[name]) for name in found if names[name]))
 
     def _votes(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         frame = frame.withColumn(_VOTES, self._soft() if self.combining.rule == "soft" else self._hard())
-        total = F.aggregate(named(_VOTES), F.lit(0.0), lambda sum_, votes: sum_ + votes)
-        frame = frame.withColumn(_PROBABILITY, F.transform(named(_VOTES), lambda votes: votes / total))
-        frame = frame.withColumn(_PREDICTION, _class(named(_VOTES), named(_PROBABILITY), self.thresholds))
+        total = F.aggregate(col(_VOTES), F.lit(0.0), lambda sum_, votes: sum_ + votes)
+        frame = frame.withColumn(_PROBABILITY, F.transform(col(_VOTES), lambda votes: votes / total))
+        frame = frame.withColumn(_PREDICTION, _class(col(_VOTES), col(_PROBABILITY), self.thresholds))
         found = {
-            "raw": array_to_vector(named(_VOTES)),
-            "probability": array_to_vector(named(_PROBABILITY)),
-            "prediction": named(_PREDICTION),
+            "raw": array_to_vector(col(_VOTES)),
+            "probability": array_to_vector(col(_PROBABILITY)),
+            "prediction": col(_PREDICTION),
         }
         if self.combining.disagreement:
-            agree = self._sum(lambda index: F.when(_column(index) == named(_PREDICTION), 1.0).otherwise(0.0))
+            agree = self._sum(lambda index: F.when(_column(index) == col(_PREDICTION), 1.0).otherwise(0.0))
             mass = F.lit(in_order(self.combining.weights))
             apart = (mass - agree) / mass
-            found["disagreement"] = F.when(F.isnan(named(_PREDICTION)), math.nan).otherwise(apart)
+            found["disagreement"] = F.when(F.isnan(col(_PREDICTION)), math.nan).otherwise(apart)
         return frame, found
 
     def _soft(self) -> Column:
@@ -154,7 +154,7 @@ def _predicted(frame: DataFrame, model: Model, index: int, wanted: Sequence[str]
         names["disagreementCol"] = ""
     values: Any = {found.getParam(param): name for param, name in names.items() if found.hasParam(param)}
     added = model.copy(values).transform(frame)
-    return added.select(*(named(name) for name in (*frame.columns, *(_name(index, each) for each in wanted))))
+    return added.select(*(col(name) for name in (*frame.columns, *(_name(index, each) for each in wanted))))
 
 
 def _name(index: int, what: str) -> str:
@@ -162,7 +162,7 @@ def _name(index: int, what: str) -> str:
 
 
 def _column(index: int, what: str = "prediction") -> Column:
-    return named(_name(index, what))
+    return col(_name(index, what))
 
 
 def _number(index: int) -> Column:

@@ -34,7 +34,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True)
-class Assembly:
+class VmapFactory:
     """Factory of the module of all members, for ``Scorer``; it contains the weights.
 
     Attributes:
@@ -47,12 +47,12 @@ class Assembly:
     combining: Combining
     precision: str
 
-    def __call__(self) -> Stacked:
+    def __call__(self) -> VmapEnsemble:
         """The module, in evaluation mode."""
         members = [restored(factory, weights, self.precision) for factory, weights in self.members]
-        return Stacked(members, self.combining)
+        return VmapEnsemble(members, self.combining)
 
-    def holds_what(self, other: Assembly) -> bool:
+    def holds_what(self, other: VmapFactory) -> bool:
         """Whether another factory has identical members and the same combination rule."""
         if (self.combining, self.precision) != (other.combining, other.precision):
             return False
@@ -65,7 +65,7 @@ class Assembly:
         )
 
 
-class Stacked(nn.Module):
+class VmapEnsemble(nn.Module):
     """Runs all members in one pass.
 
     Args:

@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, column, leaf
-from sparkdl.ensembles.members.failures import named, with_others
+from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ml.persistence.nested_params import within
-from sparkdl.spark.columns import named as called
+from sparkdl.spark.columns import col as called
 
 _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
 
@@ -64,7 +64,7 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
     Raises:
         InvalidInput: a member received unusable input; the message names the member.
         Stopped: the process received a stop request; running fits have finished.
-        SparkdlError: a member failed, by default a ``MemberFailed``; the message names the member and the number of
+        SparkdlError: a member failed, by default a ``WorkerFailed``; the message names the member and the number of
             stored members.
     """
     found: dict[int, Fitted] = {}
@@ -95,7 +95,7 @@ def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
     """Return a member's estimator, and the rows of its draw without their ids."""
     estimator, frame = member.estimator, rows.frame
     count = member.draw.column(called(rows.row_id))
-    validation = column(estimator, "validationCol") or column(estimator, "validationIndicatorCol")
+    validation = column(estimator, "validationIndicatorCol") or column(estimator, "validationIndicatorCol")
     if member.draw.training_only and validation is not None:
         count = F.when(called(validation), 1).otherwise(count)
     if not member.draw.repeats:
@@ -134,7 +134,7 @@ def takes_weights(base: Estimator[Any]) -> bool:
     return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)  # type: ignore[arg-type]
 
 
-def _restored(member: Member, kept: Kept) -> Fitted | None:
+def _restored(member: Member, kept: MemberStore) -> Fitted | None:
     model = kept.load(member.index)
     return None if model is None else Fitted(model, kept.seconds(member.index), kept=True, restored=True)
 
@@ -152,7 +152,7 @@ def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
         return Fitted(error=error)
     seconds = time.monotonic() - start
     saved = kept is not None and kept.save(member.index, model, seconds)
-    plan.tell(member.index, seconds)
+    plan.emit(member.index, seconds)
     return Fitted(model, seconds, kept=saved)
 
 
@@ -178,7 +178,7 @@ def _raise_first(members: Sequence[Member], outcomes: Sequence[Fitted], plan: Pl
     if not isinstance(error, Exception):
         raise error
     raise with_others(
-        named(index, error),
+        member_error(index, error),
         [other for other, _ in failed[1:]],
         finished=len(outcomes) - len(failed),
         count=len(members),

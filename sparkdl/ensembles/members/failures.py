@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkdl.errors import InvalidInput, MemberFailed, SparkdlError
+from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed
 
 
-def named(index: int, error: Exception) -> SparkdlError:
-    """An error that names the member; it keeps its class if ``sparkdl.errors`` has it, else it is ``MemberFailed``."""
+def member_error(index: int, error: Exception) -> SparkdlError:
+    """An error that names the member; it keeps its class if ``sparkdl.errors`` has it, else it is ``WorkerFailed``."""
     if not isinstance(error, SparkdlError):
-        return MemberFailed(f"member {index}: {type(error).__name__}: {str(error).rstrip()}")
+        return WorkerFailed(f"member {index}: {type(error).__name__}: {str(error).rstrip()}")
     return _again(error, f"member {index}: {error.message}")
 
 
@@ -39,5 +39,5 @@ def with_others(
 
 def _again(error: SparkdlError, message: str) -> SparkdlError:
     simple = type(error).__init__ is SparkdlError.__init__
-    kind = type(error) if simple else InvalidInput if isinstance(error, InvalidInput) else MemberFailed
+    kind = type(error) if simple else InvalidInput if isinstance(error, InvalidInput) else WorkerFailed
     return kind(message, place=error.place, trace=error.trace)

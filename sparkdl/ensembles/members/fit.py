@@ -9,7 +9,7 @@ from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.errors import SparkdlError, Stopped
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.estimator import DistributedEstimator
 
 Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
@@ -54,7 +54,7 @@ def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
     lots: list[tuple[Fit, object, list[Member]]] = []
     for member in members:
         base = member.estimator
-        columns = base.read_columns() if isinstance(base, GangEstimator) and trains_in_task(base) else None
+        columns = base.read_columns() if isinstance(base, DistributedEstimator) and trains_in_task(base) else None
         fit: Fit = fit_on_driver if columns is None else fit_in_tasks
         for _, known, some in lots:
             if known == columns:

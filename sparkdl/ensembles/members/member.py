@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.members.store import Kept
-from sparkdl.ensembles.resampling.bootstrap import Draw, Everything
+from sparkdl.ensembles.members.store import MemberStore
+from sparkdl.ensembles.resampling.bootstrap import AllRows, Draw
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.ml.fit_monitor import Watch
 
@@ -38,7 +38,7 @@ class Member:
 
     index: int
     estimator: Estimator[Any]
-    draw: Draw = Everything()  # noqa: RUF009 - frozen
+    draw: Draw = AllRows()  # noqa: RUF009 - frozen
     features: Subspace | None = None
 
 
@@ -65,11 +65,11 @@ class Plan:
         watch: monitor of the fit; default: none.
     """
 
-    kept: Kept | None = None
+    kept: MemberStore | None = None
     parallelism: int = 1
     watch: Watch | None = None
 
-    def told(self, model: Reporting) -> Reporting:
+    def reported(self, model: Reporting) -> Reporting:
         """Finish the monitor; return the model with its report. The run's directory gets history and timeline too."""
         if self.watch is not None:
             model.report = self.watch.report(model.history, model.report)
@@ -83,7 +83,7 @@ class Plan:
             for index in restored:
                 self.watch.logbook.note("member", {"member": index, "restored": True})
 
-    def tell(self, index: int, seconds: float) -> None:
+    def emit(self, index: int, seconds: float) -> None:
         """Emit the event of a trained member."""
         if self.watch is not None:
             self.watch.logbook.note("member", {"member": index, "seconds": seconds})

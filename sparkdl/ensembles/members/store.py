@@ -39,7 +39,7 @@ _ADVICE = (
 
 
 @dataclass(frozen=True)
-class Kept:
+class MemberStore:
     """Store of an ensemble's finished members; copies of one object, also pickled ones, are equal.
 
     Attributes:

@@ -17,21 +17,21 @@ from typing import Any
 
 from pyspark.ml import Model
 
-from sparkdl.cluster.tasks import Jobs, Mapped
-from sparkdl.data.columns import Column
+from sparkdl.cluster.tasks import TaskResult, TaskRunner
+from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.ensembles.members.failures import with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked
-from sparkdl.errors import InvalidInput, MemberLost, SparkdlError
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.errors import InvalidInput, SparkdlError, WorkerLost
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.report import scalar_output
-from sparkdl.ml.tracking.tracker import apart
-from sparkdl.rounds.inspection import Look, Seen, look
+from sparkdl.ml.tracking.tracker import split_callbacks
+from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.objective import Objective
 
@@ -76,30 +76,32 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
 
 
 @contextmanager
-def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[Jobs]:
-    columns = replace(_torch(members[0]).read_columns(), row_id=Column(rows.row_id, "int64"))
-    plaintext = all(_torch(member).getAllowPlaintext() for member in members)
+def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[TaskRunner]:
+    columns = replace(_torch(members[0]).read_columns(), row_id=InputColumn(rows.row_id, "int64"))
+    plaintext = all(_torch(member).getAllowUnencrypted() for member in members)
     base, watch = _torch(members[0]), plan.watch
     cluster = SparkCluster(
         rows.frame.sparkSession,
         1,
-        allow_plaintext=plaintext,
+        allow_unencrypted=plaintext,
         events=None if watch is None else watch.folder,
         logs=base.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
     )
-    listener = None if watch is None or not base.getEvents() else watch.logbook
+    listener = None if watch is None or not base.getTelemetry() else watch.logbook
     with cluster.map_reduce(rows.frame, columns, shuffle=False, listener=listener) as jobs:
         yield jobs
 
 
-def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -> Models:
-    objectives, seen = dict[int, Objective](), dict[str, Seen]()
+def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, whole: bool) -> Models:
+    objectives, seen = dict[int, Objective](), dict[str, DataSummary]()
     for member in members:
         estimator = _torch(member)
         if estimator.uid not in seen:  # copies of one estimator share its uid and differ in their seeds
             _warn_of_unused(estimator)
-            seen[estimator.uid] = look(jobs, Look(estimator.objective(), estimator.classes(), _collate(estimator)))
+            seen[estimator.uid] = inspect_shards(
+                jobs, InspectShard(estimator.objective(), estimator.classes(), _collate(estimator))
+            )
         objectives[member.index] = _objective(member, seen[estimator.uid])
     # Only its task can verify the rows of a partition's member.
     states = _finished(members, plan) if whole else {}
@@ -107,7 +109,7 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
     # If boosting repeats a step, this fit may already have trained and stored the member.
     restored = [index for index, state in states.items() if plan.kept is None or state["fit"] != plan.kept.token]
     plan.expect(len(members), sorted(states))
-    failures = list[Mapped]()
+    failures = list[TaskResult]()
     # The labels of all rows are validated; a member's rows may lack a class.
     work = MemberWork(
         {
@@ -117,7 +119,7 @@ def _fitted(members: Sequence[Member], jobs: Jobs, plan: Plan, *, whole: bool) -
         {each.index: each.draw for each in missing},
         plan.kept,
     )
-    for found in jobs.each(work, [member.index for member in missing], whole=whole):
+    for found in jobs.each(work, [member.index for member in missing], all_rows=whole):
         if found.trouble is not None:
             failures.append(found)
             continue
@@ -142,7 +144,7 @@ def _finished(members: Sequence[Member], plan: Plan) -> dict[int, dict[str, Any]
 
 
 def _failed(
-    failures: Sequence[Mapped], states: Mapping[int, Any], members: Sequence[Member], plan: Plan
+    failures: Sequence[TaskResult], states: Mapping[int, Any], members: Sequence[Member], plan: Plan
 ) -> SparkdlError:
     return with_others(
         failures[0].error(f"member {failures[0].index}"),
@@ -153,16 +155,16 @@ def _failed(
     )
 
 
-def _objective(member: Member, seen: Seen) -> Objective:
+def _objective(member: Member, seen: DataSummary) -> Objective:
     objective = _torch(member).objective()
     if member.features is None:
         return objective
     if seen.inputs is None:
-        raise InvalidInput("featureSubset needs inputs whose rows have one shape each; expected no ragged columns.")
+        raise InvalidInput("maxFeatures needs inputs whose rows have one shape each; expected no ragged columns.")
     return replace(objective, model=masked(objective.model, member.features, seen.inputs))
 
 
-def _model(estimator: GangEstimator, objective: Objective, state: dict[str, Any]) -> Model:
+def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> Model:
     report, seconds = state["report"], state["seconds"]
     told = {
         "seconds": seconds,
@@ -180,20 +182,20 @@ def _model(estimator: GangEstimator, objective: Objective, state: dict[str, Any]
     return estimator.make_model(fitted, objective.model)
 
 
-def _read(kept: Kept | None, index: int) -> dict[str, Any]:
+def _read(kept: MemberStore | None, index: int) -> dict[str, Any]:
     found = None if kept is None else kept.read(index)
     if found is None:
-        raise MemberLost(f"member {index} was finished, and is no longer where it was kept: fit again.")
+        raise WorkerLost(f"member {index} was finished, and is no longer where it was kept: fit again.")
     return found
 
 
-def _collate(estimator: GangEstimator) -> Transforms | None:
-    found = Transforms(estimator.getCollate(), None, estimator.objective().criterion().masses)
+def _collate(estimator: DistributedEstimator) -> Transforms | None:
+    found = Transforms(estimator.getCollate(), None, estimator.objective().criterion().denominators)
     return found if found else None
 
 
-def _warn_of_unused(estimator: GangEstimator) -> None:
-    here = apart(estimator.getHooks())[1]
+def _warn_of_unused(estimator: DistributedEstimator) -> None:
+    here = split_callbacks(estimator.getHooks())[1]
     if here:
         names = ", ".join(type(hook).__name__ for hook in here)
         warnings.warn(
@@ -209,6 +211,6 @@ def _warn_of_unused(estimator: GangEstimator) -> None:
         )
 
 
-def _torch(member: Member) -> GangEstimator:
-    assert isinstance(member.estimator, GangEstimator)
+def _torch(member: Member) -> DistributedEstimator:
+    assert isinstance(member.estimator, DistributedEstimator)
     return member.estimator

@@ -11,10 +11,10 @@ import torch
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.tasks import Tensors
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Part, numbers
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.data.shard import Shard, numbers
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import Draw
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
 
@@ -26,7 +26,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class MemberWork:
-    """Trains members, for ``sparkdl.cluster.tasks.Jobs.each``.
+    """Trains members, for ``sparkdl.cluster.tasks.TaskRunner.each``.
 
     Attributes:
         trainings: training of each member, by its index.
@@ -36,9 +36,9 @@ class MemberWork:
 
     trainings: dict[int, Training]
     draws: dict[int, Draw]
-    kept: Kept | None
+    kept: MemberStore | None
 
-    def map(self, index: Any, part: Part) -> tuple[Tensors, Any]:
+    def map(self, index: Any, part: Shard) -> tuple[Tensors, Any]:
         """Train a member unless it is stored.
 
         The note has the member's ``state`` if there is no store, and whether this fit ``trained`` it, also in an
@@ -52,7 +52,7 @@ class MemberWork:
         if self.kept is not None:
             self.kept.check()  # fail before hours of training, not after
         start = time.monotonic()
-        trained = train(World(), _alone(drawn(part, self.draws[index])), self.trainings[index])
+        trained = train(World(), _as_only_shard(drawn(part, self.draws[index])), self.trainings[index])
         state = {
             "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
             "history": trained.history,
@@ -71,7 +71,7 @@ class MemberWork:
         raise NotImplementedError
 
 
-def drawn(part: Part, draw: Draw) -> Part:
+def drawn(part: Shard, draw: Draw) -> Shard:
     """The rows of a draw, repeated as often as drawn, in the order of their ids.
 
     Args:
@@ -88,15 +88,15 @@ def drawn(part: Part, draw: Draw) -> Part:
     return part.subset(positions, (len(positions),))
 
 
-def _alone(part: Part) -> Part:
+def _as_only_shard(part: Shard) -> Shard:
     return replace(part, index=0, count=1, parts=(part.rows,))
 
 
-def _keep(kept: Kept, index: int, state: dict[str, Any]) -> None:
+def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
     """Store a member; retry after an OSError, since a failure would lose the training.
 
     Raises:
-        MemberFailed: every attempt failed. An OSError would also end the other members.
+        WorkerFailed: every attempt failed. An OSError would also end the other members.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -104,7 +104,7 @@ def _keep(kept: Kept, index: int, state: dict[str, Any]) -> None:
             return
         except OSError as error:
             if not left:
-                raise MemberFailed(f"it is trained, but cannot be kept: {type(error).__name__}: {error}") from error
+                raise WorkerFailed(f"it is trained, but cannot be kept: {type(error).__name__}: {error}") from error
         time.sleep(BREATH)
 
 

@@ -59,7 +59,7 @@ class Draw(Protocol):
 
 
 @dataclass(frozen=True)
-class Everything:
+class AllRows:
     """Each row once."""
 
     repeats = False
@@ -135,7 +135,7 @@ class Bootstrap:
 
 
 @dataclass(frozen=True)
-class Without:
+class LeaveFoldOut:
     """Each row outside one fold once.
 
     Attributes:

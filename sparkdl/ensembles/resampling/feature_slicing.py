@@ -27,9 +27,9 @@ from sparkdl.data.transforms import Inputs, collated
 from sparkdl.ensembles.base_learner import changed, column
 from sparkdl.ensembles.resampling.subspace import Subspace, masked
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import GangEstimator
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.persistence.export import Signature
-from sparkdl.spark.columns import named, travelling
+from sparkdl.spark.columns import col, transport_cast
 
 _SLICED = "sparkdl features"
 
@@ -56,7 +56,7 @@ class OfSubspace(Estimator[Model]):
         self._estimator, self._subspace = estimator, subspace
 
     def _fit(self, dataset: DataFrame) -> Model:
-        if isinstance(self._estimator, GangEstimator):
+        if isinstance(self._estimator, DistributedEstimator):
             shapes = input_shapes(self._estimator, dataset)
             model = masked(self._estimator.getModel(), self._subspace, shapes)
             found: Model = changed(self._estimator, model=model).fit(dataset)
@@ -64,8 +64,8 @@ class OfSubspace(Estimator[Model]):
         name = column(self._estimator, "featuresCol")
         if name is None:
             raise InvalidInput(
-                f"featureSubset is set, and {type(self._estimator).__name__} has no featuresCol; expected a base that "
-                "reads a vector of features, or featureSubset=None."
+                f"maxFeatures is set, and {type(self._estimator).__name__} has no featuresCol; expected a base that "
+                "reads a vector of features, or maxFeatures=None."
             )
         chosen = self._subspace.indices(count_features(dataset, name))
         slicer = VectorSlicer(inputCol=name, outputCol=_SLICED, indices=chosen)
@@ -138,19 +138,19 @@ def count_features(dataset: DataFrame, name: str) -> int:
     found = dataset.schema[name]
     if not isinstance(found.dataType, VectorUDT):
         raise InvalidInput(
-            f"featureSubset is set, and column {name!r} has type {found.dataType.simpleString()[:200]}; expected an ML "
+            f"maxFeatures is set, and column {name!r} has type {found.dataType.simpleString()[:200]}; expected an ML "
             "vector, as pyspark.ml.feature.VectorAssembler and pyspark.ml.functions.array_to_vector make them."
         )
     told = found.metadata.get("ml_attr", {}).get("num_attrs")
     if told is not None:
         return int(told)
-    first = dataset.select(named(name)).where(named(name).isNotNull()).first()
+    first = dataset.select(col(name)).where(col(name).isNotNull()).first()
     if first is None:
-        raise InvalidInput(f"featureSubset is set, and column {name!r} has no vectors: there are no rows to train on.")
+        raise InvalidInput(f"maxFeatures is set, and column {name!r} has no vectors: there are no rows to train on.")
     return int(first[0].size)
 
 
-def input_shapes(estimator: GangEstimator, dataset: DataFrame) -> Signature:
+def input_shapes(estimator: DistributedEstimator, dataset: DataFrame) -> Signature:
     """Row shape and dtype name of each input of a PyTorch model, from the first row.
 
     Raises:
@@ -158,11 +158,11 @@ def input_shapes(estimator: GangEstimator, dataset: DataFrame) -> Signature:
     """
     columns = estimator.read_columns()
     selected = [
-        travelling(dataset, each, columns.floating).alias(str(number)) for number, each in enumerate(columns.inputs)
+        transport_cast(dataset, each, columns.floating).alias(str(number)) for number, each in enumerate(columns.inputs)
     ]
     table = dataset.select(*selected).limit(1).toArrow()
     if not table.num_rows:
-        raise InvalidInput("featureSubset is set, and there are no rows to train on.")
+        raise InvalidInput("maxFeatures is set, and there are no rows to train on.")
     rows: list[torch.Tensor] = []
     for each, array in zip(columns.inputs, table.columns, strict=True):
         if each.ragged is not None:
@@ -181,6 +181,6 @@ def input_shapes(estimator: GangEstimator, dataset: DataFrame) -> Signature:
 
 def _ragged(which: str | int) -> InvalidInput:
     return InvalidInput(
-        f"featureSubset is set, and input {which!r} has rows of several lengths; expected rows of one length, or "
-        "featureSubset=None."
+        f"maxFeatures is set, and input {which!r} has rows of several lengths; expected rows of one length, or "
+        "maxFeatures=None."
     )

@@ -38,8 +38,8 @@ _NAMED = {"sqrt": math.sqrt, "log2": math.log2}
 _EXPECTED = "expected None or 'all', 'sqrt', 'log2', a share above 0 and up to 1.0, or a whole number of at least 1"
 
 
-def feature_subset(value: Any) -> Size | None:
-    """Convert the value of ``featureSubset``; None means all features.
+def max_features(value: Any) -> Size | None:
+    """Convert the value of ``maxFeatures``; None means all features.
 
     Raises:
         InvalidInput: the value is invalid.
@@ -54,7 +54,7 @@ def feature_subset(value: Any) -> Size | None:
             return int(value)
     elif isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) <= 1:
         return float(value)
-    raise InvalidInput(f"featureSubset is {value!r}; {_EXPECTED}.")
+    raise InvalidInput(f"maxFeatures is {value!r}; {_EXPECTED}.")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Subspace:
     seed: int
 
     def __post_init__(self) -> None:
-        if feature_subset(self.size) is None:
+        if max_features(self.size) is None:
             raise InvalidInput(f"a subspace has the size {self.size!r}; {_EXPECTED}. All features are no subspace.")
 
     def indices(self, features: int) -> list[int]:
@@ -87,7 +87,7 @@ class Subspace:
         """
         taken = self._taken(features)
         if not 1 <= taken <= features:
-            raise InvalidInput(f"featureSubset is {self.size!r}, and the data has {features} features; {_EXPECTED}.")
+            raise InvalidInput(f"maxFeatures is {self.size!r}, and the data has {features} features; {_EXPECTED}.")
         chosen = np.random.default_rng(self.seed).choice(features, taken, replace=False)
         return sorted(chosen.tolist())
 
@@ -142,8 +142,8 @@ def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
     sizes = [math.prod(shape) if _floating(name) else 0 for shape, name in shapes]
     if not any(sizes):
         raise InvalidInput(
-            "featureSubset is set, and no input of the model is floating-point; expected numbers that a member may "
-            "not see, or featureSubset=None."
+            "maxFeatures is set, and no input of the model is floating-point; expected numbers that a member may "
+            "not see, or maxFeatures=None."
         )
     seen = torch.zeros(sum(sizes), dtype=torch.bool)
     seen[subspace.indices(len(seen))] = True

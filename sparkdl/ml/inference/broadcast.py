@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from sparkdl.ml.inference.model_cache import SHELF
 from sparkdl.ml.inference.scorer import Scorer
-from sparkdl.spark.python_worker import spare_imports
+from sparkdl.spark.python_worker import freeze_imports
 
 
 @dataclass(frozen=True)
-class Shipped:
+class BroadcastScorer:
     """A scorer in a query: all but the model, and a reference to the model.
 
     Attributes:
@@ -38,7 +38,7 @@ class Shipped:
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
-        spare_imports()
+        freeze_imports()
         return self.scorer.scores(batches, SHELF.get(self.digest, self.size, lambda: self._unpacked().module()))
 
     def _unpacked(self) -> Scorer:
@@ -47,7 +47,7 @@ class Shipped:
         return replace(self.scorer, factory=factory, weights=weights)
 
 
-class Shipment:
+class ModelBroadcast:
     """The broadcast of a model, shared by the model's copies.
 
     Spark frees a broadcast on executors and driver once no model and no query refers to it.
@@ -60,7 +60,7 @@ class Shipment:
         self._broadcast: Broadcast[bytes] | None = None
         self._context: Any = None
 
-    def ship(self, scorer: Scorer, session: SparkSession) -> Shipped:
+    def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:
         """Prepare a scorer for a query; every call must have the same factory and weights.
 
         Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
@@ -70,7 +70,7 @@ class Shipment:
             if self._packed is None:
                 self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()
-            return Shipped(rest, self._digest, len(self._packed), self._sent(self._packed, session))
+            return BroadcastScorer(rest, self._digest, len(self._packed), self._sent(self._packed, session))
 
     def _sent(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
         try:
@@ -88,7 +88,7 @@ class Shipment:
 
     def __reduce__(self) -> Any:
         """Pickle the model without its broadcast, which belongs to this application."""
-        return Shipment, ()
+        return ModelBroadcast, ()
 
 
 def _elsewhere() -> Any:

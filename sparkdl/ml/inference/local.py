@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.inference.model_cache import Loaded
+from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.model import TorchModel
 
 __all__ = ["InProcess", "input_types", "output_types"]
@@ -33,7 +33,7 @@ class InProcess:
     def __init__(self, model: TorchModel) -> None:
         self._names = _names(model)
         self._scorer = model._scorer()
-        self._loaded = Loaded(self._scorer.module())
+        self._loaded = CachedModel(self._scorer.module())
 
     def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Predict the columns that ``transform`` adds, the prediction first; vectors and arrays are numpy arrays.
@@ -62,7 +62,7 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
 
     If ``collate`` or a column's description changes the inputs, the module's signature does not give their types.
     """
-    names, described = model.getInputCols(), model.getColumns()
+    names, described = model.getInputCols(), model.getColumnSpecs()
     changed = any(each.ragged or each.decode or each.shape is not None for each in described)
     if model._signature is None or model.getCollate() is not None or changed or len(names) != len(model._signature):
         return None

@@ -12,7 +12,7 @@ LIMIT = 1 << 30  # bytes of weights that a worker holds for later tasks
 
 
 @dataclass
-class Loaded:
+class CachedModel:
     """A model that is ready to score rows.
 
     Attributes:
@@ -35,7 +35,7 @@ class Loaded:
         return int(getattr(self.module, "models_at_once", 1))
 
 
-class Shelf:
+class ModelCache:
     """Cache of models, least recently used out first.
 
     A new model always fits, however large. Queries with several models, and a worker that serves several queries, keep
@@ -47,13 +47,13 @@ class Shelf:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._models: OrderedDict[str, Loaded] = OrderedDict()
+        self._models: OrderedDict[str, CachedModel] = OrderedDict()
 
-    def get(self, digest: str, size: int, load: Callable[[], nn.Module]) -> Loaded:
+    def get(self, digest: str, size: int, load: Callable[[], nn.Module]) -> CachedModel:
         """Return the model with this digest, or make room for ``size`` bytes and load it."""
         if digest not in self._models:
             self._make_room(self._limit - size)
-            self._models[digest] = Loaded(load())
+            self._models[digest] = CachedModel(load())
         self._models.move_to_end(digest)
         return self._models[digest]
 
@@ -68,5 +68,5 @@ class Shelf:
         return len(self._models)
 
 
-SHELF = Shelf()
+SHELF = ModelCache()
 """The models of this process."""

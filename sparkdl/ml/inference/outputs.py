@@ -17,16 +17,16 @@ from torch import Tensor
 
 from sparkdl.errors import InvalidInput
 
-Kind = Literal["estimator", "classifier", "regressor"]
+EstimatorKind = Literal["estimator", "classifier", "regressor"]
 """The type of an output: any tensor, class scores, or a number."""
 
-Meaning = Kind | Literal["votes"]
+OutputKind = EstimatorKind | Literal["votes"]
 """The same, or the votes of an ensemble for each class, at least 0."""
 
 
 def outputs(
     raw: Tensor,
-    kind: Meaning,
+    kind: OutputKind,
     *,
     thresholds: Sequence[float] | None = None,
     vectors: bool = True,
@@ -57,7 +57,9 @@ def outputs(
     return _struct(_columns(raw, kind, thresholds, vectors))
 
 
-def _columns(raw: Tensor, kind: Kind, thresholds: Sequence[float] | None, vectors: bool) -> dict[str, pa.Array]:
+def _columns(
+    raw: Tensor, kind: EstimatorKind, thresholds: Sequence[float] | None, vectors: bool
+) -> dict[str, pa.Array]:
     if not _single(raw) and (kind == "regressor" or (kind == "classifier" and raw.dim() != 2)):
         wanted = "[B] or [B, 1]" if kind == "regressor" else "[B, classes], [B] or [B, 1]"
         raise InvalidInput(f"the output of a {kind}'s model has the shape {list(raw.shape)}; expected {wanted}.")
@@ -85,7 +87,7 @@ def _voted(raw: Tensor, thresholds: Sequence[float] | None, *, vectors: bool, di
 
 
 def output_type(
-    kind: Meaning, *, scalar: bool, floating: str, vectors: bool = True, disagreement: bool = False
+    kind: OutputKind, *, scalar: bool, floating: str, vectors: bool = True, disagreement: bool = False
 ) -> StructType:
     """The Spark type of the structs that ``outputs`` returns.
 

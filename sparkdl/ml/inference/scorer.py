@@ -14,14 +14,14 @@ from pyspark.sql.types import StructType
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import Input, Ragged, arguments, wide
+from sparkdl.data.batch import Input, Ragged, arguments, promote_ints
 from sparkdl.data.columns import Columns
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.ml.inference.batch_size import batch_rows, batches
-from sparkdl.ml.inference.model_cache import Loaded
-from sparkdl.ml.inference.outputs import Meaning, no_outputs, output_type, outputs
+from sparkdl.ml.inference.model_cache import CachedModel
+from sparkdl.ml.inference.outputs import OutputKind, no_outputs, output_type, outputs
 from sparkdl.training.objective import ModelFactory, Objective
 
 
@@ -44,7 +44,7 @@ class Scorer:
 
     factory: ModelFactory | nn.Module
     weights: bytes
-    kind: Meaning
+    kind: OutputKind
     precision: str
     columns: Columns
     collate: Collate | None = None
@@ -54,7 +54,7 @@ class Scorer:
     disagreement: bool = field(default=False, kw_only=True)
 
     def scores(
-        self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: Loaded | None = None
+        self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: CachedModel | None = None
     ) -> Iterator[pa.Array]:
         """Yield a struct array for each tuple of input arrays; Spark passes a single column without a tuple.
 
@@ -65,7 +65,7 @@ class Scorer:
         Raises:
             InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.
         """
-        loaded = loaded or Loaded(self.module())
+        loaded = loaded or CachedModel(self.module())
         context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
@@ -100,8 +100,8 @@ class Scorer:
         if column.ragged is not None:
             values, bounds = decode_ragged(array, column, floating=floating, finite=False)
             padding = column.padding if column.ragged == "padded" else None
-            return wide(Ragged(_tensor(values), torch.from_numpy(bounds), padding))
-        return wide(_tensor(decode(array, column, floating=floating, finite=False)))
+            return promote_ints(Ragged(_tensor(values), torch.from_numpy(bounds), padding))
+        return promote_ints(_tensor(decode(array, column, floating=floating, finite=False)))
 
 
 def _tensor(array: npt.NDArray[Any]) -> Tensor:
@@ -117,7 +117,7 @@ def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) 
     return module.eval()
 
 
-def score(loaded: Loaded, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
+def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
     """Compute the raw outputs of at least one row, ``[rows, ...]``, batch by batch.
 
     Raises:

@@ -11,15 +11,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
-from sparkdl.ml.inference.broadcast import Shipment, Shipped
+from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
 from sparkdl.ml.inference.scorer import Scorer
-from sparkdl.spark.columns import named, travelling
+from sparkdl.spark.columns import col, transport_cast
 
 _SCORED = "sparkdl outputs"
 _VECTORS = ("raw", "probability")
 
 
-def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: Mapping[str, str]) -> DataFrame:
+def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: ModelBroadcast, names: Mapping[str, str]) -> DataFrame:
     """Add a scorer's output columns to the rows.
 
     Args:
@@ -31,21 +31,21 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: Shipment, names: 
     Raises:
         InvalidInput: an input column is missing, or its type cannot become a tensor.
     """
-    inputs = [travelling(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
+    inputs = [transport_cast(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
     if not hasattr(F, "arrow_udf"):
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
     scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), scorer.returned()
-    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), named(_SCORED), returned.names
+    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), col(_SCORED), returned.names
     found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
     if not hasattr(F, "arrow_udf"):
         found = {name: _numbers(column, returned[name].dataType) for name, column in found.items()}
     found |= {name: array_to_vector(found[name]) for name in _VECTORS if name in found}
-    kept = [named(name) for name in dataset.columns]
+    kept = [col(name) for name in dataset.columns]
     return scored.select(*kept, *(found[name].alias(names[name]) for name in fields if names[name]))
 
 
-def make_udf(shipped: Shipped) -> Any:
+def make_udf(shipped: BroadcastScorer) -> Any:
     """Make a UDF that returns a struct of the output columns, or the prediction if it is the only one.
 
     Without Arrow UDFs its arguments are the inputs, then a boolean per input: whether the value is or holds a null.
@@ -81,7 +81,7 @@ def _nullable(kind: DataType) -> DataType:
     return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind
 
 
-def _make_pandas_udf(shipped: Shipped, returned: StructType) -> Any:
+def _make_pandas_udf(shipped: BroadcastScorer, returned: StructType) -> Any:
     """The UDF for pyspark 4.0, which has no Arrow UDFs."""
     import pandas as pd
     from pyspark.sql import pandas as spark_pandas

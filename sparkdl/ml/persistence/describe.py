@@ -35,7 +35,7 @@ from torch import Tensor, dtype, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_pieces
 from sparkdl.ml.persistence import code
-from sparkdl.ml.persistence.formatting import is_opaque, written
+from sparkdl.ml.persistence.formatting import format_full_value, is_opaque
 from sparkdl.ml.persistence.nested_params import aliases, is_default_seed, params_in
 
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), Enum, dtype, np.generic)
@@ -87,7 +87,7 @@ class Describer:
 
     def text(self, value: Any) -> str:
         """Format a value on one line, without uids."""
-        return self.replaced(written(value, self._override))
+        return self.replaced(format_full_value(value, self._override))
 
     def replaced(self, text: str) -> str:
         """Replace the uids in a text."""
@@ -236,7 +236,7 @@ def _numbers(value: Tensor | np.ndarray[Any, Any] | Matrix) -> Iterable[bytes | 
     try:
         return pack_pieces(plain.detach().as_subclass(Tensor) if isinstance(plain, Tensor) else plain)
     except (InvalidInput, RuntimeError, TypeError, ValueError):  # strings, or a parameter without values yet
-        return [written(plain.tolist() if isinstance(plain, np.ndarray) else plain).encode()]
+        return [format_full_value(plain.tolist() if isinstance(plain, np.ndarray) else plain).encode()]
 
 
 def _counts(value: object, module: str, *around: object) -> bool:

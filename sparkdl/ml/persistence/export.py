@@ -73,7 +73,7 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
     """
     checked = Archive.read(archive)
     if not trust:
-        found = checked.doubts()
+        found = checked.unsafe_entries()
         if found:
             raise InvalidInput(
                 f"loading the program can run code that is in it: {'; '.join(found[:5])}"
@@ -81,7 +81,7 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
                 "made it."
             )
     try:
-        program = torch.export.load(io.BytesIO(archive if trust else checked.bare()))
+        program = torch.export.load(io.BytesIO(archive if trust else checked.sanitized()))
         return Exported(program.module(), archive, trust=trust)
     except Exception as error:  # torch raises many types for unreadable archives
         raise InvalidInput(
@@ -128,7 +128,9 @@ class Exported(nn.Module):
 
     def exported(self) -> bytes:
         """Archive the program with the module's present weights, without tracing it again."""
-        program = torch.export.load(io.BytesIO(self._archive if self._trust else Archive.read(self._archive).bare()))
+        program = torch.export.load(
+            io.BytesIO(self._archive if self._trust else Archive.read(self._archive).sanitized())
+        )
         state = self.program.state_dict()
         for name, old in program.state_dict.items():
             new = state[name].detach().cpu().clone()

@@ -85,7 +85,7 @@ class Archive:
             raise InvalidInput(f"the program's archive is damaged: {error}") from error
         return Archive(files, tuple(sorted({name for name in names if names.count(name) > 1})))
 
-    def doubts(self) -> list[str]:
+    def unsafe_entries(self) -> list[str]:
         """The contents that could run code when torch loads them; empty for a harmless program."""
         found = [f"{name} is there more than once" for name in self.repeated]
         for name, data in self.files.items():
@@ -98,8 +98,8 @@ class Archive:
         found += [f"{_MODEL} has the {what}" for what in _odd_strings(self._program())]
         return list(dict.fromkeys(found))
 
-    def bare(self) -> bytes:
-        """Write a new archive with only the content that ``doubts`` checks."""
+    def sanitized(self) -> bytes:
+        """Write a new archive with only the content that ``unsafe_entries`` checks."""
         kept = {name: data for name, data in self.files.items() if _PLAIN.fullmatch(name) or name == _EXAMPLES}
         kept |= {name: json.dumps(self._json(name)).encode() for name in _CONFIGS}
         kept[_MODEL] = json.dumps(self._program()).encode()

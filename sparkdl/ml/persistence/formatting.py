@@ -16,13 +16,13 @@ _LONGEST = 200  # characters
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def shown(value: object) -> str:
-    """Format a value as ``written`` does, cut after 200 characters."""
-    line = written(value)
+def format_value(value: object) -> str:
+    """Format a value as ``format_full_value`` does, cut after 200 characters."""
+    line = format_full_value(value)
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
-def written(value: object, override: Callable[[object], str | None] = lambda value: None) -> str:
+def format_full_value(value: object, override: Callable[[object], str | None] = lambda value: None) -> str:
     """Format a value as the code that makes it, on one line; a string stays as it is.
 
     ``override`` returns the text of a value with a special format, and None for any other value.
@@ -30,11 +30,11 @@ def written(value: object, override: Callable[[object], str | None] = lambda val
     return " ".join((value if isinstance(value, str) and value else _text(value, override)).split())
 
 
-def plain(value: object) -> object:
-    """Convert a value to JSON types; ``written`` formats any other type."""
+def to_json_value(value: object) -> object:
+    """Convert a value to JSON types; ``format_full_value`` formats any other type."""
     if isinstance(value, list):
-        return [plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else written(value)
+        return [to_json_value(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else format_full_value(value)
 
 
 def name_of(value: object) -> str:

@@ -21,12 +21,12 @@ from sparkdl.ml.persistence import factory
 _LARGEST = 4096  # the largest size of a tensor that is saved as JSON, such as class weights
 
 
-class Nameless(Exception):
+class NotDescribable(Exception):
     """A value that no name and arguments make again."""
 
 
 @dataclass(frozen=True)
-class Kinds:
+class AllowedTypes:
     """The types that a Param may hold besides JSON, frozen dataclasses and the user's functions.
 
     Attributes:
@@ -38,21 +38,21 @@ class Kinds:
     instances: bool = False
 
 
-_KINDS: dict[str, Kinds] = {
-    "model": Kinds((nn.Module,)),
-    "loss": Kinds((nn.Module,), instances=True),
-    "optimizer": Kinds((torch.optim.Optimizer,)),
-    "scheduler": Kinds((LRScheduler,)),
+_KINDS: dict[str, AllowedTypes] = {
+    "model": AllowedTypes((nn.Module,)),
+    "loss": AllowedTypes((nn.Module,), instances=True),
+    "optimizer": AllowedTypes((torch.optim.Optimizer,)),
+    "scheduler": AllowedTypes((LRScheduler,)),
 }
 
 
-def kinds_of(param: str) -> Kinds:
+def kinds_of(param: str) -> AllowedTypes:
     """The types that the Param ``param`` may hold."""
     if param == "metrics":
         from torchmetrics import Metric  # the import takes half as long as torch's, and most models have no metrics
 
-        return Kinds((Metric,), instances=True)
-    return _KINDS.get(param, Kinds())
+        return AllowedTypes((Metric,), instances=True)
+    return _KINDS.get(param, AllowedTypes())
 
 
 def is_plain(value: object) -> bool:
@@ -64,7 +64,7 @@ def is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def describe(value: object, kinds: Kinds) -> dict[str, Any]:
+def describe(value: object, kinds: AllowedTypes) -> dict[str, Any]:
     """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
 
     Raises:
@@ -74,13 +74,13 @@ def describe(value: object, kinds: Kinds) -> dict[str, Any]:
     try:
         again = resolve(json.loads(json.dumps(description)), kinds)
     except Exception as error:  # a constructor may raise anything; then the value is pickled
-        raise Nameless(str(error)) from error
+        raise NotDescribable(str(error)) from error
     if not same(value, again):
-        raise Nameless(f"{description} makes something else")
+        raise NotDescribable(f"{description} makes something else")
     return description
 
 
-def resolve(description: Any, kinds: Kinds) -> Any:
+def resolve(description: Any, kinds: AllowedTypes) -> Any:
     """Make the value of a description again.
 
     Raises:
@@ -138,7 +138,7 @@ def _is_metric(value: object) -> bool:
     return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
 
 
-def _describe(value: Any, kinds: Kinds) -> dict[str, Any]:
+def _describe(value: Any, kinds: AllowedTypes) -> dict[str, Any]:
     if is_plain(value):
         return {"value": value}
     if type(value) in (list, tuple):
@@ -157,7 +157,7 @@ def _describe(value: Any, kinds: Kinds) -> dict[str, Any]:
     elif kinds.instances and isinstance(value, kinds.classes):
         given = _constructed_with(value)
     else:
-        raise Nameless(f"an instance of {type(value).__name__}")
+        raise NotDescribable(f"an instance of {type(value).__name__}")
     return {"make": _name(type(value)), "kwargs": {name: _describe(item, kinds) for name, item in given.items()}}
 
 
@@ -174,16 +174,16 @@ def _constructed_with(value: Any) -> dict[str, Any]:
 def _name(value: Any) -> str:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
-        raise Nameless(f"{value!r} cannot be imported by another program")
+        raise NotDescribable(f"{value!r} cannot be imported by another program")
     try:
         if factory.find(module, name) is not value:
-            raise Nameless(f"{module}.{name} is something else")
+            raise NotDescribable(f"{module}.{name} is something else")
     except (ImportError, AttributeError) as error:
-        raise Nameless(str(error)) from error
+        raise NotDescribable(str(error)) from error
     return f"{module}:{name}"
 
 
-def _named(path: str, kinds: Kinds) -> Any:
+def _named(path: str, kinds: AllowedTypes) -> Any:
     module, _, name = path.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names or any(part.startswith("__") for part in name.split(".")):
         raise InvalidInput(f"a saved Param names {module}.{name}; expected nothing of Python's own modules.")

@@ -27,7 +27,7 @@ from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
 from sparkdl.ml.persistence import factory as factories
 from sparkdl.ml.persistence import param_values
-from sparkdl.spark.jvm import qualified
+from sparkdl.spark.jvm import qualify
 
 METADATA = "metadata/part-00000"
 """The metadata file of a folder that is written without Spark."""
@@ -141,7 +141,7 @@ class Writer(MLWriter):
         Raises:
             InvalidInput: the path exists and may not be overwritten, or a part cannot be pickled.
         """
-        root = qualified(self.sparkSession, path)
+        root = qualify(self.sparkSession, path)
         if not self.shouldOverwrite and files.exists(root):
             raise InvalidInput(f"{path} exists; use write().overwrite().save(path) to replace it.")
         staged = f"{root.rstrip('/')}.{uuid.uuid4().hex}.tmp"
@@ -155,7 +155,7 @@ class Writer(MLWriter):
     def saveImpl(self, path: str) -> None:
         """Write files, parts and, last, the metadata: a path with metadata is complete."""
         written, plain, said = self.packed()
-        root = qualified(self.sparkSession, path)
+        root = qualify(self.sparkSession, path)
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
         for name, part in self._instance.parts().items():
@@ -216,7 +216,7 @@ class Reader(MLReader[Any]):
         Raises:
             InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
         """
-        where = f"{qualified(self.sparkSession, path)}/{name}"
+        where = f"{qualify(self.sparkSession, path)}/{name}"
         try:
             metadata = DefaultParamsReader.loadMetadata(where, self.sparkSession)
             kind = _class(metadata["class"])
@@ -243,7 +243,7 @@ class Reader(MLReader[Any]):
     def file(self, path: str, name: str) -> bytes:
         """The bytes of the file ``name`` beside the metadata."""
         try:
-            return files.read(f"{path if self._local else qualified(self.sparkSession, path)}/{name}")
+            return files.read(f"{path if self._local else qualify(self.sparkSession, path)}/{name}")
         except OSError as error:
             raise InvalidInput(f"{path} is damaged: {name} cannot be read: {error}") from error
 
@@ -313,7 +313,7 @@ def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str,
             continue
         try:
             named[param.name] = param_values.describe(value, param_values.kinds_of(param.name))
-        except param_values.Nameless:
+        except param_values.NotDescribable:
             pickled[param.name] = value
     for param, value in instance._defaultParamMap.items():
         if not param_values.is_plain(value):

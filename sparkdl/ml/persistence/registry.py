@@ -49,7 +49,7 @@ class Versions:
             InvalidInput: CURRENT names an incomplete version, which only a person can have written.
         """
         name = self._pointed()
-        while name is not None and not self.whole(name):
+        while name is not None and not self.is_complete(name):
             before, name = name, self._pointed()
             if name == before:  # else another process has published, and pruned this version, since the read
                 raise InvalidInput(
@@ -68,7 +68,7 @@ class Versions:
         """The path or URI of a version's model."""
         return files.join(self.root, f"{_FOLDER}/{name}/{_MODEL}")
 
-    def whole(self, name: str) -> bool:
+    def is_complete(self, name: str) -> bool:
         """Whether a version is complete."""
         return bool(name) and files.exists(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"))
 
@@ -92,7 +92,7 @@ class Versions:
         Raises:
             InvalidInput: it is incomplete.
         """
-        if not self.whole(name):
+        if not self.is_complete(name):
             raise InvalidInput(f"the version {name!r} in {self.root} is not whole; complete() it before.")
         self._decide(name, _PUBLISHED)  # first: the version published last is never pruned
         files.write(files.join(self.root, CURRENT), f"{name}\n".encode())
@@ -111,7 +111,7 @@ class Versions:
         for name in self._folder().folders():
             with contextlib.suppress(FileNotFoundError):
                 told = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_FATE}")))
-                if told["fate"] == fate and self.whole(name):
+                if told["fate"] == fate and self.is_complete(name):
                     found[name] = told["at"]
         return sorted(found, key=lambda name: (found[name], name))
 
@@ -146,7 +146,7 @@ class Versions:
     def discard(self, prefix: str) -> None:
         """Delete the incomplete versions whose names have this prefix, left by killed runs."""
         for name in self._folder().folders():
-            if name.startswith(prefix) and not self.whole(name):
+            if name.startswith(prefix) and not self.is_complete(name):
                 self._folder().delete(name)
 
     def _folder(self) -> Folder:

@@ -21,7 +21,7 @@ from sparkdl.io.redaction import public
 from sparkdl.ml.tracking.mlflow_model import EXTRA
 from sparkdl.ml.tracking.mlflow_run import ModelLogging, Place, TrackedRun
 from sparkdl.ml.tracking.optional_imports import required
-from sparkdl.ml.tracking.tracker import DriverRun
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _DEFAULT = "0"  # the id of every store's default experiment
 _PARENT = "mlflow.parentRunId"
@@ -63,7 +63,7 @@ class MLflow:
                 "that is logged, for only that can be registered."
             )
 
-    def prepare(self, run: DriverRun) -> TrackedRun:
+    def prepare(self, run: TrackerContext) -> TrackedRun:
         """Make the object that logs this run.
 
         Raises:
@@ -113,7 +113,7 @@ class MLflow:
             raise InvalidInput(f"the experiment {self.experiment!r} is deleted; restore it, or take another name.")
         return Place(found.experiment_id)
 
-    def _tags(self, run: DriverRun) -> dict[str, str]:
+    def _tags(self, run: TrackerContext) -> dict[str, str]:
         own = {"sparkdl.version": __version__}
         if run.directory is not None:
             own["sparkdl.runDir"] = public(run.directory)

@@ -18,7 +18,7 @@ from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import Row, configuration
-from sparkdl.ml.tracking.tracker import DriverRun
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _EVERY = 5.0  # seconds between batches of step metrics
 _BATCH = 100  # parameters, tags or metrics in a request; MLflow limits the total to 1 000
@@ -75,7 +75,7 @@ class TrackedRun:
         self._sent = 0.0
         self._last = 0
 
-    def on_start(self, run: DriverRun) -> None:
+    def on_start(self, run: TrackerContext) -> None:
         """Create the run unless it exists; log configuration and environment."""
         place = self._place
         if place.run_id is None:
@@ -87,14 +87,14 @@ class TrackedRun:
         self._log_params(self._run_id, configuration(run))
         self._client.log_dict(self._run_id, dict(run.environment), "environment.json")
 
-    def on_step(self, run: DriverRun) -> None:
+    def on_step(self, run: TrackerContext) -> None:
         """Log a gang's step metrics, at most every 5 s."""
         if self._run_id is not None:
             self._measure(run.clock["step"], {f"step_{name}": value for name, value in run.values.items()})
             if time.monotonic() - self._sent >= _EVERY:
                 self._send(self._run_id)
 
-    def on_epoch(self, run: DriverRun) -> None:
+    def on_epoch(self, run: TrackerContext) -> None:
         """Log the new row."""
         if self._run_id is not None:
             row = Row.of(run.history[-1])
@@ -102,7 +102,7 @@ class TrackedRun:
             self._measure(row.number, row.figures)
             self._send(self._run_id)
 
-    def on_end(self, run: DriverRun) -> None:
+    def on_end(self, run: TrackerContext) -> None:
         """Log the report, artifacts and model, and set the run's status."""
         run_id = self._run_id
         if run_id is None:
@@ -152,21 +152,21 @@ class TrackedRun:
             self._client.log_batch(run_id, metrics=waiting[start : start + _BATCH])
         self._sent = time.monotonic()
 
-    def _send_last(self, run_id: str, run: DriverRun) -> None:
+    def _send_last(self, run_id: str, run: TrackerContext) -> None:
         self._send(run_id)
 
-    def _log_error(self, run_id: str, run: DriverRun) -> None:
+    def _log_error(self, run_id: str, run: TrackerContext) -> None:
         if run.error is not None:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
 
-    def _log_artifacts(self, run_id: str, run: DriverRun) -> None:
+    def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
         with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
             for name, values in (("history", run.history), ("report", dict(run.report))):
                 with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as file:
                     json.dump(values, file, indent=2, default=str)
             self._client.log_artifacts(run_id, folder)
 
-    def _log_page(self, run_id: str, run: DriverRun) -> None:
+    def _log_page(self, run_id: str, run: TrackerContext) -> None:
         if find_spec("plotly") is None:
             return
         with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
@@ -174,7 +174,7 @@ class TrackedRun:
             Report(run.report, history=run.history, directory=run.directory).html(path)
             self._client.log_artifact(run_id, path)
 
-    def _log_model(self, run_id: str, run: DriverRun) -> None:
+    def _log_model(self, run_id: str, run: TrackerContext) -> None:
         logging = self._logging
         if not logging.log or not isinstance(run.model, TorchModel):
             return

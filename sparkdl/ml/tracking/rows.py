@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io.redaction import public
-from sparkdl.ml.tracking.tracker import DriverRun
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _NUMBERS = ("epoch", "round", "member")
 _LIMITS = frozenset({"rounds"})  # the same value in every row
@@ -48,7 +48,7 @@ def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
             yield from ((f"{before}{name}/{key}", float(each)) for key, each in enumerate(value) if is_number(each))
 
 
-def configuration(run: DriverRun) -> dict[str, Any]:
+def configuration(run: TrackerContext) -> dict[str, Any]:
     """The Params of a run by name; directories without credentials."""
     given = dict(run.configuration)
     if isinstance(given.get("runDir"), str):

@@ -24,7 +24,7 @@ from sparkdl.io import files
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import Row, configuration, is_number
-from sparkdl.ml.tracking.tracker import DriverRun
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _STEPS = "steps"
 _RUN = frozenset({"seconds", "rows_per_second", "step", "samples"})
@@ -43,7 +43,7 @@ class TensorBoard:
     folder: str | None = field(default=None, repr=False)
     on_driver: ClassVar[bool] = True
 
-    def prepare(self, run: DriverRun) -> Board:
+    def prepare(self, run: TrackerContext) -> Board:
         """Make the object that logs this run.
 
         Raises:
@@ -71,7 +71,7 @@ class Board:
         self._rows: Curves | None = None
         self._steps: Curves | None = None
 
-    def on_start(self, run: DriverRun) -> None:
+    def on_start(self, run: TrackerContext) -> None:
         """Open the files; the configuration is written with the first row."""
         self._mirror = Mirror(self._folder, (_STEPS,))
         self._rows = Curves(self._mirror)
@@ -79,7 +79,7 @@ class Board:
         self._rows.text("configuration", _table(configuration(run)))
         self._rows.text("environment", _table(run.environment))
 
-    def on_step(self, run: DriverRun) -> None:
+    def on_step(self, run: TrackerContext) -> None:
         """Write the scalars of a new step; a step that another attempt repeats is left out."""
         if self._steps is None or self._mirror is None:
             return
@@ -87,13 +87,13 @@ class Board:
             self._steps.put(run.clock["step"], {f"step/{name}": value for name, value in run.values.items()})
         self._mirror.copy(_EVERY)
 
-    def on_epoch(self, run: DriverRun) -> None:
+    def on_epoch(self, run: TrackerContext) -> None:
         """Write the new row."""
         if self._rows is not None:
             self._put(self._rows, run.history[-1])
             self._save()
 
-    def on_end(self, run: DriverRun) -> None:
+    def on_end(self, run: TrackerContext) -> None:
         """Write the report; if a row is missing, write all rows again."""
         if self._rows is None or self._steps is None or self._mirror is None:
             return

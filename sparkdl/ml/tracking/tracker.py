@@ -27,13 +27,13 @@ from typing import Any
 from sparkdl.telemetry.event import Event
 from sparkdl.training.callbacks import MOMENTS, check_hooks
 
-__all__ = ["DriverHooks", "DriverRun", "apart"]
+__all__ = ["DriverHooks", "TrackerContext", "split_callbacks"]
 
 _ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
 
 
 @dataclass
-class DriverRun:
+class TrackerContext:
     """A run, as trackers see it.
 
     Attributes:
@@ -72,7 +72,7 @@ class DriverHooks:
         InvalidInput: a tracker has none of the methods, or cannot be used with this run.
     """
 
-    def __init__(self, hooks: Sequence[Any], run: DriverRun) -> None:
+    def __init__(self, hooks: Sequence[Any], run: TrackerContext) -> None:
         self._hooks, self._run = [_prepared(hook, run) for hook in hooks], run
         check_hooks(self._hooks)
         self._names = [type(hook).__name__ for hook in hooks]
@@ -148,13 +148,13 @@ class DriverHooks:
                     )
 
 
-def _prepared(hook: Any, run: DriverRun) -> Any:
+def _prepared(hook: Any, run: TrackerContext) -> Any:
     prepare = getattr(hook, "prepare", None)
     made = None if prepare is None else prepare(run)
     return hook if made is None else made
 
 
-def apart(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_callbacks(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Split callbacks into those that run on workers and the trackers, which run on the driver."""
     here = [hook for hook in hooks if getattr(hook, "on_driver", False)]
     return [hook for hook in hooks if not getattr(hook, "on_driver", False)], here

@@ -33,23 +33,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, scalars, weighed
-from sparkdl.rounds.evaluate import alone, mass_of
-from sparkdl.rounds.hyperparameters import whole
-from sparkdl.rounds.local_solvers import Problem, Smooth
+from sparkdl.rounds.aggregation import average, scalars, scaled
+from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
 from sparkdl.training.objective import Objective
 
 
 class Solver(Protocol):
-    """Solver of a shard's local problem: ``Quadratic``, ``Smooth`` or ``Steps`` of ``sparkdl.rounds.local_solvers``."""
+    """Solver of a shard's local problem, for example ``NewtonCG`` of ``sparkdl.rounds.local_solvers``."""
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """Whether it steps the objective's optimizer."""
 
     def solve(self, problem: Problem) -> None:
@@ -60,50 +60,50 @@ class Solver(Protocol):
 class ConsensusADMM:
     """Consensus ADMM.
 
-    Boyd et al. have ``balance`` 10 and ``absolute`` 1e-4. Here ``balance`` is 2, since it compares relative residuals,
+    Boyd et al. have ``mu`` 10 and ``abs_tol`` 1e-4. Here ``mu`` is 2, since it compares relative residuals,
     which start near 1: the lasso of ``tests/rounds/test_references.py``, on 4 shards with the other defaults, takes 25
-    rounds with 10 and 16 with 2. ``absolute`` is 1e-6, to resolve coefficients to about 1e-4.
+    rounds with 10 and 16 with 2. ``abs_tol`` is 1e-6, to resolve coefficients to about 1e-4.
 
     Attributes:
         rho: penalty on deviations from the consensus, above 0.
         prox: penalty on the weights, such as ``L1(1e-3)``; default: none.
         solver: solver of the local problems, warm-started in each round.
         alpha: over-relaxation, 1 (none) to 1.8.
-        absolute: absolute tolerance of the stopping rule.
-        relative: relative tolerance of the stopping rule.
-        balance: ratio of the relative residuals above which ``rho`` changes.
-        factor: factor by which ``rho`` changes.
-        adapt: number of first rounds in which ``rho`` may change.
+        abs_tol: absolute tolerance of the stopping rule.
+        rel_tol: relative tolerance of the stopping rule.
+        mu: ratio of the relative residuals above which ``rho`` changes.
+        tau: factor by which ``rho`` changes.
+        adapt_rounds: number of first rounds in which ``rho`` may change.
         shuffle: redistribute the rows, so that every shard represents the whole; False leaves them in place.
     """
 
     rho: float = 0.1
     prox: Prox | None = None
-    solver: Solver = field(default_factory=Smooth)
+    solver: Solver = field(default_factory=NewtonCG)
     alpha: float = 1.6
-    absolute: float = 1e-6
-    relative: float = 1e-3
-    balance: float = 2.0
-    factor: float = 2.0
-    adapt: int = 50
+    abs_tol: float = 1e-6
+    rel_tol: float = 1e-3
+    mu: float = 2.0
+    tau: float = 2.0
+    adapt_rounds: int = 50
     shuffle: bool = True
 
-    has_loss = False  # a round has residuals
+    reports_loss = False  # a round has residuals
 
     def __post_init__(self) -> None:
         if not 0 < self.rho < math.inf:
             raise InvalidInput(f"ConsensusADMM has rho={self.rho!r}; expected a number above 0.")
         if not 0 < self.alpha < 2:
             raise InvalidInput(f"ConsensusADMM has alpha={self.alpha!r}; expected 1 (no over-relaxation) to 1.8.")
-        whole(self, adapt=0)
-        for name, least in (("absolute", 0), ("relative", 0), ("balance", 1), ("factor", 1)):
+        check_integers(self, adapt_rounds=0)
+        for name, least in (("abs_tol", 0), ("rel_tol", 0), ("mu", 1), ("tau", 1)):
             if not getattr(self, name) >= least:
                 raise InvalidInput(f"ConsensusADMM has {name}={getattr(self, name)!r}; expected at least {least}.")
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """Whether the solver steps the objective's optimizer."""
-        return self.solver.takes_steps
+        return self.solver.uses_optimizer
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial consensus; the first round then computes ``M`` and ``N``."""
@@ -111,19 +111,19 @@ class ConsensusADMM:
         known = {"mass": None, "parts": 0, "round": 0, "rho": self.rho}
         return {"weights": weights, "names": names, "seed": seed, **known, "row": {}, "over": False}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
-        own = alone(part, objective.criterion())
+        own = as_only_shard(part, objective.criterion())
         mass = mass_of(own)
         if state["mass"] is None:
             return scalars(mass=mass, parts=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
-            return {**_apart(zero, zero, zero), **weighed(rest(state["weights"], state["names"]), 0.0)}, {}
+            return {**_apart(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
         return self._solved(objective, state, own, memory, key=(state["seed"], part.index))
 
     def _solved(
-        self, objective: Objective, state: State, own: Part, memory: Memory, *, key: tuple[int, ...]
+        self, objective: Objective, state: State, own: Shard, memory: Memory, *, key: tuple[int, ...]
     ) -> tuple[Update, Memory]:
         names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
         x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
@@ -133,7 +133,7 @@ class ConsensusADMM:
         x = problem.x
         h = self.alpha * x + (1 - self.alpha) * z
         found = weights_of(module)
-        others = weighed({name: found[name] for name in rest(state["weights"], names)}, 1.0)
+        others = scaled({name: found[name] for name in rest(state["weights"], names)}, 1.0)
         return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
@@ -161,11 +161,11 @@ class ConsensusADMM:
         rho = self._balanced(state, residuals)
         return {**state, "weights": weights, "round": state["round"] + 1, "row": row, "rho": rho, "over": over}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """Whether Boyd's stopping rule holds."""
         return bool(state["over"])
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """``primal`` ``||r||``, ``dual`` ``||s||`` and ``rho``; empty after the first round."""
         return dict(state["row"])
 
@@ -180,7 +180,7 @@ class ConsensusADMM:
         if self.prox is None:
             return v
         weights = unflatten(v, state["weights"], state["names"])
-        wanted = penalised({name: weights[name] for name in state["names"]}, self.prox.biases)
+        wanted = penalised({name: weights[name] for name in state["names"]}, self.prox.penalize_bias)
         t = 1 / state["rho"]
         found = {name: self.prox.prox(weights[name], t) if on else weights[name] for name, on in wanted.items()}
         return flatten(found, state["names"])
@@ -189,26 +189,26 @@ class ConsensusADMM:
         step = float(moved @ moved)
         primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + parts * step
         duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + parts * step
-        root = math.sqrt(parts * len(z)) * self.absolute
+        root = math.sqrt(parts * len(z)) * self.abs_tol
         size = max(math.sqrt(float(update["x2"])), math.sqrt(parts) * float(z.double().norm()))
         dual_size = rho * math.sqrt(max(duals, 0.0))
         return {
             "primal": math.sqrt(max(primal, 0.0)),
             "dual": math.sqrt(parts) * rho * math.sqrt(step),
-            "primal_bound": root + self.relative * size,
-            "dual_bound": root + self.relative * dual_size,
+            "primal_bound": root + self.rel_tol * size,
+            "dual_bound": root + self.rel_tol * dual_size,
             "size": size,
             "dual_size": dual_size,
         }
 
     def _balanced(self, state: State, residuals: dict[str, float]) -> float:
         rho: float = state["rho"]
-        if state["round"] >= self.adapt or not (residuals["size"] and residuals["dual_size"]):
+        if state["round"] >= self.adapt_rounds or not (residuals["size"] and residuals["dual_size"]):
             return rho
         primal, dual = residuals["primal"] / residuals["size"], residuals["dual"] / residuals["dual_size"]
-        if primal > self.balance * dual:
-            return rho * self.factor
-        return rho / self.factor if dual > self.balance * primal else rho
+        if primal > self.mu * dual:
+            return rho * self.tau
+        return rho / self.tau if dual > self.mu * primal else rho
 
 
 def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:

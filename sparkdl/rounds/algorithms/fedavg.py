@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, scalars, weighed
+from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.clients import Clients
-from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.rounds.quantization import packed, quantised_each
@@ -41,43 +41,47 @@ class FederatedAveraging:
 
     Attributes:
         client: integer column with each row's client; the same as the columns' ``client``.
-        fraction: fraction of the clients that train in a round, above 0 to 1; at least one client trains.
+        client_fraction: fraction of the clients that train in a round, above 0 to 1; at least one client trains.
         rounds: number of averagings.
         epochs: passes over a client's rows per round.
         batch_size: rows of a client's step; a client with fewer rows takes one step on all.
         learning_rate: learning rate of the server; 1 for plain averaging.
         momentum: momentum of the server; 0 for plain averaging.
-        mu: strength of the proximal term that keeps a client near the common weights; 0 for none.
-        bits: bits per number that a client sends, 1 to 16; default: no quantization.
+        prox_mu: strength of the proximal term that keeps a client near the common weights; 0 for none.
+        quantize_bits: bits per number that a client sends, 1 to 16; default: no quantization.
         shuffle: move each client's rows to one shard. With False, rows stay in place, and a client with rows in
             several shards counts as several clients.
     """
 
     client: str
-    fraction: float = 0.1
+    client_fraction: float = 0.1
     rounds: int = 100
     epochs: int = 1
     batch_size: int = 32
     learning_rate: float = 1.0
     momentum: float = 0.0
-    mu: float = 0.0
-    bits: int | None = None
+    prox_mu: float = 0.0
+    quantize_bits: int | None = None
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        whole(self, rounds=1, epochs=1, batch_size=1)
-        if not 0 < self.fraction <= 1:
-            raise InvalidInput(f"FederatedAveraging has fraction={self.fraction!r}; expected above 0 and at most 1.")
-        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.mu < math.inf):
+        check_integers(self, rounds=1, epochs=1, batch_size=1)
+        if not 0 < self.client_fraction <= 1:
+            raise InvalidInput(
+                f"FederatedAveraging has client_fraction={self.client_fraction!r}; expected above 0 and at most 1."
+            )
+        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.prox_mu < math.inf):
             raise InvalidInput(
                 f"FederatedAveraging has learning_rate={self.learning_rate!r}, momentum={self.momentum!r} and "
-                f"mu={self.mu!r}; expected above 0, from 0 to below 1, and at least 0."
+                f"prox_mu={self.prox_mu!r}; expected above 0, from 0 to below 1, and at least 0."
             )
-        if self.bits is not None and not (isinstance(self.bits, Integral) and 1 <= self.bits <= 16):
-            raise InvalidInput(f"FederatedAveraging has bits={self.bits!r}; expected 1 to 16, or None.")
+        if self.quantize_bits is not None and not (
+            isinstance(self.quantize_bits, Integral) and 1 <= self.quantize_bits <= 16
+        ):
+            raise InvalidInput(f"FederatedAveraging has bits={self.quantize_bits!r}; expected 1 to 16, or None.")
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """True: clients step the objective's optimizer."""
         return True
 
@@ -88,11 +92,11 @@ class FederatedAveraging:
         known = {"weights": weights, "names": names, "velocity": velocity}
         return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
 
-    def sent(self, state: State) -> State:
+    def broadcast_state(self, state: State) -> State:
         """The state without the server's momentum."""
         return {name: value for name, value in state.items() if name not in ("velocity", "row")}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Train the shard's selected clients, one after the other."""
         if state["clients"] is None:
             counts = torch.zeros(part.count, dtype=torch.float64)
@@ -100,7 +104,7 @@ class FederatedAveraging:
             return {"clients": counts}, None
         w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
         zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
-        total = {"apart": torch.zeros_like(w), **weighed(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
+        total = {"apart": torch.zeros_like(w), **scaled(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
         chosen = self._chosen(state, part.index)
         if chosen:
             clients = Clients.of(part, self.client, objective.criterion())
@@ -128,11 +132,11 @@ class FederatedAveraging:
         row = {"loss": float(update["loss"]) / share, **self._traffic(weights, state, round(float(update["clients"])))}
         return {**state, "weights": weights, "velocity": velocity, "round": state["round"] + 1, "row": row}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """The round's entries of the history; empty after the round that counts clients.
 
         Returns:
@@ -144,7 +148,7 @@ class FederatedAveraging:
     def _chosen(self, state: State, index: int) -> list[int]:
         counts = state["clients"]
         total, first = sum(counts), sum(counts[:index])
-        wanted = max(1, round(self.fraction * total))
+        wanted = max(1, round(self.client_fraction * total))
         drawn = torch.randperm(total, generator=generator(state["seed"], state["round"]))[:wanted] - first
         return sorted(drawn[(drawn >= 0) & (drawn < counts[index])].tolist())
 
@@ -152,7 +156,7 @@ class FederatedAveraging:
         trained = [weights[name] for name in state["names"]]
         others = sum(tensor.nbytes for tensor in rest(weights, state["names"]).values())
         whole = sum(tensor.nbytes for tensor in trained) + others
-        sent = sum(packed(tensor.numel(), tensor.element_size(), self.bits) for tensor in trained) + others
+        sent = sum(packed(tensor.numel(), tensor.element_size(), self.quantize_bits) for tensor in trained) + others
         return {"clients": clients, "bytes": clients * sent, "bytes_saved": clients * (whole - sent)}
 
 
@@ -168,9 +172,9 @@ class _Training:
         self._parameters = list(trainable(self._module).values())
         self._others = list(rest(state["weights"], state["names"]))  # averaged but not trained
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-        self._pull = toward(w, algorithm.mu) if algorithm.mu else None
+        self._pull = toward(w, algorithm.prox_mu) if algorithm.prox_mu else None
 
-    def add(self, total: Update, client: int, rows: Part) -> None:
+    def add(self, total: Update, client: int, rows: Shard) -> None:
         algorithm, key = self._algorithm, (self._state["seed"], client)
         local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
         self._reset()
@@ -194,7 +198,7 @@ class _Training:
     def _apart(self, client: int) -> Tensor:
         """``w - w_k``, quantized."""
         apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
-        if self._algorithm.bits is None:
+        if self._algorithm.quantize_bits is None:
             return apart
         random = generator(self._state["seed"], client, self._state["round"], 1)
-        return quantised_each(apart, [each.numel() for each in self._parameters], self._algorithm.bits, random)
+        return quantised_each(apart, [each.numel() for each in self._parameters], self._algorithm.quantize_bits, random)

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.evaluate import evaluate
-from sparkdl.rounds.hyperparameters import whole
-from sparkdl.rounds.line_search import Point, Search, begin, tell
+from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds.line_search import Point, Search, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
 from sparkdl.training.objective import Objective
@@ -38,29 +38,29 @@ class LBFGS:
     """L-BFGS over all rows, for smooth objectives: regressions, and small networks without dropout.
 
     Attributes:
-        history: number of stored pairs ``(s, y)``.
+        history_size: number of stored pairs ``(s, y)``.
         l2: strength of ``l2/2 ||w||^2``, added to the mean loss.
-        biases: whether biases are penalised as well.
-        tolerance: stop if no entry of the gradient is larger than this.
-        progress: stop if a step decreases the value by at most this, relative to the value.
-        evaluations: largest number of evaluations of a line search.
+        penalize_bias: whether biases are penalised as well.
+        gtol: stop if no entry of the gradient is larger than this.
+        ftol: stop if a step decreases the value by at most this, relative to the value.
+        maxls: largest number of evaluations of a line search.
     """
 
-    history: int = 10
+    history_size: int = 10
     l2: float = 0.0
-    biases: bool = False
-    tolerance: float = 1e-6
-    progress: float = 1e-12
-    evaluations: int = 25
+    penalize_bias: bool = False
+    gtol: float = 1e-6
+    ftol: float = 1e-12
+    maxls: int = 25
 
     def __post_init__(self) -> None:
-        whole(self, history=1, evaluations=1)
-        for name in ("l2", "tolerance", "progress"):
+        check_integers(self, history_size=1, maxls=1)
+        for name in ("l2", "gtol", "ftol"):
             if not getattr(self, name) >= 0:
                 raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least 0.")
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """False: the objective's optimizer is ignored."""
         return False
 
@@ -80,11 +80,11 @@ class LBFGS:
             "status": "",
         }
 
-    def sent(self, state: State) -> State:
+    def broadcast_state(self, state: State) -> State:
         """The state without the pairs and the driver's other vectors."""
         return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Compute the shard's loss, mass and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
         total, mass = evaluate(objective, module, part)
@@ -110,16 +110,16 @@ class LBFGS:
             return self._descend({**state, "iterate": found}, [])
         search = Search.from_json(state["search"])
         slope = float(found["gradient"] @ state["direction"])
-        told = tell(search, Point(search.t, found["value"], slope), most=self.evaluations)
+        told = observe(search, Point(search.t, found["value"], slope), most=self.maxls)
         if told.status == "searching":
             return {**state, "search": told.to_json(), "trial": state["iterate"]["x"] + told.t * state["direction"]}
         return self._accept(state, found) if told.status == "found" else self._failed(state, told)
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """Whether the run has converged or stopped."""
         return bool(state["status"])
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """``objective``, the best value with its penalty, and ``gradient``, its gradient's largest entry.
 
         ``status`` gives the reason for the end of the run, or reports a failed line search; else it is absent.
@@ -136,7 +136,7 @@ class LBFGS:
             return {"x": x, "value": math.inf, "gradient": update["gradient"]}
         value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
         if self.l2:
-            decayed = x * _mask(state, self.biases)
+            decayed = x * _mask(state, self.penalize_bias)
             value += self.l2 / 2 * float(decayed.double().square().sum())
             gradient = gradient + self.l2 * decayed
         return {"x": x, "value": value, "gradient": gradient}
@@ -145,10 +145,10 @@ class LBFGS:
         before = state["iterate"]
         s, y = found["x"] - before["x"], found["gradient"] - before["gradient"]
         curved = float(s @ y) > 1e-10 * float(y @ y)  # keeps H positive definite
-        pairs = [*state["pairs"], {"s": s, "y": y}][-self.history :] if curved else state["pairs"]
+        pairs = [*state["pairs"], {"s": s, "y": y}][-self.history_size :] if curved else state["pairs"]
         won = before["value"] - found["value"]
         state = {**state, "iterate": found}
-        if won <= self.progress * max(abs(found["value"]), 1e-300):
+        if won <= self.ftol * max(abs(found["value"]), 1e-300):
             return {**state, "pairs": pairs, "status": "converged: the last step has won nothing to speak of"}
         return self._descend(state, pairs)
 
@@ -164,7 +164,7 @@ class LBFGS:
     def _descend(self, state: State, pairs: list[dict[str, Tensor]]) -> State:
         x, value, g = (state["iterate"][name] for name in ("x", "value", "gradient"))
         state = {**state, "pairs": pairs}
-        if float(g.abs().max()) <= self.tolerance:
+        if float(g.abs().max()) <= self.gtol:
             return {**state, "status": "converged: the gradient is below the tolerance"}
         d = -two_loops(g, pairs)
         t = 1.0 if pairs else min(1.0, 1.0 / float(g.abs().sum()))

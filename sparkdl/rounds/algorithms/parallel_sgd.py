@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, scalars, weighed
-from sparkdl.rounds.evaluate import alone, mass_of
-from sparkdl.rounds.hyperparameters import whole
+from sparkdl.rounds.aggregation import average, scalars, scaled
+from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
 from sparkdl.training.objective import Objective
@@ -30,22 +30,22 @@ class ParallelSGD:
     Attributes:
         rounds: number of averagings; 1 is Zinkevich's form.
         epochs: passes over a shard's rows per round.
-        batch_size: rows of a step of one shard.
+        shard_batch_size: rows of a step of one shard.
         weighted: weight shards by the mass of their rows; False weights all shards equally.
         shuffle: redistribute the rows, so that every shard represents the whole; False for data in random order.
     """
 
     rounds: int = 10
     epochs: int = 1
-    batch_size: int = 32
+    shard_batch_size: int = 32
     weighted: bool = True
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        whole(self, rounds=1, epochs=1, batch_size=1)
+        check_integers(self, rounds=1, epochs=1, shard_batch_size=1)
 
     @property
-    def takes_steps(self) -> bool:
+    def uses_optimizer(self) -> bool:
         """True: shards step the objective's optimizer."""
         return True
 
@@ -54,18 +54,18 @@ class ParallelSGD:
         weights, _ = start(objective, seed)
         return {"weights": weights, "round": 0, "seed": seed, "loss": None}
 
-    def map(self, objective: Objective, state: State, part: Part, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
-        local = Local(self.epochs, self.batch_size, state["round"], (state["seed"], part.index))
-        own = alone(part, objective.criterion())
+        local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], part.index))
+        own = as_only_shard(part, objective.criterion())
         loss, _ = local.train(objective, module, own)
         mass = mass_of(own)
         share = mass if self.weighted else float(mass > 0)
         # Trainable parameters are always sent, so that the loop detects values that are not finite.
         names, found = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
         sent = {name: tensor for name, tensor in found.items() if name in names}
-        return {**weighed(sent, share), **scalars(loss=loss, mass=mass)}, None
+        return {**scaled(sent, share), **scalars(loss=loss, mass=mass)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
         """Sum two updates."""
@@ -77,10 +77,10 @@ class ParallelSGD:
         weights = average(update, state["weights"])
         return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / mass}
 
-    def done(self, state: State) -> bool:
+    def converged(self, state: State) -> bool:
         """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
-    def row(self, state: State) -> dict[str, float | str]:
+    def metrics(self, state: State) -> dict[str, float | str]:
         """``loss``: mean loss of the shards' last epochs, each batch before its step."""
         return {"loss": state["loss"]}

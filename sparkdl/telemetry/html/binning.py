@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sparkdl.telemetry.html.run_data import Lap, RunData
+from sparkdl.telemetry.html.run_data import RunData, StepChunk
 from sparkdl.telemetry.step_timer import PHASES
 
 BINS = 400
@@ -46,7 +46,7 @@ def width(run: RunData) -> float:
     return max(run.seconds, 1e-3) / BINS
 
 
-def _shares(run: RunData, lap: Lap, size: float, count: int) -> Iterator[tuple[int, float]]:
+def _shares(run: RunData, lap: StepChunk, size: float, count: int) -> Iterator[tuple[int, float]]:
     """The bins that some steps overlap, each with its share of the steps' time."""
     first, last = (min(max(int((time - run.start) / size), 0), count - 1) for time in (lap.start, lap.end))
     whole = max(lap.end - lap.start, 1e-9)

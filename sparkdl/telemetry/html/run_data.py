@@ -41,7 +41,7 @@ _NOUNS = {"member": "member", "candidate": "member", "round": "part"}
 
 
 @dataclass(frozen=True)
-class Lap:
+class StepChunk:
     """Some steps of a worker.
 
     Attributes:
@@ -102,7 +102,7 @@ class RunData:
                 f"{masked(directory)} holds no run; expected the runDir of a fit, with config.json, history.json or "
                 "events/."
             )
-        told, last = heard(events)
+        told, last = clean_events(events)
         data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, told, last)
         # After a restart of the run, its files describe the time before it.
         return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, told))
@@ -111,12 +111,12 @@ class RunData:
         """The events of these kinds, sorted by time."""
         return [event for event in self.events if event.kind in kinds]
 
-    def laps(self) -> Iterator[Lap]:
+    def laps(self) -> Iterator[StepChunk]:
         """The steps of all step events, sorted by time."""
         for event in self.of_kind("step"):
-            yield Lap(event.rank, event.time, event.payload["seconds"], event.payload["rows"])
+            yield StepChunk(event.rank, event.time, event.payload["seconds"], event.payload["rows"])
 
-    def stages(self) -> Iterator[Lap]:
+    def stages(self) -> Iterator[StepChunk]:
         """Workers' stages before their first step, and the gaps between the stages, in the form of steps."""
         ends: dict[tuple[int, int], float] = {}
         for event in self.of_kind("started", "span"):
@@ -127,10 +127,10 @@ class RunData:
             phase = _STAGES.get(event.payload["name"])
             if phase is None or event.rank == DRIVER:
                 continue
-            lap = Lap(event.rank, event.time, {phase: event.payload["seconds"]})
+            lap = StepChunk(event.rank, event.time, {phase: event.payload["seconds"]})
             before = ends.get(key, lap.start)
             if lap.start > before:
-                yield Lap(event.rank, lap.start, {_REST: lap.start - before})
+                yield StepChunk(event.rank, lap.start, {_REST: lap.start - before})
             ends[key] = event.time
             yield lap
 
@@ -253,7 +253,7 @@ def _json(directory: str, name: str, kind: type) -> Any:
     return found
 
 
-def heard(events: Sequence[Event]) -> tuple[list[Event], float | None]:
+def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
     """Drop malformed events, align clocks, remove pauses; also returns the real time of the last event.
 
     The time is in unix seconds; None without events. A pause is the time between a run's end and its restart.

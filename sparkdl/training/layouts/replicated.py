@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.step_timer import enter
+from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
 from sparkdl.training.layouts.state_check import check_fit, kind_of
 from sparkdl.training.objective import Objective, forward, trained
@@ -43,7 +43,7 @@ class ReplicatedReplica:
         self.optimizer = objective.open_optimizer(self.parameters)
         self.scheduler = objective.scheduler(self.optimizer) if objective.scheduler is not None else None
         self._criterion = objective.criterion(device)
-        self._clip_norm = objective.clip_norm
+        self._max_grad_norm = objective.max_grad_norm
         self._autocast = _autocast(objective.precision, device)
         self._exchanged = False
         for index, parameter in enumerate(self.parameters):
@@ -53,18 +53,18 @@ class ReplicatedReplica:
         """Run forward and backward on one batch; return the local mean loss."""
         self._exchanged = last and self.sink is not None
         if self._exchanged:
-            self._listener().begin(batch.share)
+            self._listener().begin(batch.weight_fraction)
         loss = self._pass(batch) if batch.weight else self._nothing()
         if self._exchanged:
             self._exchanged = False
             self._listener().finish()
-        enter("other")
+        enter_phase("other")
         return loss
 
     def apply(self) -> None:
         """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
-        if self._clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
+        if self._max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -104,12 +104,12 @@ class ReplicatedReplica:
             self.scheduler.load_state_dict(alike["scheduler"])
 
     def _pass(self, batch: Batch) -> Tensor:
-        enter("forward")
+        enter_phase("forward")
         with self._autocast:
             output = forward(self.module, batch.inputs)
             loss = trained(self._criterion(output, batch))
-        enter("backward")
-        (loss if batch.fraction == 1.0 else loss * batch.fraction).backward()  # type: ignore[no-untyped-call]
+        enter_phase("backward")
+        (loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction).backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss.detach()
 

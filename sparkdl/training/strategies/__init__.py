@@ -18,11 +18,11 @@ class Sync(Protocol):
     """A strategy attached to one replica; a checkpoint includes its state.
 
     Attributes:
-        alike: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
+        replicated: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
             then stores them once.
     """
 
-    alike: bool
+    replicated: bool
 
     @property
     def bytes_per_step(self) -> int:

@@ -26,11 +26,11 @@ from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.step_timer import enter
+from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.reducers import Exact, Exchange, Reducer
+from sparkdl.training.strategies.reducers import Exact, PendingReduce, Reducer
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AllReduce:
 class AllReduceSync:
     """All-reduce attached to one replica; a group of one only applies its gradients."""
 
-    alike = True
+    replicated = True
 
     def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
         self._replica = replica
@@ -70,7 +70,7 @@ class AllReduceSync:
         self._reduction = strategy.reduce.open(self._buckets, group)
         self._waiting: set[int] = set()
         self._left: list[int] = []
-        self._under_way: list[Exchange] = []
+        self._under_way: list[PendingReduce] = []
         self._unused: list[int] = []
         replica.sink = self if self._buckets else None
 
@@ -118,11 +118,11 @@ class AllReduceSync:
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Wait for the sums and apply them."""
-        enter("exchange")
+        enter_phase("exchange")
         with reaching_peers():
             for exchange in self._under_way:
                 exchange.wait()
-        enter("update")
+        enter_phase("update")
         nobody = {index for index in self._unused if self._slots[index][0].used[self._slots[index][1]] == 0}
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.

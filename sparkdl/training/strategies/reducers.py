@@ -10,7 +10,7 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.training.strategies.buckets import Bucket
 
 
-class Exchange(Protocol):
+class PendingReduce(Protocol):
     """A pending reduction of a bucket."""
 
     def wait(self) -> Any:
@@ -20,7 +20,7 @@ class Exchange(Protocol):
 class Reduction(Protocol):
     """An open reducer; a checkpoint includes its state."""
 
-    def start(self, bucket: Bucket) -> Exchange:
+    def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum a bucket's buffer in place; every worker starts the same buckets in the same order."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class ExactReduction:
     def __init__(self, group: Group) -> None:
         self._group = group
 
-    def start(self, bucket: Bucket) -> Exchange:
+    def start(self, bucket: Bucket) -> PendingReduce:
         """Start the backend's all-reduce of the bucket's buffer."""
-        exchange: Exchange = self._group.sum_(bucket.buffer, wait=False)
+        exchange: PendingReduce = self._group.sum_(bucket.buffer, wait=False)
         return exchange
 
     def state_dict(self) -> dict[str, Any]:

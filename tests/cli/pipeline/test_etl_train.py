@@ -70,7 +70,7 @@ def planted(place: str, mark: str) -> dict[str, Any]:
     """What kills the driver there."""
     if place == "in training":
         hook = {"class_path": "faulty.DiesInTraining", "init_args": {"mark": mark, "epoch": 2}}
-        return {"hooks": [hook], "checkpointEvery": "1 epoch", "epochs": 12}
+        return {"hooks": [hook], "checkpointInterval": "1 epoch", "epochs": 12}
     scoring = place == "between publish and score"
     return {"stages": [{"class_path": "faulty.Dies", "init_args": {"mark": mark, "scoring": scoring}}]}
 

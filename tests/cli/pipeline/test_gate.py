@@ -155,7 +155,7 @@ def test_a_date_that_is_finished_says_how(tmp_path):
     ("text", "same"),
     [
         ("{data: {path: a}, keep: 3, root: x, date: 2026-11-23}", True),
-        ("{data: {path: a}, stages: [{init_args: {numWorkers: 8, slotWait: 9}}]}", False),
+        ("{data: {path: a}, stages: [{init_args: {numWorkers: 8, resourceTimeout: 9}}]}", False),
         ("{data: {path: b}}", False),
         ("{data: {path: a}, clean: {columns: {events: 1}}}", False),  # a column, and no Param of a stage
     ],

@@ -10,13 +10,13 @@ import socket
 import torch.distributed as dist
 
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Invitation, Meeting, join, meet
+from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import in_a_group
 
-MEETING = Meeting(0, 1, "run", 3, Address("127.0.0.1"))
+MEETING = RendezvousSpec(0, 1, "run", 3, Address("127.0.0.1"))
 
 
-def alone(meeting: Meeting = MEETING) -> Invitation:
+def alone(meeting: RendezvousSpec = MEETING) -> RendezvousResult:
     lines: list[str] = []
 
     def exchange(line: str) -> list[str]:

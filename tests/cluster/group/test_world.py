@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.shard import Part
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost
 
 EVERY_DTYPE = (
@@ -28,7 +28,7 @@ def three():
 # ---- collectives ------------------------------------------------------------------------------------------------
 
 
-def talk(world: World, part: Part | None) -> dict[str, Any]:
+def talk(world: World, part: Shard | None) -> dict[str, Any]:
     group, own = world.group(), float(world.rank + 1)
     summed, averaged = torch.full((2, 2), own), torch.full((2,), own)
     group.sum_(summed)
@@ -43,7 +43,7 @@ def talk(world: World, part: Part | None) -> dict[str, Any]:
         "broadcast": broadcast.tolist(),
         "later": later.tolist(),
         "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), own)}),
-        "agree": [world.agree("first", {"rank": world.rank}), world.agree("second", {})],
+        "agree": [world.all_gather_json("first", {"rank": world.rank}), world.all_gather_json("second", {})],
     }
 
 
@@ -70,7 +70,7 @@ def laid_out(own: int) -> dict[str, torch.Tensor]:
     }
 
 
-def spread(world: World, part: Part | None) -> dict[str, Any]:
+def spread(world: World, part: Shard | None) -> dict[str, Any]:
     group = world.group()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
     broadcast, summed = laid_out(world.rank + 1), laid_out(world.rank + 1)
@@ -108,7 +108,7 @@ def test_alone_nothing_is_exchanged():
     group.broadcast_(tensor)
     assert tensor.tolist() == [1.0, 2.0]
     assert group.gather("alone") == ["alone"]
-    assert world.agree("key", {"numbers": (1, 2)}) == [{"numbers": [1, 2]}]
+    assert world.all_gather_json("key", {"numbers": (1, 2)}) == [{"numbers": [1, 2]}]
 
 
 def test_axes():

@@ -9,9 +9,9 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 
-from sparkdl import Column, Columns, SparkCluster
+from sparkdl import Columns, InputColumn, SparkCluster
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import Invitation, Meeting, join
+from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from tests.data.spooled import parts_of
@@ -20,11 +20,11 @@ from tests.docs.digits import frames, table
 
 def page(execute, folder, spark):
     frame = frames(spark)["train"]
-    columns = Columns(inputs=(Column("features"),), target=Column("label"), weight=Column("weight"))
+    columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"), weight=InputColumn("weight"))
     rows = table().select(["features", "label"])
     (part,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
-    alone = Invitation([{"host": "here", "address": "127.0.0.1"}], None)
-    with join(Meeting(0, 1, "own-loop", 0, Address("127.0.0.1")), alone) as world:
+    alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
+    with join(RendezvousSpec(0, 1, "own-loop", 0, Address("127.0.0.1")), alone) as world:
         found = execute(
             {
                 "SparkCluster": SparkCluster,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 def page(execute, folder):
-    assert execute({})["clf"].getAllowPlaintext()
+    assert execute({})["clf"].getAllowUnencrypted()

@@ -130,7 +130,7 @@ def test_members_at_most(wine, monkeypatch, base, most):
         asked.append(number)
         raise Lost
 
-    monkeypatch.setattr(boosting._Course, "run", stands_in)
+    monkeypatch.setattr(boosting._BoostingRun, "run", stands_in)
     for given in (Boosting(base=base()), Boosting(base=base(), numModels=7), Boosting(base=base()).setNumModels(3)):
         with pytest.raises(Lost):
             given.fit(wine)
@@ -207,14 +207,17 @@ def network_of_numbers(**given):
         (lambda: {"base": MultilayerPerceptronClassifier(layers=[13, 3])}, "which has no weightCol"),
         (lambda: {"base": TorchEstimator(model=nets.scores, inputCols=["few"])}, "expects a classifier or a regressor"),
         (lambda: {"base": TorchClassifier(model=nets.scores, labelCol=["a", "b"])}, "one column of labels"),
-        (lambda: {"base": DecisionTreeClassifier(), "validationCol": "w"}, "validationCol is set; it is for numbers"),
+        (
+            lambda: {"base": DecisionTreeClassifier(), "validationIndicatorCol": "w"},
+            "validationIndicatorCol is set; it is for numbers",
+        ),
         (
             lambda: {"base": TorchClassifier(model=nets.scores, inputCols=["few"], predictionCol="")},
             "base has no predictionCol; boosting reads what members predict",
         ),
         (
-            lambda: {"base": network_of_numbers(validationCol="held"), "validationCol": "held"},
-            "validationCol is 'held', and the base's as well; boosting keeps these rows from members",
+            lambda: {"base": network_of_numbers(validationIndicatorCol="held"), "validationIndicatorCol": "held"},
+            "validationIndicatorCol is 'held', and the base's as well; boosting keeps these rows from members",
         ),
         (lambda: {"base": DecisionTreeClassifier(labelCol="nowhere")}, "labelCol is 'nowhere'; the data has"),
         (lambda: {"base": DecisionTreeClassifier(labelCol="features")}, "labelCol is 'features', of type"),

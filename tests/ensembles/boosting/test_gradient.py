@@ -62,7 +62,7 @@ def test_rounds_are_those_of_a_serial_computation(begin):
         given = {row["row"]: row[RESIDUAL] for row in rounds.member_rows().collect()}
         assert given == pytest.approx({row: (y - model)[row] for row in arrays["row"][train]}, rel=1e-12)
         model += 0.5 * member.of(x)
-        row = rounds.judge(index, member).row
+        row = rounds.evaluate_member(index, member).row
         for name, chosen in (("loss", train), ("valid_loss", ~train)):
             expected = math.fsum((w * (y - model) ** 2)[chosen]) / math.fsum(w[chosen])
             assert row[name] == pytest.approx(expected, rel=1e-12)
@@ -71,20 +71,22 @@ def test_rounds_are_those_of_a_serial_computation(begin):
 def test_partitions_do_not_matter(begin):
     one, other = begin(held_out(), 1)[0], begin(held_out(), 4)[0]
     for index, member in enumerate(MEMBERS):
-        assert one.judge(index, member).row == other.judge(index, member).row
+        assert one.evaluate_member(index, member).row == other.evaluate_member(index, member).row
 
 
 def test_it_is_over_when_the_loss_no_longer_falls(begin):
     rounds, _ = begin(held_out(), stopping=EarlyStopping(1))
     good, bad = Cut(1.5, -0.5, 0.5), Cut(1.5, 2.0, -2.0)
-    assert [rounds.judge(index, member).over is not None for index, member in enumerate((good, bad))] == [False, True]
+    assert [
+        rounds.evaluate_member(index, member).stop_reason is not None for index, member in enumerate((good, bad))
+    ] == [False, True]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
 def test_predictions_that_are_not_finite(begin, value):
     rounds, _ = begin(held_out())
     with pytest.raises(SparkdlError, match="member 7 predicts numbers that are not finite"):
-        rounds.judge(7, Cut(2.5, 0.0, value))
+        rounds.evaluate_member(7, Cut(2.5, 0.0, value))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_numbers_far_from_0_are_boosted_as_by_scikit_learn(patients, weighted):
 def test_early_stopping_keeps_the_members_up_to_the_best(patients):
     """With a rate of 1 the first line leaves nothing for the second."""
     boosting = Boosting(
-        base=LinearRegression(), numModels=5, learningRate=1.0, validationCol="held", patience=1, seed=3
+        base=LinearRegression(), numModels=5, learningRate=1.0, validationIndicatorCol="held", patience=1, seed=3
     )
     fitted = boosting.fit(patients)
     assert (len(fitted.models), len(fitted.history)) == (1, 2)

@@ -114,7 +114,7 @@ def persistent(spark) -> set[int]:
 
 
 def errors(rounds: SammeRounds, members: list[Cut] = MEMBERS) -> list[tuple[float, float]]:
-    found = [rounds.judge(index, member).row for index, member in enumerate(members)]
+    found = [rounds.evaluate_member(index, member).row for index, member in enumerate(members)]
     return [(row["error"], row["weight"]) for row in found]
 
 
@@ -130,7 +130,7 @@ def test_error_is_that_of_a_serial_computation(begin):
         wrong = [member.of(np.array(row["x"])) != row["label"] for row in held]
         fixed = [round(Fraction(unit) * 2**53) for unit in units]
         expected = sum(each for each, missed in zip(fixed, wrong, strict=True) if missed) / sum(fixed)
-        row = rounds.judge(index, member).row
+        row = rounds.evaluate_member(index, member).row
         assert row["error"] == expected
         missed = member.of(arrays["x"]) != arrays["label"]
         assert row["error"] == pytest.approx(math.fsum(own[missed]) / math.fsum(own), rel=1e-12)
@@ -146,7 +146,7 @@ def test_weights_of_a_member_have_mean_one(begin):
     for index, member in enumerate(MEMBERS[:6]):
         weights = [row[0] for row in rounds.member_rows().select(WEIGHT).collect()]
         assert math.fsum(weights) / len(weights) == pytest.approx(1.0, rel=1e-12)
-        rounds.judge(index, member)
+        rounds.evaluate_member(index, member)
     assert SUM not in rounds.member_rows().columns
 
 
@@ -159,32 +159,32 @@ def test_rows_of_weight_zero_and_those_that_a_base_keeps_out_do_not_count(begin)
     used = arrays["row"] % 3 == 2
     missed = MEMBERS[0].of(arrays["x"]) != arrays["label"]
     expected = math.fsum(arrays["w"][used & missed]) / math.fsum(arrays["w"][used])
-    assert rounds.judge(0, MEMBERS[0]).row["error"] == pytest.approx(expected, rel=1e-12)
+    assert rounds.evaluate_member(0, MEMBERS[0]).row["error"] == pytest.approx(expected, rel=1e-12)
     assert rounds.member_rows().where("w = 0").agg(F.max(WEIGHT)).collect()[0][0] == 0.0
 
 
 def test_a_member_without_error_is_the_last(begin):
     given = frame_of({"row": np.arange(6), "x": np.arange(6.0), "label": (np.arange(6) > 2).astype(float)})
     rounds = begin(given, target=Target("label"))
-    verdict = rounds.judge(0, Cut(2.5))
+    verdict = rounds.evaluate_member(0, Cut(2.5))
     assert (verdict.weight, verdict.row["error"]) == (1.0, 0.0)
-    assert verdict.over
+    assert verdict.stop_reason
 
 
 def test_a_member_no_better_than_chance_is_discarded(begin):
     rounds = begin()
     with pytest.raises(InvalidInput, match="first member has a weighted error"):
-        rounds.judge(0, Cut(3.0, 5.0, 5.0))
-    assert rounds.judge(0, MEMBERS[0]).weight
-    verdict = rounds.judge(1, Cut(3.0, 5.0, 5.0))
+        rounds.evaluate_member(0, Cut(3.0, 5.0, 5.0))
+    assert rounds.evaluate_member(0, MEMBERS[0]).weight
+    verdict = rounds.evaluate_member(1, Cut(3.0, 5.0, 5.0))
     assert verdict.weight is None
-    assert verdict.over
+    assert verdict.stop_reason
 
 
 def test_a_constant_among_balanced_classes_is_discarded(begin):
     given = frame_of({"row": np.arange(9), "x": np.arange(9.0), "label": np.arange(9) % 3 * 1.0})
     with pytest.raises(InvalidInput, match=r"weighted error of 0\.667, and chance gives 0\.667"):
-        begin(given, target=Target("label")).judge(0, Cut(20.0))
+        begin(given, target=Target("label")).evaluate_member(0, Cut(20.0))
 
 
 # ---- the rows between rounds ------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_the_plan_does_not_grow(spark, begin):
     rounds = begin()
     errors(rounds, MEMBERS[:3])
     few = rounds.running.frame._jdf.queryExecution().toString()
-    assert all(rounds.judge(index, MEMBERS[index]).weight for index in range(3, 12))
+    assert all(rounds.evaluate_member(index, MEMBERS[index]).weight for index in range(3, 12))
     many = rounds.running.frame._jdf.queryExecution().toString()
     assert len(many) < 1.1 * len(few)
     assert len(persistent(spark) - before) == 1
@@ -209,7 +209,7 @@ def test_lost_rows_are_computed_anew_to_the_same_bits(begin, done):
     expected = errors(rounds, MEMBERS[:done])
     before = sorted(map(tuple, rounds.running.frame.select("row", SUM).collect()))
     release(rounds.running._held)  # what is left of held rows when their executor is gone: nothing
-    row = rounds.running.steadily(lambda: rounds.judge(done, MEMBERS[done])).row
+    row = rounds.running.retry_on_lost_blocks(lambda: rounds.evaluate_member(done, MEMBERS[done])).row
     after = sorted(map(tuple, rounds.running.look(MEMBERS[0]).select("row", SUM).collect()))
     assert len(before) == len(after)
     whole = begin()
@@ -245,7 +245,7 @@ def test_rounds_that_cannot_begin_hold_nothing(spark, begin, monkeypatch):
 
 @pytest.mark.parametrize("message", ["CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "of another kind"])
 def test_sums_that_cannot_be_computed_anew_hold_nothing(spark, begin, monkeypatch, message):
-    rounds, hold, held = begin(), running_sums._hold, []
+    rounds, hold, held = begin(), running_sums._materialize, []
     errors(rounds, MEMBERS[:2])
 
     def fails(given):
@@ -254,8 +254,8 @@ def test_sums_that_cannot_be_computed_anew_hold_nothing(spark, begin, monkeypatc
             raise RuntimeError(message)
         return hold(given)
 
-    monkeypatch.setattr(running_sums, "_BREATH", 1)
-    monkeypatch.setattr(running_sums, "_hold", fails)
+    monkeypatch.setattr(running_sums, "_MEMBERS_PER_JOB", 1)
+    monkeypatch.setattr(running_sums, "_materialize", fails)
     before = persistent(spark)
     if message.startswith("CHECKPOINT"):
         rounds.running._recover()
@@ -274,7 +274,7 @@ def test_a_step_that_fails_by_itself_is_not_taken_again(begin):
         raise ValueError("of the step")
 
     with pytest.raises(ValueError, match="of the step"):
-        rounds.running.steadily(step)
+        rounds.running.retry_on_lost_blocks(step)
     assert len(calls) == 1
 
 
@@ -287,7 +287,7 @@ def test_rows_that_are_lost_every_time_are_given_up(begin):
         rounds.running.frame.count()
 
     with pytest.raises(Exception, match="CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"):
-        rounds.running.steadily(step)
+        rounds.running.retry_on_lost_blocks(step)
     assert len(calls) == 4
 
 
@@ -296,7 +296,7 @@ def test_a_look_leaves_the_sums_as_they_are(begin):
     first = rounds.running.look(MEMBERS[0])
     assert TERM in first.columns
     assert TERM not in rounds.running.frame.columns
-    assert rounds.judge(0, MEMBERS[0]).row == begin().judge(0, MEMBERS[0]).row
+    assert rounds.evaluate_member(0, MEMBERS[0]).row == begin().evaluate_member(0, MEMBERS[0]).row
 
 
 # ---- rows that cannot be boosted --------------------------------------------------------------------------------

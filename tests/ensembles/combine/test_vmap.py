@@ -12,11 +12,11 @@ from torch import nn
 
 from sparkdl.data.batch import Ragged
 from sparkdl.ensembles.combine.rules import Combining
-from sparkdl.ensembles.combine.vmap import Assembly, Stacked, _probe, same_architecture
+from sparkdl.ensembles.combine.vmap import VmapEnsemble, VmapFactory, _probe, same_architecture
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.batch_size import batch_rows
-from sparkdl.ml.inference.model_cache import Loaded
+from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.scorer import score
 from sparkdl.ml.persistence.export import Program, export
 from tests.ml import nets
@@ -118,7 +118,7 @@ def each(members, *inputs):
 
 def together(members, *inputs, rule="soft"):
     """The outputs of all, and the module that gave them; the first batch decides how, the second is looked at."""
-    module = Stacked(members, Combining(rule, (1.0,) * len(members)))
+    module = VmapEnsemble(members, Combining(rule, (1.0,) * len(members)))
     with torch.inference_mode():
         module.outputs(*(tensor.clone() for tensor in inputs))
         return module.outputs(*(tensor.clone() for tensor in inputs)), module
@@ -188,7 +188,7 @@ def test_the_way_does_not_depend_on_the_data(scale):
 def test_a_batch_that_vmap_refuses_goes_one_by_one_by_itself():
     small, large = X / X.abs().max(), X * 100
     for first, second in ((small, large), (large, small)):
-        module = Stacked(seeded(Wary), Combining("soft", (1.0,) * 4))
+        module = VmapEnsemble(seeded(Wary), Combining("soft", (1.0,) * 4))
         with torch.inference_mode():
             for x in (first, second):
                 torch.testing.assert_close(module.outputs(x), each(seeded(Wary), x), rtol=1e-5, atol=1e-6)
@@ -219,14 +219,14 @@ def test_members_that_do_not_take_what_is_tried_go_one_by_one():
 @pytest.mark.slow
 def test_exported_programs_go_one_by_one():
     archives = [Program(export(one, (X[:2],))) for one in seeded(perceptron, 3)]
-    module = Assembly(tuple((one, b"") for one in archives), Combining("soft", (1.0,) * 3), "fp32")()
+    module = VmapFactory(tuple((one, b"") for one in archives), Combining("soft", (1.0,) * 3), "fp32")()
     assert not module.stacked
     with torch.inference_mode():
         torch.testing.assert_close(module.outputs(X), each(seeded(perceptron, 3), X), rtol=1e-5, atol=1e-6)
 
 
 def test_a_member_that_writes_to_its_input_leaves_it_to_the_next():
-    module = Stacked(seeded(Writing), Combining("soft", (1.0,) * 4))
+    module = VmapEnsemble(seeded(Writing), Combining("soft", (1.0,) * 4))
     with torch.inference_mode():
         torch.testing.assert_close(module._one_by_one(X.clone()), each(seeded(Writing), X))
 
@@ -238,9 +238,9 @@ def test_rows_of_several_lengths(make):
     rows = Ragged(torch.randint(0, 10, (int(bounds[-1]),)), bounds, None if make is Bag else 0)
     members = seeded(make)
     with torch.inference_mode():
-        expected = torch.stack([score(Loaded(member), (rows,)) for member in members])
-        module = Stacked(members, Combining("soft", (1.0,) * 4))
-        found = score(Loaded(module), (rows,))
+        expected = torch.stack([score(CachedModel(member), (rows,)) for member in members])
+        module = VmapEnsemble(members, Combining("soft", (1.0,) * 4))
+        found = score(CachedModel(module), (rows,))
     torch.testing.assert_close(found, expected.double().softmax(-1).sum(0), rtol=1e-5, atol=1e-6)
 
 
@@ -286,7 +286,7 @@ def test_an_attribute_that_cannot_be_compared_is_another_architecture():
 def test_the_weights_are_there_once():
     members = seeded(normalised)
     before = [{name: tensor.clone() for name, tensor in member.state_dict().items()} for member in members]
-    module = Stacked(members, Combining("soft", (1.0,) * 4))
+    module = VmapEnsemble(members, Combining("soft", (1.0,) * 4))
     parameters, buffers = module._state
     for index, member in enumerate(module.members):
         torch.testing.assert_close(dict(member.state_dict()), before[index], rtol=0, atol=0)
@@ -313,14 +313,14 @@ def test_all_members_count_where_memory_is_measured():
     """Under vmap a tensor shows the size that it has for one member."""
 
     def rows(members):
-        loaded = Loaded(Stacked(members, Combining("soft", (1.0,) * len(members))))
+        loaded = CachedModel(VmapEnsemble(members, Combining("soft", (1.0,) * len(members))))
         return batch_rows(lambda piece: loaded.module(X[piece]), (X,), at_once=lambda: loaded.at_once, budget=1 << 20)
 
     make = partial(nets.mlp, 6, 64, outputs=3)
     one, four = rows(seeded(make, 1)), rows(seeded(make, 4))
     assert one == (1 << 20) // (64 * 4)
     assert four == one // 4
-    assert Loaded(perceptron()).at_once == 1
+    assert CachedModel(perceptron()).at_once == 1
 
 
 def test_an_assembly_travels_and_makes_its_members_again():
@@ -328,7 +328,7 @@ def test_an_assembly_travels_and_makes_its_members_again():
     for index, member in enumerate(members):
         member[0].weight.data += index
     packed = tuple((partial(nets.mlp, 6, 16, outputs=3), pack(member)) for member in members)
-    assembly = cloudpickle.loads(cloudpickle.dumps(Assembly(packed, Combining("hard", (1.0, 1.0, 1.0)), "fp32")))
+    assembly = cloudpickle.loads(cloudpickle.dumps(VmapFactory(packed, Combining("hard", (1.0, 1.0, 1.0)), "fp32")))
     module = assembly()
     torch.testing.assert_close(module.outputs(X), each(members, X), rtol=1e-5, atol=1e-6)
     assert not any(member.training for member in module.members)

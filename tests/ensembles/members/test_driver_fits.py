@@ -24,11 +24,11 @@ from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.members.driver_fits import drawn, fit_on_driver, takes_weights
 from sparkdl.ensembles.members.member import Member, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
-from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, Without, member_seed
-from sparkdl.errors import ClusterUnavailable, InvalidInput, MemberFailed, Stopped
+from sparkdl.ensembles.members.store import MemberStore
+from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut, member_seed
+from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped, WorkerFailed
 from sparkdl.ml.param_declaration import param
-from sparkdl.spark.columns import ROW_ID, named
+from sparkdl.spark.columns import ROW_ID, col
 from tests.ensembles.counting import Counting, CountingModel, Weightless
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def counts(draw):
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draw", [Bootstrap(1.3, True, 5), Bootstrap(0.4, False, 5), Without(1, 3, 5), Everything()])
+@pytest.mark.parametrize("draw", [Bootstrap(1.3, True, 5), Bootstrap(0.4, False, 5), LeaveFoldOut(1, 3, 5), AllRows()])
 def test_rows_are_there_as_often_as_they_are_drawn(draw, numbers, counting):
     estimator, rows = drawn(Member(0, Weightless(1), draw), numbers)
     found = np.bincount([row["id"] for row in rows.collect()], minlength=COUNT)
@@ -79,7 +79,7 @@ def test_rows_that_repeat_are_weights_where_weights_are_taken(numbers, counting)
 
 
 def test_draws_that_do_not_repeat_leave_weights_alone(numbers, counting):
-    fit_on_driver([Member(0, Counting(1, "w"), Without(0, 3, 5))], numbers, Plan())
+    fit_on_driver([Member(0, Counting(1, "w"), LeaveFoldOut(0, 3, 5))], numbers, Plan())
     assert Counting.calls[1][1] == ["id", "w"]
 
 
@@ -95,7 +95,7 @@ def test_what_takes_weights(spark):
 def test_a_tree_of_weights_is_the_tree_of_the_repeated_rows(people):
     draw, tree = Bootstrap(1.0, True, 2), DecisionTreeClassifier(maxDepth=3, seed=1)
     [model] = fit_on_driver([Member(0, tree, draw)], people, Plan()).models
-    count = draw.column(named(ROW_ID))
+    count = draw.column(col(ROW_ID))
     repeated = people.frame.withColumn("copy", F.explode(F.array_repeat(F.lit(0), count)))
     assert model.toDebugString.split(":", 1)[1] == tree.fit(repeated).toDebugString.split(":", 1)[1]
 
@@ -199,10 +199,10 @@ def five():
 
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_same_fit_again_trains_only_what_is_missing(parallelism, numbers, counting, tmp_path):
-    plan = Plan(Kept(str(tmp_path)), parallelism)
+    plan = Plan(MemberStore(str(tmp_path)), parallelism)
     plan.kept.begin({})
     counting(failing(102, 104))
-    with pytest.raises(MemberFailed) as failed:
+    with pytest.raises(WorkerFailed) as failed:
         fit_on_driver(five(), numbers, plan)
     message = failed.value.message
     assert message.startswith("member 2: RuntimeError: no memory\nleft. Members [4] failed as well. 3 of 5 members")
@@ -224,7 +224,7 @@ def test_the_same_fit_again_trains_only_what_is_missing(parallelism, numbers, co
 
 def test_no_member_begins_after_a_request_to_stop(numbers, counting, tmp_path):
     """A fit that has begun ends, and its member is kept."""
-    plan = Plan(Kept(str(tmp_path)))
+    plan = Plan(MemberStore(str(tmp_path)))
     plan.kept.begin({})
     counting(lambda seed: request_stop("somebody asked") if seed == 101 else None)
     try:
@@ -239,13 +239,13 @@ def test_no_member_begins_after_a_request_to_stop(numbers, counting, tmp_path):
 
 def test_without_a_directory_nothing_is_kept(numbers, counting):
     counting(failing(101))
-    with pytest.raises(MemberFailed, match=r"left\. 4 of 5 members are finished, and nothing is kept without runDir\."):
+    with pytest.raises(WorkerFailed, match=r"left\. 4 of 5 members are finished, and nothing is kept without runDir\."):
         fit_on_driver(five(), numbers, Plan())
 
 
 def test_a_model_that_cannot_be_kept_is_used(numbers, counting, tmp_path, monkeypatch):
     monkeypatch.setattr(CountingModel, "write", None, raising=False)
-    kept = Kept(str(tmp_path))
+    kept = MemberStore(str(tmp_path))
     kept.begin({})
     with pytest.warns(UserWarning, match="member 0 is not kept"):
         found = fit_on_driver(five()[:1], numbers, Plan(kept))
@@ -272,9 +272,9 @@ class OddInput(InvalidInput):
     [
         (lambda: InvalidInput("maxDepth is 99."), InvalidInput),
         (lambda: ClusterUnavailable("no slots."), ClusterUnavailable),
-        (Odd, MemberFailed),
+        (Odd, WorkerFailed),
         (OddInput, InvalidInput),
-        (lambda: ValueError("x"), MemberFailed),
+        (lambda: ValueError("x"), WorkerFailed),
     ],
 )
 def test_an_error_keeps_its_class(error, kind, numbers, counting):
@@ -297,12 +297,12 @@ def test_no_members_are_no_mistake(numbers):
 
 def test_what_spark_says_names_the_member(people):
     members = [Member(0, LogisticRegression(labelCol="gone"))]
-    with pytest.raises(MemberFailed, match=r"member 0: .*gone"):
+    with pytest.raises(WorkerFailed, match=r"member 0: .*gone"):
         fit_on_driver(members, people, Plan())
 
 
 def test_the_model_of_a_tree_is_restored(people, tmp_path):
-    plan = Plan(Kept(str(tmp_path)))
+    plan = Plan(MemberStore(str(tmp_path)))
     plan.kept.begin({})
     members = [Member(0, DecisionTreeClassifier(maxDepth=2), Bootstrap(1.0, True, 1))]
     fit_on_driver(members, people, plan)

@@ -19,7 +19,7 @@ from torch import nn
 
 from sparkdl import TorchModel
 from sparkdl.ensembles.members import saved_models
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
@@ -32,8 +32,8 @@ GIVEN = {"class": "Bagging", "seed": 3, "rows": "100 rows, 12345", "base": {"max
 STATE = {"weights": b"abc", "history": [{"epoch": 1, "loss": 0.25}], "mask": torch.tensor([True, False])}
 
 
-def begun(directory, **changed) -> Kept:
-    kept = Kept(str(directory))
+def begun(directory, **changed) -> MemberStore:
+    kept = MemberStore(str(directory))
     kept.begin({**GIVEN, **changed})
     return kept
 
@@ -110,7 +110,7 @@ def test_two_tasks_that_write_the_same_member_write_the_same_bits(tmp_path):
 
 def test_a_directory_that_is_not_the_drivers_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"not the driver's on this host.*set runDir to one that all hosts share"):
-        Kept(str(tmp_path)).write(0, STATE)
+        MemberStore(str(tmp_path)).write(0, STATE)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,10 +17,10 @@ from torch import nn
 from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_fits import fit_partitions
-from sparkdl.ensembles.resampling.bootstrap import Bootstrap, Everything, Without, member_seed
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut, member_seed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 
 # What the report of a fit of its own tells beside; an ensemble is watched as a whole.
@@ -69,7 +69,7 @@ def same(one, other) -> bool:
 @pytest.mark.slow
 def test_a_member_of_all_rows_has_the_bits_of_a_fit_of_its_own(frame, rows):
     base = classifier(model=nets.scores, epochs=3)
-    found = fit_members(members(2, base, Everything()), rows, Plan())
+    found = fit_members(members(2, base, AllRows()), rows, Plan())
     for index, model in enumerate(found.models):
         alone = base.copy({base.seed: member_seed(0, index)}).fit(frame)
         assert same(model, alone)
@@ -111,7 +111,7 @@ class Ids(nn.Module):
     [
         Bootstrap(1.0, True, 5),
         pytest.param(Bootstrap(0.4, False, 5), marks=pytest.mark.slow),
-        Without(1, 4, 5),
+        LeaveFoldOut(1, 4, 5),
         pytest.param(Bootstrap(2.5, True, 9), marks=pytest.mark.slow),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_member_is_given_the_rows_of_its_draw(frame, tmp_path, draw):
 
 def test_validation_rows_stay_as_they_are_in_a_bootstrap(frame, tmp_path):
     held = frame.withColumn("held", F.col("id") % 4 == 0)
-    base = classifier(validationCol="held")
+    base = classifier(validationIndicatorCol="held")
     [model] = fit_members(members(1, base), Rows(held, "id"), Plan()).models
     counts = Bootstrap(1.0, True, member_seed(0, 0)).counts(np.arange(ROWS))
     counts[::4] = 1
@@ -147,10 +147,10 @@ def test_members_of_several_kinds_and_columns_come_in_their_order(frame, rows):
 
 @pytest.mark.slow
 def test_a_finished_member_is_never_trained_again(rows, tmp_path):
-    wanted, kept = members(4, classifier()), Kept(str(tmp_path))
+    wanted, kept = members(4, classifier()), MemberStore(str(tmp_path))
     kept.begin({"what": "test"})
     first = fit_members(wanted[:3], rows, Plan(kept))
-    later = Kept(str(tmp_path))
+    later = MemberStore(str(tmp_path))
     later.begin({"what": "test"})
     again = fit_members(wanted, rows, Plan(later))
     assert (first.trained, again.trained, again.restored) == ([0, 1, 2], [3], [0, 1, 2])
@@ -184,29 +184,29 @@ class Failing(nn.Module):
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_a_member_that_fails_is_named_and_the_others_are_kept(rows, tmp_path):
-    marks, kept = tmp_path / "marks", Kept(str(tmp_path / "run"))
+    marks, kept = tmp_path / "marks", MemberStore(str(tmp_path / "run"))
     marks.mkdir()
     kept.begin({})
     wanted = members(4, classifier(model=partial(Failing, str(marks), kill=False)))
     with pytest.raises(
-        MemberFailed, match=r"member \d: .*struck.* 3 of 4 members are finished and 3 are kept"
+        WorkerFailed, match=r"member \d: .*struck.* 3 of 4 members are finished and 3 are kept"
     ) as caught:
         fit_members(wanted, rows, Plan(kept))
     failed = caught.value.rank
-    later = Kept(str(tmp_path / "run"))
+    later = MemberStore(str(tmp_path / "run"))
     later.begin({})
     again = fit_members(wanted, rows, Plan(later))
     assert again.trained == [failed]
     for mark in marks.iterdir():
         mark.unlink()
-    with pytest.raises(MemberFailed, match="nothing is kept without runDir"):
+    with pytest.raises(WorkerFailed, match="nothing is kept without runDir"):
         fit_members(wanted, rows, Plan())
 
 
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_a_task_that_dies_costs_its_member_alone(rows, tmp_path):
-    marks, kept = tmp_path / "marks", Kept(str(tmp_path / "run"))
+    marks, kept = tmp_path / "marks", MemberStore(str(tmp_path / "run"))
     marks.mkdir()
     kept.begin({})
     found = fit_members(members(4, classifier(model=partial(Failing, str(marks), kill=True))), rows, Plan(kept))
@@ -224,12 +224,12 @@ def test_partitions_have_members_of_their_own(spark, tmp_path):
     base, marks = classifier(epochs=1), tmp_path / "marks"
     marks.mkdir()
     make = partial(_partition_member, base.copy({base.model: partial(Ids, str(marks))}))
-    kept = Kept(str(tmp_path / "run"))
+    kept = MemberStore(str(tmp_path / "run"))
     kept.begin({})
     found = fit_partitions(make, numbers(40), Plan(kept))
     assert [model.report["rows"] for model in found.models] == [10] * 4
     assert [len(path.read_text()) for path in marks.iterdir()] == [1] * 40
-    later = Kept(str(tmp_path / "run"))
+    later = MemberStore(str(tmp_path / "run"))
     later.begin({})
     assert fit_partitions(make, numbers(40), Plan(later)).restored == [0, 1, 2, 3]
     with pytest.raises(InvalidInput, match="other rows than partition"):

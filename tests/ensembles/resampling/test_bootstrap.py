@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sparkdl.ensembles.resampling.bootstrap import (
+    AllRows,
     Bootstrap,
-    Everything,
-    Without,
+    LeaveFoldOut,
     fold_column,
     member_seed,
     uniform,
@@ -20,15 +20,15 @@ from sparkdl.errors import InvalidInput
 IDS = np.array([0, 1, 2, 7, -1, -(2**62), 2**62, 2**63 - 1, -(2**63), 8589934592, *range(100, 400)], np.int64)
 SEEDS = (0, 1, -5, 2**31 - 1, 2**63 - 1)
 DRAWS = [
-    Everything(),
+    AllRows(),
     Bootstrap(1.0, True, 3),
     Bootstrap(0.1, True, 4),
     Bootstrap(5.5, True, -2),
     Bootstrap(12.0, True, 1),
     Bootstrap(0.5, False, 3),
     Bootstrap(1.0, False, 3),
-    Without(0, 3, 9),
-    Without(6, 7, -9),
+    LeaveFoldOut(0, 3, 9),
+    LeaveFoldOut(6, 7, -9),
 ]
 MANY = np.arange(1_000_000, dtype=np.int64)
 
@@ -119,9 +119,9 @@ def test_chances_are_uniform_and_those_of_two_seeds_have_nothing_to_do_with_each
 
 
 def test_each_row_is_held_in_one_fold():
-    held = np.sum([1 - Without(fold, 5, 8).counts(MANY) for fold in range(5)], axis=0)
+    held = np.sum([1 - LeaveFoldOut(fold, 5, 8).counts(MANY) for fold in range(5)], axis=0)
     assert (held == 1).all()
-    share = Without(2, 5, 8).counts(MANY).mean()
+    share = LeaveFoldOut(2, 5, 8).counts(MANY).mean()
     assert abs(share - 0.8) < 2e-3
 
 

@@ -13,12 +13,12 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
 
 from sparkdl import TorchClassifier, TorchModel
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import Member, Plan, Rows
-from sparkdl.ensembles.members.store import Kept
+from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.feature_slicing import SlicedModel, input_shapes
 from sparkdl.ensembles.resampling.subspace import Subspace
@@ -36,7 +36,7 @@ def test_a_base_sees_some_of_the_features_and_its_model_is_given_all(people, tmp
         Member(index, RandomForestClassifier(numTrees=2, maxDepth=3, seed=1), features=Subspace("sqrt", index))
         for index in range(2)
     ]
-    kept = Kept(str(tmp_path))
+    kept = MemberStore(str(tmp_path))
     kept.begin({})
     found = fit_on_driver(members, people, Plan(kept, parallelism=2))
     for member, model, again in zip(members, found.models, [kept.load(0), kept.load(1)], strict=True):
@@ -76,7 +76,7 @@ def test_a_search_over_the_column_of_features(people):
     frame = people.frame.withColumn("copied", F.col("features"))
     grid = ParamGridBuilder().addGrid(tree.featuresCol, ["features", "copied"]).build()
     search = CrossValidator(
-        estimator=Bagging(base=tree, numModels=1, featureSubset=4, seed=1),
+        estimator=Bagging(base=tree, numModels=1, maxFeatures=4, seed=1),
         estimatorParamMaps=[{}, *grid],
         evaluator=MulticlassClassificationEvaluator(),
         numFolds=2,
@@ -147,7 +147,7 @@ def shaped(spark):
 def test_the_shapes_of_inputs(shaped):
     base = TorchClassifier(inputCols=["number", "image", "id"])
     assert input_shapes(base, shaped) == [([], "float32"), ([3, 1], "float32"), ([], "int64")]
-    wide = base.copy().setPrecision("fp64").setColumns([Column("image", shape=(1, 3))])
+    wide = base.copy().setPrecision("fp64").setColumnSpecs([InputColumn("image", shape=(1, 3))])
     assert input_shapes(wide, shaped) == [([], "float64"), ([1, 3], "float64"), ([], "int64")]
 
 
@@ -161,7 +161,7 @@ def test_the_shapes_are_those_that_the_model_is_given(shaped):
 
 
 def test_inputs_without_one_shape_are_refused(shaped):
-    ragged = TorchClassifier(inputCols=["array"], columns=[Column("array", ragged="padded")])
+    ragged = TorchClassifier(inputCols=["array"], columnSpecs=[InputColumn("array", ragged="padded")])
     with pytest.raises(InvalidInput, match="input 'array' has rows of several lengths"):
         input_shapes(ragged, shaped)
     with pytest.raises(InvalidInput, match="there are no rows to train on"):

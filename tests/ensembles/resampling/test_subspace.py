@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.ensembles.resampling.subspace import Masked, Subspace, feature_subset, masked, masked_module, masks
+from sparkdl.ensembles.resampling.subspace import Masked, Subspace, masked, masked_module, masks, max_features
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.weights import pack, unpack
@@ -31,14 +31,14 @@ IMAGE = [([2, 3], "float32"), ([], "float64"), ([4], "int64")]
     ],
 )
 def test_what_a_param_says(given, found):
-    assert feature_subset(given) == found
-    assert type(feature_subset(given)) is type(found)
+    assert max_features(given) == found
+    assert type(max_features(given)) is type(found)
 
 
 @pytest.mark.parametrize("given", ["cbrt", "", 0, -1, 0.0, 1.5, -0.1, math.nan, math.inf, True, False, [1], 1j])
 def test_what_says_nothing_is_refused(given):
-    with pytest.raises(InvalidInput, match=r"featureSubset is .*; expected None or 'all', 'sqrt'"):
-        feature_subset(given)
+    with pytest.raises(InvalidInput, match=r"maxFeatures is .*; expected None or 'all', 'sqrt'"):
+        max_features(given)
 
 
 @pytest.mark.parametrize("size", [None, "all", "half", 0, 2.0])

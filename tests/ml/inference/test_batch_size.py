@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparkdl.ml.inference.batch_size import BUDGET, batch_rows, batches
-from sparkdl.ml.inference.model_cache import Loaded
+from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.scorer import score
 
 
@@ -46,7 +46,7 @@ def test_a_model_is_measured_once_and_every_batch_stays_within_the_budget():
             sizes.append(len(x))
             return x.expand(len(x), 1 << 16).sum(1)  # 256 KiB a row
 
-    loaded, x = Loaded(Wide()), torch.ones(70, 1)
+    loaded, x = CachedModel(Wide()), torch.ones(70, 1)
     for _ in range(2):
         assert torch.equal(score(loaded, (x,)), torch.full((70,), float(1 << 16)))
     assert loaded.rows == BUDGET // (1 << 18) == 32

@@ -22,11 +22,11 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 from torch import nn
 
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.broadcast import Shipment
-from sparkdl.ml.inference.model_cache import Loaded, Shelf
+from sparkdl.ml.inference.broadcast import ModelBroadcast
+from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
 from sparkdl.ml.inference.outputs import no_outputs, output_type, outputs
 from sparkdl.ml.inference.scorer import Scorer, score
 from sparkdl.ml.model import TorchModel
@@ -42,7 +42,7 @@ def made(factory=nets.Line, kind="regressor", **params):
 
 
 def scorer(factory, kind="regressor", **others) -> Scorer:
-    return Scorer(factory, pack(factory()), kind, "fp32", Columns((Column("x"),)), **others)
+    return Scorer(factory, pack(factory()), kind, "fp32", Columns((InputColumn("x"),)), **others)
 
 
 def features(**others):
@@ -134,7 +134,7 @@ def test_nulls_do_not():
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 100])
 def test_pieces_make_a_whole(rows):
-    loaded = Loaded(nets.scores().eval(), rows=3)
+    loaded = CachedModel(nets.scores().eval(), rows=3)
     x = torch.randn(rows, 3)
     with torch.no_grad():
         torch.testing.assert_close(score(loaded, (x,)), nets.scores()(x))
@@ -192,7 +192,7 @@ def numbers(count: int) -> nn.Module:
 
 
 def test_models_stay_while_there_is_room():
-    shelf, loads = Shelf(limit=400), []
+    shelf, loads = ModelCache(limit=400), []
 
     def get(name, count):
         return shelf.get(name, 4 * count, lambda: loads.append(name) or numbers(count))
@@ -226,7 +226,7 @@ def test_without_a_context_the_model_travels_in_the_query():
     connect = SimpleNamespace()  # as far as shipping goes, a session of Spark Connect
     rows = pa.array(X.tolist(), pa.list_(pa.float32()))
     with pytest.warns(UserWarning, match="no SparkContext to broadcast with"):
-        shipped = Shipment().ship(scorer(nets.Line), connect)
+        shipped = ModelBroadcast().ship(scorer(nets.Line), connect)
     (found,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([rows])
     (expected,) = scorer(nets.Line).scores([rows])
     assert found.equals(expected)

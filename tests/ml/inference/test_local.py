@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.local import InProcess, input_types, output_types
@@ -80,11 +80,11 @@ def test_several_inputs_are_taken_by_their_names():
 
 
 def test_lists_of_several_lengths_and_bytes_are_taken_as_the_columns_say():
-    bag = made(typed_nets.Bag, "regressor", columns=[Column("x", ragged="offsets")])
+    bag = made(typed_nets.Bag, "regressor", columnSpecs=[InputColumn("x", ragged="offsets")])
     tokens = [[1, 2], [], [3, 4, 5]]
     for data in (tokens, pd.DataFrame({"x": tokens}), pd.DataFrame({"x": [np.array(each, int) for each in tokens]})):
         np.testing.assert_allclose(columns(bag, data)["prediction"], [0.15, 0, 0.6], rtol=1e-6)
-    picture = made(typed_nets.Picture, "regressor", columns=[Column("x", "uint8", (4, 3))])
+    picture = made(typed_nets.Picture, "regressor", columnSpecs=[InputColumn("x", "uint8", (4, 3))])
     bytes_ = pd.DataFrame({"x": [bytes(range(12)), bytes(12)]})
     np.testing.assert_allclose(columns(picture, bytes_)["prediction"], [5.06, 0], rtol=1e-6)
 
@@ -152,9 +152,9 @@ def test_the_numbers_are_those_of_transform(spark, kind):
 
 def test_inputs_are_known_where_nothing_changes_them_on_their_way():
     assert input_types(made()) == [("x", [3], "float32")]
-    assert input_types(made(columns=[Column("x", dtype="float32")])) == [("x", [3], "float32")]
-    assert input_types(made(columns=[Column("x", "float32", (3,))])) is None
-    assert input_types(made(columns=[Column("x", ragged="padded")])) is None
+    assert input_types(made(columnSpecs=[InputColumn("x", dtype="float32")])) == [("x", [3], "float32")]
+    assert input_types(made(columnSpecs=[InputColumn("x", "float32", (3,))])) is None
+    assert input_types(made(columnSpecs=[InputColumn("x", ragged="padded")])) is None
     assert input_types(made(collate=lambda inputs, target: (inputs, target))) is None
     assert input_types(TorchModel(factory=nets.scores, weights=b"")) is None
 

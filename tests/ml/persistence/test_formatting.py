@@ -16,7 +16,7 @@ import torchmetrics
 from torch import nn
 
 from sparkdl import AllReduce
-from sparkdl.ml.persistence.formatting import shown, written
+from sparkdl.ml.persistence.formatting import format_full_value, format_value
 from tests.ml import nets
 
 
@@ -94,10 +94,10 @@ ITSELF.append(ITSELF)
     ],
 )
 def test_a_value_is_shown_on_one_line(value, text):
-    assert shown(value) == text
+    assert format_value(value) == text
 
 
 def test_what_is_told_in_another_way():
-    assert written([Plain(), {"a": Plain()}], lambda each: "plain" if isinstance(each, Plain) else None) == (
+    assert format_full_value([Plain(), {"a": Plain()}], lambda each: "plain" if isinstance(each, Plain) else None) == (
         "[plain, {'a': plain}]"
     )

@@ -45,11 +45,11 @@ def test_what_is_published_is_in_use(versions):
 
 def test_a_version_that_is_not_whole_is_not_published(versions):
     files.write(f"{versions.model('half')}/weights", b"")
-    assert not versions.whole("half")
+    assert not versions.is_complete("half")
     with pytest.raises(InvalidInput, match=r"'half' in .* is not whole; complete\(\) it before"):
         versions.publish("half")
     assert versions.names() == []
-    assert not versions.whole("")
+    assert not versions.is_complete("")
 
 
 def test_a_pointer_that_somebody_has_broken_is_told_of(versions):

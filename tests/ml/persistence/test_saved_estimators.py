@@ -20,9 +20,9 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR, StepLR
 
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.param_values import Nameless, describe, kinds_of, resolve, same
+from sparkdl.ml.persistence.param_values import NotDescribable, describe, kinds_of, resolve, same
 from tests.ml import nets
 from tests.sessions import ROOT, frame
 
@@ -88,7 +88,7 @@ def travelled(value, name):
         ("strategy", AllReduce()),
         ("augment", Doubling(3.0, (1, 2))),
         ("hooks", [Doubling(), Doubling(1.0)]),
-        ("columns", [Column("a", "int64", (3, 4)), Column("b")]),
+        ("columnSpecs", [InputColumn("a", "int64", (3, 4)), InputColumn("b")]),
     ],
 )
 def test_what_names_and_arguments_make_again(name, value):
@@ -112,14 +112,14 @@ def test_what_names_and_arguments_make_again(name, value):
     ],
 )
 def test_what_they_do_not(name, value):
-    with pytest.raises(Nameless):
+    with pytest.raises(NotDescribable):
         describe(value, kinds_of(name))
 
 
 def test_a_metric_that_has_counted_is_not_made_again():
     counted = torchmetrics.MeanMetric()
     counted.update(1.0)
-    with pytest.raises(Nameless):
+    with pytest.raises(NotDescribable):
         describe({"mean": counted}, kinds_of("metrics"))
 
 
@@ -156,7 +156,7 @@ def full():
         optimizer=partial(torch.optim.SGD, lr=0.1),
         scheduler=partial(StepLR, step_size=3),
         metrics={"accuracy": torchmetrics.classification.BinaryAccuracy()},
-        columns=[Column("features", "float32", (3,))],
+        columnSpecs=[InputColumn("features", "float32", (3,))],
         thresholds=[0.5, 0.5],
         labelCol="y",
         batchSize=4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
+from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
 from sparkdl.telemetry.event import Event
 
 CONFIGURATION = {"class": "TorchClassifier", "batchSize": 32, "inputCols": ["features"], "precision": "fp32"}
@@ -36,7 +36,7 @@ class Told:
     """
 
     def __init__(self, *hooks: Any, directory: str | None = None, **configuration: Any) -> None:
-        run = DriverRun("TorchClassifier run", directory, CONFIGURATION | {"runDir": directory} | configuration)
+        run = TrackerContext("TorchClassifier run", directory, CONFIGURATION | {"runDir": directory} | configuration)
         self.hooks = DriverHooks(hooks, run)
         self.event("begin", environment=ENVIRONMENT)
 

@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sparkdl import MLflow, ParallelSGD, TensorBoard, TorchClassifier
-from sparkdl.errors import InvalidInput, MemberFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -30,7 +30,7 @@ def classifier(store, folder, **given):
         "model": nets.scores,
         "optimizer": partial(torch.optim.SGD, lr=0.2),
         "inputCols": ["x"],
-        "validationCol": "held",
+        "validationIndicatorCol": "held",
         "idCol": "row",
         "numWorkers": 2,
         "batchSize": 30,
@@ -91,7 +91,7 @@ def test_a_gang_and_the_same_again_for_more_epochs(data, store, tmp_path):
 @pytest.mark.slow
 def test_rounds_and_the_same_again_for_more_rounds(data, store, tmp_path):
     for rounds in (2, 3):
-        strategy = ParallelSGD(rounds=rounds, batch_size=10)
+        strategy = ParallelSGD(rounds=rounds, shard_batch_size=10)
         model = classifier(store, tmp_path / "run", strategy=strategy).fit(data)
         assert [row["round"] for row in model.history] == list(range(1, rounds + 1))
         check(store, tmp_path / "run", model, data, "round")
@@ -103,7 +103,7 @@ def failing() -> torch.nn.Module:
 
 def test_a_fit_that_fails_is_a_run_that_failed(data, store, tmp_path):
     estimator = classifier(store, tmp_path / "run", model=failing, maxRestarts=0)
-    with pytest.raises(MemberFailed, match="no module today"):
+    with pytest.raises(WorkerFailed, match="no module today"):
         estimator.fit(data)
     _, (run,) = runs(store)
     assert run.info.status == "FAILED"

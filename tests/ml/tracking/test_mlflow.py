@@ -13,7 +13,7 @@ import pytest
 from sparkdl import TorchClassifier, TorchModel, __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.formatting import written
+from sparkdl.ml.persistence.formatting import format_full_value
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
@@ -131,7 +131,7 @@ def test_a_row_is_there_before_the_next_one_comes(store):
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [("MemberFailed: out of memory", "FAILED"), ("Stopped: saved at step 3", "KILLED"), (None, "FINISHED")],
+    [("WorkerFailed: out of memory", "FAILED"), ("Stopped: saved at step 3", "KILLED"), (None, "FINISHED")],
 )
 def test_a_run_ends_as_the_fit_does(store, error, status):
     run = Told(MLflow("digits", store))
@@ -245,7 +245,7 @@ def test_names_that_mlflow_refuses_are_written_with_underscores(store):
 
 def test_secrets_of_uris_are_not_written(store, tmp_path):
     hook = MLflow("digits", "http://me:secret@127.0.0.1:1")
-    assert "secret" not in written([hook]) + repr(hook)
+    assert "secret" not in format_full_value([hook]) + repr(hook)
     with object_store(tmp_path / "objects") as query:
         run = Told(MLflow("digits", store), directory=f"s3://key:secret@runs/digits?{query}")
         run.end()
@@ -276,9 +276,9 @@ def test_a_part_that_fails_costs_neither_the_others_nor_the_end(store, tmp_path)
     run = Told(MLflow("digits", store), directory=str(tmp_path))  # which holds no run to make a page of
     run.rows(epoch(1))
     with pytest.warns(RuntimeWarning, match="MLflow.on_end failed: InvalidInput: .* holds no run"):
-        run.end([epoch(1)], error="MemberFailed: x", model=TorchModel(factory=nets.scores, weights=pack(nets.scores())))
+        run.end([epoch(1)], error="WorkerFailed: x", model=TorchModel(factory=nets.scores, weights=pack(nets.scores())))
     (found,) = runs(store)
-    assert (found.info.status, found.data.tags["sparkdl.error"]) == ("FAILED", "MemberFailed: x")
+    assert (found.info.status, found.data.tags["sparkdl.error"]) == ("FAILED", "WorkerFailed: x")
     assert json.loads(artifact(found, "history.json")) == [epoch(1)]
     assert len(found.outputs.model_outputs) == 1
 

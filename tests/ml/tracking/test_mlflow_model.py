@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.data.columns import Column
+from sparkdl.data.columns import InputColumn
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.local import InProcess
 from sparkdl.ml.model import TorchModel
@@ -134,7 +134,7 @@ def test_what_torch_cannot_export_and_nobody_can_import_is_pickled_by_value(stor
 
 @pytest.mark.slow
 def test_several_inputs_and_no_signature(store, tmp_path):
-    bag = made(typed_nets.Bag, "regressor", None, columns=[Column("x", ragged="offsets")])
+    bag = made(typed_nets.Bag, "regressor", None, columnSpecs=[InputColumn("x", ragged="offsets")])
     _, logged = log(store, bag)
     found = load(store, f"models:/{logged.model_id}", {"x": [[1, 2], [], [3, 4, 5]]}, folder=tmp_path)
     np.testing.assert_allclose(found["prediction"], [0.15, 0, 0.6], rtol=1e-6)

@@ -121,8 +121,8 @@ def test_configuration_environment_and_report_are_texts(tmp_path):
 def test_a_run_that_failed_says_why(tmp_path):
     run = Told(TensorBoard(str(tmp_path)))
     run.rows(epoch(1))
-    run.end(report=None, error="MemberFailed: out of memory")
-    assert "| error | MemberFailed: out of memory |" in text(tmp_path, "report")
+    run.end(report=None, error="WorkerFailed: out of memory")
+    assert "| error | WorkerFailed: out of memory |" in text(tmp_path, "report")
     assert curve(tmp_path, "train/loss") == [(1, 1.0)]
 
 
@@ -265,9 +265,9 @@ def test_an_extra_that_is_missing_is_refused_with_the_command_that_installs_it(m
 import sys
 sys.modules[{missing!r}] = None
 from sparkdl import MLflow, TensorBoard
-from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun
+from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
 hook = {{"tensorboard": TensorBoard, "mlflow": MLflow}}[{missing!r}]()
-DriverHooks([hook], DriverRun("run", {str(tmp_path / "run")!r}))
+DriverHooks([hook], TrackerContext("run", {str(tmp_path / "run")!r}))
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"InvalidInput: {'torch.utils.' * (missing == 'tensorboard')}{missing} cannot be imported" in done.stderr

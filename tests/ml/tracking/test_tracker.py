@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.tracking.tracker import DriverHooks, DriverRun, apart
+from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext, split_callbacks
 from sparkdl.telemetry.event import Event
 from tests.training.test_resume import STEPS, Folder, data, run, sgd, untimed
 
@@ -21,16 +21,16 @@ class Diary:
     def __init__(self) -> None:
         self.lines: list[Any] = []
 
-    def on_start(self, run: DriverRun) -> None:
+    def on_start(self, run: TrackerContext) -> None:
         self.lines.append(("start", run.environment))
 
-    def on_step(self, run: DriverRun) -> None:
+    def on_step(self, run: TrackerContext) -> None:
         self.lines.append(("step", run.clock["step"], run.values))
 
-    def on_epoch(self, run: DriverRun) -> None:
+    def on_epoch(self, run: TrackerContext) -> None:
         self.lines.append(("epoch", dict(run.history[-1])))
 
-    def on_end(self, run: DriverRun) -> None:
+    def on_end(self, run: TrackerContext) -> None:
         self.lines.append(("end", run.model, run.error, len(run.history)))
 
 
@@ -41,7 +41,7 @@ def event(kind: str, rank: int = 0, step: int | None = None, **payload: Any) -> 
 
 def called(*events: Event, **end: Any) -> list[Any]:
     diary = Diary()
-    hooks = DriverHooks([diary], DriverRun("run"))
+    hooks = DriverHooks([diary], TrackerContext("run"))
     for each in events:
         hooks(each)
     hooks.finish(**end)
@@ -87,7 +87,7 @@ def test_a_gang_that_goes_on_tells_of_its_earlier_rows(tmp_path: Path) -> None:
     (trained,) = run(InlineCluster(), "SGD", keeper)
     training, columns = sgd()
     again = replace(training, keeper=replace(keeper, start=STEPS))
-    InlineCluster().gang(again, data(), columns, listener=DriverHooks([diary], DriverRun("run")))
+    InlineCluster().gang(again, data(), columns, listener=DriverHooks([diary], TrackerContext("run")))
     assert repr(untimed([line[1] for line in diary.lines if line[0] == "epoch"])) == repr(untimed(trained.history))
 
 
@@ -98,16 +98,16 @@ def test_an_epoch_that_is_run_again_is_told_once() -> None:
 
 
 def test_a_run_that_fails_ends_with_its_error() -> None:
-    assert called(error="MemberLost: gone") == [("end", None, "MemberLost: gone", 0)]
+    assert called(error="WorkerLost: gone") == [("end", None, "WorkerLost: gone", 0)]
 
 
 def test_a_hook_that_fails_is_a_warning_and_the_others_are_called() -> None:
     class Fails:
-        def on_epoch(self, run: DriverRun) -> None:
+        def on_epoch(self, run: TrackerContext) -> None:
             raise ConnectionError("no server")
 
     diary = Diary()
-    hooks = DriverHooks([Fails(), diary], DriverRun("run"))
+    hooks = DriverHooks([Fails(), diary], TrackerContext("run"))
     with pytest.warns(RuntimeWarning, match=r"Fails\.on_epoch failed: ConnectionError: no server"):
         hooks(event("epoch", step=1, epoch=1))
     hooks(event("epoch", step=2, epoch=2))  # of which no other warning comes
@@ -119,12 +119,12 @@ def test_a_hook_that_is_prepared_is_called_by_what_it_gave_for_the_run() -> None
         def __init__(self) -> None:
             self.made: dict[str, Diary] = {}
 
-        def prepare(self, run: DriverRun) -> Diary:
+        def prepare(self, run: TrackerContext) -> Diary:
             return self.made.setdefault(run.name, Diary())
 
     hook = Prepared()
     for name in ("one", "two"):
-        DriverHooks([hook], DriverRun(name)).finish(error=name)
+        DriverHooks([hook], TrackerContext(name)).finish(error=name)
     assert {name: diary.lines for name, diary in hook.made.items()} == {
         name: [("end", None, name, 0)] for name in ("one", "two")
     }
@@ -132,35 +132,35 @@ def test_a_hook_that_is_prepared_is_called_by_what_it_gave_for_the_run() -> None
 
 def test_a_hook_that_is_only_asked_is_called_itself() -> None:
     class Asked(Diary):
-        def prepare(self, run: DriverRun) -> None:
+        def prepare(self, run: TrackerContext) -> None:
             if run.directory is None:
                 raise InvalidInput("there is no runDir")
 
     with pytest.raises(InvalidInput, match="there is no runDir"):
-        DriverHooks([Asked()], DriverRun("run"))
+        DriverHooks([Asked()], TrackerContext("run"))
     hook = Asked()
-    DriverHooks([hook], DriverRun("run", "/runs/one")).finish()
+    DriverHooks([hook], TrackerContext("run", "/runs/one")).finish()
     assert [line[0] for line in hook.lines] == ["end"]
 
 
 def test_what_a_prepared_hook_raises_is_told_by_the_name_of_the_hook() -> None:
     class Fails:
-        def on_end(self, run: DriverRun) -> None:
+        def on_end(self, run: TrackerContext) -> None:
             raise ConnectionError("no server")
 
     class Mine:
-        def prepare(self, run: DriverRun) -> Fails:
+        def prepare(self, run: TrackerContext) -> Fails:
             return Fails()
 
     with pytest.warns(RuntimeWarning, match=r"Mine\.on_end failed: ConnectionError: no server"):
-        DriverHooks([Mine()], DriverRun("run")).finish()
+        DriverHooks([Mine()], TrackerContext("run")).finish()
 
 
 def test_an_object_without_a_moment_is_refused() -> None:
     with pytest.raises(InvalidInput, match="none of the methods"):
-        DriverHooks([object()], DriverRun("run"))
+        DriverHooks([object()], TrackerContext("run"))
 
 
 def test_hooks_are_told_apart_by_where_they_are_called() -> None:
     there, here = object(), Diary()
-    assert apart([there, here]) == ([there], [here])
+    assert split_callbacks([there, here]) == ([there], [here])

@@ -15,7 +15,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
-from sparkdl.rounds.local_solvers import Quadratic, Smooth, Steps
+from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2
 from sparkdl.training.objective import Objective
@@ -36,7 +36,7 @@ def flat(state) -> np.ndarray:
 def test_one_part_is_the_proximal_point_algorithm():
     """z' = argmin f(x) + rho/2 ||x - z||^2: with one part, no penalty and no over-relaxation, u stays 0."""
     a, b = matrices()
-    algorithm = ConsensusADMM(rho=0.7, solver=Quadratic(), alpha=1.0, adapt=0)
+    algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), alpha=1.0, adapt_rounds=0)
     _, *found = [flat(state) for state in states(algorithm, parts_of(90), 6)]
     for z, after in itertools.pairwise(found):
         assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
@@ -63,15 +63,15 @@ def by_hand(algorithm: ConsensusADMM, z: np.ndarray, rounds: int) -> Iterator[di
         u = u + h - z
         primal, dual = np.linalg.norm(x - z), math.sqrt(3) * r * np.linalg.norm(z - before)
         size, dual_size = max(np.linalg.norm(x), math.sqrt(3) * np.linalg.norm(z)), r * np.linalg.norm(u)
-        slack = math.sqrt(3 * 5) * algorithm.absolute
-        over = primal <= slack + algorithm.relative * size and dual <= slack + algorithm.relative * dual_size
+        slack = math.sqrt(3 * 5) * algorithm.abs_tol
+        over = primal <= slack + algorithm.rel_tol * size and dual <= slack + algorithm.rel_tol * dual_size
         found = {"z": z, "over": over, "row": {"primal": primal, "dual": dual, "rho": rho}}
         wanted = rho
-        if primal / size > algorithm.balance * dual / dual_size:
-            wanted = rho * algorithm.factor
-        elif dual / dual_size > algorithm.balance * primal / size:
-            wanted = rho / algorithm.factor
-        after = wanted if number < algorithm.adapt else rho
+        if primal / size > algorithm.mu * dual / dual_size:
+            wanted = rho * algorithm.tau
+        elif dual / dual_size > algorithm.mu * primal / size:
+            wanted = rho / algorithm.tau
+        after = wanted if number < algorithm.adapt_rounds else rho
         yield {**found, "wanted": wanted, "rho": after}
         u, rho = u * (rho / after), after
 
@@ -79,15 +79,15 @@ def by_hand(algorithm: ConsensusADMM, z: np.ndarray, rounds: int) -> Iterator[di
 @pytest.mark.parametrize(("rho", "balance", "way"), [(4.0, 1.2, -1), (0.02, 1.2, 1), (0.02, 1.5, 1)])
 def test_rounds_are_those_of_the_equations(rho, balance, way):
     """Three parts with over-relaxation, a penalty, and a rho that is balanced at first, against numpy."""
-    options = {"balance": balance, "factor": 1.7, "adapt": 12, "absolute": 1e-3, "relative": 1e-3}
-    algorithm = ConsensusADMM(rho=rho, solver=Quadratic(), prox=L1(0.2), **options)
+    options = {"mu": balance, "tau": 1.7, "adapt_rounds": 12, "abs_tol": 1e-3, "rel_tol": 1e-3}
+    algorithm = ConsensusADMM(rho=rho, solver=ConjugateGradient(), prox=L1(0.2), **options)
     _, first, *others = states(algorithm, parts_of(*SIZES), 31)
     expected = list(by_hand(algorithm, flat(first), 30))
     for state, wanted in zip(others, expected, strict=True):
         assert np.allclose(flat(state), wanted["z"], atol=1e-9)
-        assert algorithm.row(state) == pytest.approx(wanted["row"], rel=1e-6)
+        assert algorithm.metrics(state) == pytest.approx(wanted["row"], rel=1e-6)
         assert state["rho"] == pytest.approx(wanted["rho"], rel=1e-12)
-        assert algorithm.done(state) == wanted["over"]
+        assert algorithm.converged(state) == wanted["over"]
     assert {each["over"] for each in expected} == {False, True}
     rhos = [rho, *(state["rho"] for state in others)]
     assert way * math.log(rhos[12] / rhos[0]) > 0
@@ -101,16 +101,16 @@ HUBER = Objective(partial(nn.Linear, 4, 1), nn.SmoothL1Loss(), precision="fp64")
 @pytest.mark.parametrize(
     ("algorithm", "minimised"),
     [
-        (ConsensusADMM(solver=Quadratic(), prox=L1(0.05)), objective()),
-        (ConsensusADMM(solver=Quadratic(), adapt=0), objective()),
-        (ConsensusADMM(solver=Smooth(), prox=L2(0.05)), HUBER),
+        (ConsensusADMM(solver=ConjugateGradient(), prox=L1(0.05)), objective()),
+        (ConsensusADMM(solver=ConjugateGradient(), adapt_rounds=0), objective()),
+        (ConsensusADMM(solver=NewtonCG(), prox=L2(0.05)), HUBER),
     ],
     ids=["L1", "rho as it is", "Huber"],
 )
 def test_the_least_sum_of_both_residuals_falls(algorithm, minimised):
     """It may rise from one round to the next, but not over ten."""
     _, _, *others = states(algorithm, parts_of(*SIZES), 41, minimised)
-    sums = [row["primal"] + row["dual"] for row in map(algorithm.row, others)]
+    sums = [row["primal"] + row["dual"] for row in map(algorithm.metrics, others)]
     least = np.minimum.accumulate(sums)
     assert (least[10:] < least[:-10] / 2).all()
 
@@ -119,9 +119,11 @@ def test_the_least_sum_of_both_residuals_falls(algorithm, minimised):
 def test_a_penalty_is_on_biases_where_that_is_asked(tmp_path, biases):
     """Ridge regression, whose normal equations say what the minimum is."""
     a, b = matrices()
-    algorithm = ConsensusADMM(prox=L2(0.5, biases=biases), solver=Quadratic(), absolute=1e-10, relative=1e-9)
+    algorithm = ConsensusADMM(
+        prox=L2(0.5, penalize_bias=biases), solver=ConjugateGradient(), abs_tol=1e-10, rel_tol=1e-9
+    )
     state, _ = Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=200).run(jobs(3))
-    assert algorithm.done(state)
+    assert algorithm.converged(state)
     one, other = (np.linalg.solve(a + 0.5 * np.diag([1, 1, 1, 1, last]), b) for last in (biases, not biases))
     assert np.allclose(flat(state), one, atol=1e-7)
     assert not np.allclose(flat(state), other, atol=1e-3)
@@ -130,31 +132,33 @@ def test_a_penalty_is_on_biases_where_that_is_asked(tmp_path, biases):
 def test_the_first_round_weighs_the_rows_and_is_not_in_the_history():
     algorithm = ConsensusADMM()
     _, first, second = states(algorithm, parts_of(30, 30, 30), 2)
-    assert algorithm.row(first) == {}
+    assert algorithm.metrics(first) == {}
     assert first["mass"] == pytest.approx(data()["w"].sum())
     assert (first["parts"], first["round"]) == (3, 0)
-    assert set(algorithm.row(second)) == {"primal", "dual", "rho"}
+    assert set(algorithm.metrics(second)) == {"primal", "dual", "rho"}
 
 
 def test_a_part_without_rows_is_none_of_those_that_have_to_agree():
-    algorithm = ConsensusADMM(solver=Quadratic())
+    algorithm = ConsensusADMM(solver=ConjugateGradient())
     one, other = (states(algorithm, parts_of(*sizes), 6)[1:] for sizes in ((40, 50), (40, 50, 0)))
     assert [state["row"] for state in one] == [state["row"] for state in other]
     assert other[-1]["parts"] == 2
 
 
-@pytest.mark.parametrize("solver", [Quadratic(), Smooth(), Smooth(reduction=0.9), Smooth(reduction=0)], ids=str)
+@pytest.mark.parametrize(
+    "solver", [ConjugateGradient(), NewtonCG(), NewtonCG(reduction=0.9), NewtonCG(reduction=0)], ids=str
+)
 def test_any_solver_comes_to_the_same(tmp_path, solver):
-    algorithm = ConsensusADMM(solver=solver, absolute=1e-9, relative=1e-8)
+    algorithm = ConsensusADMM(solver=solver, abs_tol=1e-9, rel_tol=1e-8)
     state, _ = Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=200).run(jobs(3))
-    assert algorithm.done(state)
+    assert algorithm.converged(state)
     assert np.allclose(flat(state), np.linalg.solve(*matrices()), atol=1e-6)
 
 
 def test_quadratic_refuses_what_is_not(tmp_path):
     loss = Objective(partial(nn.Linear, 4, 1), nn.SmoothL1Loss(beta=0.01), precision="fp64")
     with pytest.raises(InvalidInput, match=r"part 0 in round 1: the loss is not quadratic .* solver=Smooth\(\)"):
-        Rounds(ConsensusADMM(solver=Quadratic()), loss, memories=str(tmp_path), max_rounds=5).run(jobs(2))
+        Rounds(ConsensusADMM(solver=ConjugateGradient()), loss, memories=str(tmp_path), max_rounds=5).run(jobs(2))
 
 
 @pytest.mark.parametrize(
@@ -165,11 +169,11 @@ def test_quadratic_refuses_what_is_not(tmp_path):
         (lambda: ConsensusADMM(rho=float("nan")), "rho=nan"),
         (lambda: ConsensusADMM(rho=float("inf")), "rho=inf"),
         (lambda: ConsensusADMM(alpha=2.0), "alpha=2.0; expected 1"),
-        (lambda: ConsensusADMM(factor=0.5), "factor=0.5; expected at least 1"),
-        (lambda: ConsensusADMM(relative=-1), "relative=-1; expected at least 0"),
-        (lambda: Smooth(reduction=1.0), "reduction=1.0"),
-        (lambda: Steps(epochs=0), "epochs=0; expected at least 1"),
-        (lambda: Quadratic(tolerance=-1.0), "tolerance=-1.0"),
+        (lambda: ConsensusADMM(tau=0.5), "tau=0.5; expected at least 1"),
+        (lambda: ConsensusADMM(rel_tol=-1), "rel_tol=-1; expected at least 0"),
+        (lambda: NewtonCG(reduction=1.0), "reduction=1.0"),
+        (lambda: LocalSGDSolver(epochs=0), "epochs=0; expected at least 1"),
+        (lambda: ConjugateGradient(tolerance=-1.0), "tolerance=-1.0"),
     ],
 )
 def test_what_is_refused(make, message):

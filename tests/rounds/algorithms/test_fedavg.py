@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineJobs, dealt
-from sparkdl.data.columns import Column, Columns
+from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
-from sparkdl.rounds.evaluate import alone
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
@@ -24,9 +24,13 @@ from sparkdl.training.objective import Objective
 SIZES = (3, 40, 11, 7, 25)  # rows of each client
 IDS = (-4, 0, 9, 12, 1 << 40)
 COLUMNS = Columns(
-    (Column("x"),), Column("y"), row_id=Column("id", "int64"), client=Column("client", "int64"), floating="float64"
+    (InputColumn("x"),),
+    InputColumn("y"),
+    row_id=InputColumn("id", "int64"),
+    client=InputColumn("client", "int64"),
+    floating="float64",
 )
-WEIGHED = replace(COLUMNS, weight=Column("w"))
+WEIGHED = replace(COLUMNS, weight=InputColumn("w"))
 RATE = 0.05
 
 
@@ -48,11 +52,11 @@ def objective(rate: float = RATE, **options: object) -> Objective:
     return Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), optimizer, precision="fp64", **options)
 
 
-def jobs(tables: list[pa.Table], columns: Columns = COLUMNS, parts: int = 1) -> InlineJobs:
+def jobs(tables: list[pa.Table], columns: Columns = COLUMNS, parts: int = 1) -> InlineTaskRunner:
     """The clients in so many parts, mixed up within a part."""
     joined = [pa.concat_tables(tables[part::parts]) for part in range(parts)]
     mixed = [table.take(np.random.default_rng(1).permutation(table.num_rows)) for table in joined]
-    return InlineJobs(dealt(mixed, columns, parts))
+    return InlineTaskRunner(dealt(mixed, columns, parts))
 
 
 def run(algorithm: FederatedAveraging, tables: list[pa.Table], rounds: int, **options: object):
@@ -80,7 +84,7 @@ def gradient(w: torch.Tensor, tables: list[pa.Table], *, weighed: bool = False) 
     return 2 * x.T @ (a * (x @ w - y)) / a.sum()
 
 
-FED_SGD = FederatedAveraging("client", fraction=1.0, batch_size=1000)
+FED_SGD = FederatedAveraging("client", client_fraction=1.0, batch_size=1000)
 
 
 # ---- one step of all clients is one step of gradient descent -----------------------------------------------------
@@ -118,19 +122,19 @@ def locally(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_siz
     module = module_of(objective(), FederatedAveraging("client").init(objective(), 3)["weights"])
     for number in range(rounds):
         local = Local(epochs, batch_size, number, (3, client))
-        local.train(objective(), module, alone(part, objective().criterion()))
+        local.train(objective(), module, as_only_shard(part, objective().criterion()))
     return vector(module.state_dict())
 
 
 def test_one_client_is_local_training():
-    algorithm = FederatedAveraging("client", fraction=1.0, epochs=3, batch_size=4)
+    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=3, batch_size=4)
     state, _ = run(algorithm, clients()[1:2], 3)
     expected = locally(clients()[1], IDS[1], 3, epochs=3, batch_size=4)
     assert torch.allclose(vector(state["weights"]), expected, rtol=0, atol=1e-14)
 
 
 def test_a_round_is_the_mean_of_the_clients_by_their_rows():
-    algorithm = FederatedAveraging("client", fraction=1.0, epochs=2, batch_size=4)
+    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=4)
     state, _ = run(algorithm, clients(), 1, parts=2)
     alone_ = [locally(table, name, 1, epochs=2, batch_size=4) for table, name in zip(clients(), IDS, strict=True)]
     expected = sum(size * w for size, w in zip(SIZES, alone_, strict=True)) / sum(SIZES)
@@ -138,7 +142,7 @@ def test_a_round_is_the_mean_of_the_clients_by_their_rows():
 
 
 def test_clients_who_train_say_nothing_of_who_trained_before_them():
-    algorithm = FederatedAveraging("client", fraction=1.0, epochs=2, batch_size=4, mu=0.1, bits=8)
+    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=4, prox_mu=0.1, quantize_bits=8)
     one, _ = run(algorithm, clients(), 2, parts=1)
     other, _ = run(algorithm, clients(), 2, parts=5)
     assert torch.allclose(vector(one["weights"]), vector(other["weights"]), rtol=0, atol=1e-13)
@@ -149,7 +153,9 @@ def test_clients_who_train_say_nothing_of_who_trained_before_them():
 
 @pytest.mark.parametrize(("beta", "eta"), [(0.0, 0.5), (0.9, 1.0), (0.7, 0.3)])
 def test_the_servers_velocity(beta, eta):
-    algorithm = FederatedAveraging("client", fraction=1.0, batch_size=1000, epochs=2, momentum=beta, learning_rate=eta)
+    algorithm = FederatedAveraging(
+        "client", client_fraction=1.0, batch_size=1000, epochs=2, momentum=beta, learning_rate=eta
+    )
     state, _ = run(algorithm, clients(), 5, parts=2)
     w, v = initial(), torch.zeros(4, dtype=torch.float64)
     for _ in range(5):
@@ -166,7 +172,9 @@ def test_the_servers_velocity(beta, eta):
 
 def test_mu_is_the_proximal_term():
     mu = 0.8
-    state, _ = run(FederatedAveraging("client", fraction=1.0, batch_size=1000, epochs=3, mu=mu), clients()[:1], 1)
+    state, _ = run(
+        FederatedAveraging("client", client_fraction=1.0, batch_size=1000, epochs=3, prox_mu=mu), clients()[:1], 1
+    )
     start = initial()
     w = start
     for _ in range(3):
@@ -177,7 +185,7 @@ def test_mu_is_the_proximal_term():
 def test_mu_holds_clients_nearer():
     moved = []
     for mu in (0.0, 0.1, 1.0, 10.0):
-        algorithm = FederatedAveraging("client", fraction=1.0, epochs=10, batch_size=4, mu=mu)
+        algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=10, batch_size=4, prox_mu=mu)
         state, _ = run(algorithm, clients(), 1)
         moved.append(float((vector(state["weights"]) - initial()).norm()))
     assert moved == sorted(moved, reverse=True)
@@ -189,12 +197,12 @@ def test_mu_holds_clients_nearer():
 
 @pytest.mark.parametrize(("fraction", "expected"), [(1e-9, 1), (0.2, 1), (0.6, 3), (1.0, 5)])
 def test_a_fraction_of_the_clients_train_and_one_at_least(fraction, expected):
-    _, history = run(FederatedAveraging("client", fraction=fraction), clients(), 6, parts=2)
+    _, history = run(FederatedAveraging("client", client_fraction=fraction), clients(), 6, parts=2)
     assert [row["clients"] for row in history] == [expected] * 6
 
 
 def test_every_client_has_its_turn():
-    algorithm = FederatedAveraging("client", fraction=0.2)
+    algorithm = FederatedAveraging("client", client_fraction=0.2)
     state, _ = run(algorithm, clients(), 1, parts=2)
     drawn = set()
     for number in range(40):
@@ -222,7 +230,7 @@ class Tied(nn.Module):
 def test_a_tied_parameter_follows_the_server():
     """The other name of a tied parameter was averaged plainly, and on loading it overwrote the server's step."""
     minimised = Objective(Tied, nn.MSELoss(), partial(torch.optim.SGD, lr=RATE), precision="fp64")
-    algorithm = FederatedAveraging("client", fraction=1.0, batch_size=1000, learning_rate=0.25)
+    algorithm = FederatedAveraging("client", client_fraction=1.0, batch_size=1000, learning_rate=0.25)
     before = algorithm.init(minimised, 3)["weights"]
     state, _ = run(algorithm, clients(), 1, objective=minimised)
     whole, _ = run(FED_SGD, clients(), 1, objective=minimised)
@@ -247,7 +255,7 @@ class Counting(nn.Module):
 
 def test_buffers_begin_anew_with_every_client_and_are_averaged():
     minimised = Objective(Counting, nn.MSELoss(), partial(torch.optim.SGD, lr=1e-5), precision="fp64")
-    algorithm = FederatedAveraging("client", fraction=1.0, epochs=2, batch_size=1000)
+    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=1000)
     one, history = run(algorithm, clients(), 2, objective=minimised)
     other, _ = run(algorithm, clients(), 2, objective=minimised, parts=5)
     for name, tensor in one["weights"].items():
@@ -266,20 +274,20 @@ def test_buffers_begin_anew_with_every_client_and_are_averaged():
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"fraction": 0.0}, "fraction=0.0"),
-        ({"fraction": 1.5}, "fraction=1.5"),
-        ({"fraction": float("nan")}, "fraction=nan"),
+        ({"client_fraction": 0.0}, "fraction=0.0"),
+        ({"client_fraction": 1.5}, "fraction=1.5"),
+        ({"client_fraction": float("nan")}, "fraction=nan"),
         ({"rounds": 0}, "rounds=0"),
         ({"epochs": 1.5}, "epochs=1.5"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"learning_rate": 0.0}, "learning_rate=0.0"),
         ({"learning_rate": float("inf")}, "learning_rate=inf"),
         ({"momentum": 1.0}, "momentum=1.0"),
-        ({"mu": -1.0}, "mu=-1.0"),
-        ({"mu": float("nan")}, "mu=nan"),
-        ({"bits": 0}, "bits=0"),
-        ({"bits": 17}, "bits=17"),
-        ({"bits": 2.5}, "bits=2.5"),
+        ({"prox_mu": -1.0}, "mu=-1.0"),
+        ({"prox_mu": float("nan")}, "mu=nan"),
+        ({"quantize_bits": 0}, "bits=0"),
+        ({"quantize_bits": 17}, "bits=17"),
+        ({"quantize_bits": 2.5}, "bits=2.5"),
     ],
 )
 def test_hyperparameters_are_refused_by_name(given, named):
@@ -290,4 +298,6 @@ def test_hyperparameters_are_refused_by_name(given, named):
 def test_a_client_whose_training_diverges_is_named():
     tables = clients()
     with pytest.raises(InvalidInput, match=rf"client {IDS[1]}: the loss is not finite; lower the learning rate"):
-        run(FederatedAveraging("client", fraction=1.0, epochs=400), tables[1:2], 1, objective=objective(rate=1e9))
+        run(
+            FederatedAveraging("client", client_fraction=1.0, epochs=400), tables[1:2], 1, objective=objective(rate=1e9)
+        )

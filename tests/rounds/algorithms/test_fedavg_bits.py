@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineJobs, dealt
-from sparkdl.data.columns import Column, Columns
+from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import generator
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.loop import Rounds
@@ -78,7 +78,7 @@ def test_a_tensor_that_would_take_no_fewer_bytes_is_sent_as_it_is():
     assert not torch.equal(quantised_each(given, (3,), 2, generator(0)), given)
 
 
-COLUMNS = Columns((Column("x"),), Column("y"), client=Column("client", "int64"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), client=InputColumn("client", "int64"))
 
 
 def run(bits: int | None, **options):
@@ -87,8 +87,10 @@ def run(bits: int | None, **options):
     x = random.normal(size=(240, 30))
     data = {"x": x, "y": x @ random.normal(size=30), "client": np.arange(240) // 40}
     objective = Objective(partial(nn.Linear, 30, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=0.02))
-    algorithm = FederatedAveraging("client", bits=bits, **{"fraction": 0.5, "rounds": 30, "batch_size": 8, **options})
-    state, history = Rounds(algorithm, objective).run(InlineJobs(dealt(data, COLUMNS, 2)))
+    algorithm = FederatedAveraging(
+        "client", quantize_bits=bits, **{"client_fraction": 0.5, "rounds": 30, "batch_size": 8, **options}
+    )
+    state, history = Rounds(algorithm, objective).run(InlineTaskRunner(dealt(data, COLUMNS, 2)))
     return state, [row for row in history if "loss" in row]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import dealt
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.clients import Clients
@@ -20,9 +20,9 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 
 ROWS = 24
-CLIENT = Column("client", "int64")
-COLUMNS = Columns((Column("x"),), Column("y"), client=CLIENT, floating="float64")
-WEIGHED = Columns((Column("x"),), Column("y"), weight=Column("w"), client=CLIENT, floating="float64")
+CLIENT = InputColumn("client", "int64")
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), client=CLIENT, floating="float64")
+WEIGHED = Columns((InputColumn("x"),), InputColumn("y"), weight=InputColumn("w"), client=CLIENT, floating="float64")
 
 
 def table(client, **others) -> pa.Table:
@@ -38,7 +38,7 @@ def run(data: pa.Table, columns: Columns = COLUMNS, loss: nn.Module | None = Non
     objective = Objective(
         partial(nn.Linear, 2, outputs), loss or nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), precision="fp64"
     )
-    algorithm = FederatedAveraging(**{"client": "client", "fraction": 1.0, "rounds": 2, **options})
+    algorithm = FederatedAveraging(**{"client": "client", "client_fraction": 1.0, "rounds": 2, **options})
     with InlineCluster().map_reduce(data, columns) as jobs:
         state, history = Rounds(algorithm, objective).run(jobs)
     assert all(bool(torch.isfinite(each).all()) for each in state["weights"].values())
@@ -63,14 +63,18 @@ def clients_of(data: pa.Table, columns: Columns = COLUMNS) -> dict[int, list[int
 def test_rows_come_in_the_order_of_their_ids():
     random = np.random.default_rng(0)
     ids, client = random.permutation(ROWS), random.integers(-2, 3, ROWS)
-    columns = Columns((Column("x"),), Column("y"), client=CLIENT, row_id=Column("id", "int64"), floating="float64")
+    columns = Columns(
+        (InputColumn("x"),), InputColumn("y"), client=CLIENT, row_id=InputColumn("id", "int64"), floating="float64"
+    )
     found = clients_of(table(client, id=ids), columns)
     assert list(found) == sorted(set(client.tolist()))
     assert found == {each: sorted(ids[client == each].tolist()) for each in found}
 
 
 def test_every_row_is_one_clients():
-    columns = Columns((Column("x"), Column("id", "int64")), Column("y"), client=CLIENT, floating="float64")
+    columns = Columns(
+        (InputColumn("x"), InputColumn("id", "int64")), InputColumn("y"), client=CLIENT, floating="float64"
+    )
     found = clients_of(table(np.arange(ROWS) % 5, id=np.arange(ROWS)), columns)
     assert sorted(row for rows in found.values() for row in rows) == list(range(ROWS))
     assert found[3] == [3, 8, 13, 18, 23]
@@ -105,11 +109,11 @@ def test_whole_doubles_are_clients():
         (pa.array([f"user {row}" for row in range(ROWS)]), CLIENT, r"'client' has type string.*Turn strings into"),
         (pa.array([f"user {row}" for row in range(ROWS)]).dictionary_encode(), CLIENT, r"'client'.*Turn strings into"),
         (list(np.zeros((ROWS, 2))), CLIENT, r"column 'client'"),
-        (np.arange(ROWS) / 2, Column("client"), r"'client' is of float64.*Column\('client', 'int64'\)"),
+        (np.arange(ROWS) / 2, InputColumn("client"), r"'client' is of float64.*Column\('client', 'int64'\)"),
     ],
 )
 def test_what_is_no_id_is_refused_by_name(client, column, message):
-    columns = Columns((Column("x"),), Column("y"), client=column, floating="float64")
+    columns = Columns((InputColumn("x"),), InputColumn("y"), client=column, floating="float64")
     with pytest.raises(InvalidInput, match=message):
         run(table(client), columns)
 
@@ -120,7 +124,7 @@ def test_a_column_that_is_not_there():
 
 
 def test_no_client_column():
-    columns = Columns((Column("x"),), Column("y"), floating="float64")
+    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
     with pytest.raises(InvalidInput, match=r"client='client' was asked for and there is no client column"):
         run(table(np.arange(ROWS)), columns)
 
@@ -146,14 +150,14 @@ def test_only_clients_that_weigh_something_are_drawn():
     """A run failed with "no row weighs anything" where only those that were drawn had no weight."""
     client = np.arange(ROWS) % 12
     data = table(client, w=np.where(client == 7, 1.0, 0.0))
-    _, history = run(data, WEIGHED, fraction=1e-3, rounds=20)
+    _, history = run(data, WEIGHED, client_fraction=1e-3, rounds=20)
     assert [row["clients"] for row in history] == [1] * 20
 
 
 def test_a_client_whose_labels_are_all_ignored_never_trains():
     client = np.arange(ROWS) % 4
     data = table(client).set_column(1, "y", pa.array(np.where(client == 0, -100, client % 3)))
-    columns = Columns((Column("x"),), Column("y", "int64"), client=CLIENT, floating="float64")
+    columns = Columns((InputColumn("x"),), InputColumn("y", "int64"), client=CLIENT, floating="float64")
     _, history = run(data, columns, nn.CrossEntropyLoss())
     assert [row["clients"] for row in history] == [3, 3]
 
@@ -161,7 +165,7 @@ def test_a_client_whose_labels_are_all_ignored_never_trains():
 @pytest.mark.parametrize("bits", [None, 4])
 def test_nothing_weighs_anything(bits):
     with pytest.raises(InvalidInput, match="no row weighs anything"):
-        run(table(np.arange(ROWS) % 4, w=np.zeros(ROWS)), WEIGHED, bits=bits)
+        run(table(np.arange(ROWS) % 4, w=np.zeros(ROWS)), WEIGHED, quantize_bits=bits)
 
 
 def test_clients_weigh_what_their_rows_do():
@@ -171,7 +175,9 @@ def test_clients_weigh_what_their_rows_do():
     assert torch.allclose(weighed["weights"]["weight"], plain["weights"]["weight"], rtol=0, atol=1e-14)
 
 
-VALIDATED = Columns((Column("x"),), Column("y"), validation=Column("v"), client=CLIENT, floating="float64")
+VALIDATED = Columns(
+    (InputColumn("x"),), InputColumn("y"), validation=InputColumn("v"), client=CLIENT, floating="float64"
+)
 
 
 def test_rows_for_validation_train_nobody():

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from sparkdl.rounds.algorithms.lbfgs import LBFGS, two_loops
-from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, tell
+from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, observe
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.rounds.parameters import flatten
 from sparkdl.training.objective import Objective
-from tests.contracts.algorithm_contract import InlineJobs, data, jobs, objective, parts_of, states
+from tests.contracts.algorithm_contract import InlineTaskRunner, data, jobs, objective, parts_of, states
 
 FUNCTIONS = {
     "a parabola": (lambda t: (t - 1) ** 2, lambda t: 2 * (t - 1)),
@@ -36,7 +36,7 @@ def test_a_step_that_is_found_satisfies_the_conditions(name: str, first: float) 
     search = begin(start, first)
     while search.status == "searching":
         search = Search.from_json(search.to_json())
-        search = tell(search, Point(search.t, f(search.t), slope(search.t)), most=60)
+        search = observe(search, Point(search.t, f(search.t), slope(search.t)), most=60)
     assert search.status == "found"
     assert f(search.t) <= start.value + C1 * search.t * start.slope
     assert abs(slope(search.t)) <= C2 * abs(start.slope)
@@ -50,7 +50,7 @@ def test_a_step_behind_a_wall_is_too_long() -> None:
         if search.status != "searching":
             break
         tried.append(search.t)
-        search = tell(search, Point(search.t, f(search.t), slope(search.t)))
+        search = observe(search, Point(search.t, f(search.t), slope(search.t)))
     assert all(later < 10 for later in tried[1:])
     assert min(tried) < 0.5
 
@@ -58,7 +58,7 @@ def test_a_step_behind_a_wall_is_too_long() -> None:
 def test_a_function_that_only_rises_fails() -> None:
     search = begin(Point(0.0, 0.0, -1.0), 1.0)
     while search.status == "searching":
-        search = tell(search, Point(search.t, 1.0 + search.t, 1.0), most=10)
+        search = observe(search, Point(search.t, 1.0 + search.t, 1.0), most=10)
     assert (search.status, search.low.t) == ("failed", 0.0)
 
 
@@ -82,7 +82,7 @@ def test_the_recursion_is_the_matrix() -> None:
 
 def test_a_quadratic_takes_few_evaluations():
     """Five parameters: about as many steps, with one or two evaluations each."""
-    algorithm = LBFGS(tolerance=1e-8)
+    algorithm = LBFGS(gtol=1e-8)
     state, history = Rounds(algorithm, objective()).run(jobs(3))
     assert history[-1]["status"].startswith("converged")
     assert len(history) < 20
@@ -92,10 +92,10 @@ def test_a_quadratic_takes_few_evaluations():
     assert np.allclose(flatten(state["weights"], state["names"]).numpy(), expected, atol=1e-7)
 
 
-@pytest.mark.parametrize(("options", "last"), [({}, 0), ({"biases": False}, 0), ({"biases": True}, 1)])
+@pytest.mark.parametrize(("options", "last"), [({}, 0), ({"penalize_bias": False}, 0), ({"penalize_bias": True}, 1)])
 def test_l2_is_on_biases_where_that_is_asked(options, last):
     """Ridge regression, whose normal equations say what the minimum is."""
-    state, _ = Rounds(LBFGS(l2=0.5, tolerance=1e-9, progress=0.0, **options), objective()).run(jobs(3))
+    state, _ = Rounds(LBFGS(l2=0.5, gtol=1e-9, ftol=0.0, **options), objective()).run(jobs(3))
     arrays = data()
     rows, w = np.c_[arrays["x"], np.ones(90)], arrays["w"]
     a, b = 2 * (rows * w[:, None]).T @ rows / w.sum(), 2 * (rows * w[:, None]).T @ arrays["y"] / w.sum()
@@ -108,7 +108,7 @@ def test_l2_is_on_biases_where_that_is_asked(options, last):
 class Watched:
     """Jobs that note every point that was evaluated, and the mean loss there."""
 
-    def __init__(self, inner: InlineJobs) -> None:
+    def __init__(self, inner: InlineTaskRunner) -> None:
         self.parts, self._inner, self.seen = inner.parts, inner, []
 
     def run(self, work, state, *, number=0):
@@ -124,7 +124,7 @@ def test_the_weights_are_the_best_that_were_seen(rounds, evaluations):
     """Absolute errors have kinks, where no step satisfies the conditions; and a run may end within a search."""
     watched = Watched(jobs(2))
     kinked = Objective(partial(nn.Linear, 4, 1), nn.L1Loss(), precision="fp64")
-    state, history = Rounds(LBFGS(evaluations=evaluations), kinked, max_rounds=rounds).run(watched)
+    state, history = Rounds(LBFGS(maxls=evaluations), kinked, max_rounds=rounds).run(watched)
     best, value = min(watched.seen, key=lambda each: each[1])
     assert torch.equal(flatten(state["weights"], state["names"]), best)
     assert history[-1]["objective"] == value
@@ -155,7 +155,7 @@ def misleading(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def test_a_search_that_finds_nothing_says_so_and_stops_where_it_began():
     wrong = Objective(partial(nn.Linear, 4, 1), misleading, precision="fp64")
     start = LBFGS().init(wrong, 0)["weights"]
-    state, history = Rounds(LBFGS(evaluations=9), wrong).run(jobs(2))
+    state, history = Rounds(LBFGS(maxls=9), wrong).run(jobs(2))
     assert history[-1]["status"] == (
         "stopped: the line search has found no step after 9 evaluations, along the gradient"
     )
@@ -170,7 +170,7 @@ def test_a_step_that_is_too_long_is_no_reason_to_give_up():
     far = {**second, "trial": second["trial"] + 1e200}
     updates = [algorithm.map(objective(), far, part, None)[0] for part in parts]
     after = algorithm.apply(far, algorithm.reduce(*updates))
-    assert not algorithm.done(after)
+    assert not algorithm.converged(after)
     assert after["best"]["value"] == second["best"]["value"]
     assert 0 < Search.from_json(after["search"]).t < Search.from_json(second["search"]).t
     assert all(torch.equal(after["weights"][name], tensor) for name, tensor in first["weights"].items())

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineJobs, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.aggregation import average, weighed
+from sparkdl.rounds.aggregation import average, scaled
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.rounds.local_solvers import Smooth, Steps
+from sparkdl.rounds.local_solvers import LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, parts_of, states
@@ -26,7 +26,7 @@ from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, p
 
 def test_one_part_is_local_training():
     """Two epochs in the order of rows that the seed gives, by a loop of its own."""
-    algorithm = ParallelSGD(rounds=1, epochs=2, batch_size=8)
+    algorithm = ParallelSGD(rounds=1, epochs=2, shard_batch_size=8)
     first, last = states(algorithm, parts_of(90), 1)
     module = objective().build()
     module.load_state_dict(first["weights"])
@@ -60,8 +60,8 @@ def test_parts_count_as_their_rows_weigh(weighted):
 
 def test_whole_numbers_are_averaged_and_rounded():
     like = {"count": torch.tensor(0), "mean": torch.zeros(2)}
-    one = weighed({"count": torch.tensor(3), "mean": torch.tensor([1.0, 0.0])}, 1.0)
-    other = weighed({"count": torch.tensor(6), "mean": torch.tensor([0.0, 1.0])}, 2.0)
+    one = scaled({"count": torch.tensor(3), "mean": torch.tensor([1.0, 0.0])}, 1.0)
+    other = scaled({"count": torch.tensor(6), "mean": torch.tensor([0.0, 1.0])}, 2.0)
     found = average(ParallelSGD().reduce(one, other), like)
     assert found["count"].item() == 5
     assert found["count"].dtype == torch.int64
@@ -71,7 +71,7 @@ def test_whole_numbers_are_averaged_and_rounded():
 def test_statistics_of_batch_normalisation_are_averaged():
     """Running statistics are no parameters, and come back from the parts all the same."""
     wanted = Objective(_normalised, nn.MSELoss(), objective().optimizer, precision="fp64")
-    first, last = states(ParallelSGD(batch_size=10), parts_of(45, 45), 1, wanted)
+    first, last = states(ParallelSGD(shard_batch_size=10), parts_of(45, 45), 1, wanted)
     assert not torch.equal(first["weights"]["0.running_mean"], last["weights"]["0.running_mean"])
     assert last["weights"]["0.num_batches_tracked"].item() == 5
 
@@ -108,12 +108,12 @@ MASKED = Objective(Masked, nn.MSELoss(), objective().optimizer, precision="fp64"
 each_algorithm = pytest.mark.parametrize(
     "algorithm",
     [
-        ParallelSGD(batch_size=8),
-        ParallelSGD(batch_size=8, weighted=False),
-        FederatedAveraging("client", fraction=0.5),
-        FederatedAveraging("client", fraction=1.0, bits=8),
-        ConsensusADMM(solver=Steps(batch_size=8)),
-        ConsensusADMM(solver=Smooth()),
+        ParallelSGD(shard_batch_size=8),
+        ParallelSGD(shard_batch_size=8, weighted=False),
+        FederatedAveraging("client", client_fraction=0.5),
+        FederatedAveraging("client", client_fraction=1.0, quantize_bits=8),
+        ConsensusADMM(solver=LocalSGDSolver(batch_size=8)),
+        ConsensusADMM(solver=NewtonCG()),
     ],
     ids=str,
 )
@@ -129,13 +129,13 @@ def test_what_is_not_finite_from_the_start_stays_as_it_is(algorithm, light, tmp_
     tables = [table.slice(0, 30), table.slice(30, 30), table.slice(60), table.slice(90)]
     first = algorithm.init(MASKED, 3)["weights"]
     rounds = Rounds(algorithm, MASKED, seed=3, memories=str(tmp_path), max_rounds=4)
-    last = rounds.run(InlineJobs(dealt(tables, COLUMNS, 4)))[0]["weights"]
+    last = rounds.run(InlineTaskRunner(dealt(tables, COLUMNS, 4)))[0]["weights"]
     assert list(last) == list(first)
     for name in ("mask", "least", "frozen"):
         assert torch.equal(last[name].nan_to_num(7.0), first[name].nan_to_num(7.0))
     assert all(bool(torch.isfinite(last[name]).all()) for name in ("linear.weight", "linear.bias", "seen"))
     assert not torch.equal(last["linear.weight"], first["linear.weight"])
-    assert bool(last["seen"].any()) == algorithm.takes_steps
+    assert bool(last["seen"].any()) == algorithm.uses_optimizer
 
 
 def test_what_is_trained_is_refused_where_it_is_not_finite():
@@ -150,7 +150,7 @@ def test_statistics_that_become_infinite_are_refused():
     table = {name: list(array) for name, array in (data() | {"x": x}).items()}
     wanted = Objective(Summed, nn.MSELoss(), objective().optimizer, precision="fp64")
     with pytest.raises(InvalidInput, match=r"part 0 in round 1: weights/seen is not finite"):
-        Rounds(ParallelSGD(), wanted, max_rounds=2).run(InlineJobs(dealt(pa.table(table), COLUMNS, 2)))
+        Rounds(ParallelSGD(), wanted, max_rounds=2).run(InlineTaskRunner(dealt(pa.table(table), COLUMNS, 2)))
 
 
 class Summed(Masked):
@@ -164,7 +164,7 @@ class Summed(Masked):
 
 def test_what_is_not_in_an_update_stays_as_it_is():
     like = {"a": torch.tensor([torch.inf]), "b": torch.zeros(2), "c": torch.tensor(3)}
-    found = average(weighed({"b": torch.ones(2)}, 2.0), like)
+    found = average(scaled({"b": torch.ones(2)}, 2.0), like)
     assert list(found) == ["a", "b", "c"]
     assert found["a"].tolist() == [torch.inf]
     assert found["b"].tolist() == [1.0, 1.0]

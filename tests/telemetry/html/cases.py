@@ -31,8 +31,8 @@ def attempts() -> RunData:
     return run(
         BEGIN,
         *(event("attempt", at, attempt=at, size=1) for at in (0, 2)),
-        event("restart", 1, cause="MemberLost: first", seconds=0.0),
-        event("end", 3, error="MemberLost: second <b>\nTraceback:\n  File s3://key:secret@bucket"),
+        event("restart", 1, cause="WorkerLost: first", seconds=0.0),
+        event("end", 3, error="WorkerLost: second <b>\nTraceback:\n  File s3://key:secret@bucket"),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import Journal
+from sparkdl.telemetry.event_file import EventFile
 from sparkdl.telemetry.html import RunData
 from sparkdl.telemetry.html.run_data import DRIVER
 
@@ -45,7 +45,7 @@ def written(folder: Path, events: Iterable[Event] = (), **files: Any) -> str:
         (folder / f"{name}.json").write_text(json.dumps(values))
     lines = [each.to_json().encode() for each in events]
     if lines:
-        journal = Journal(folder / "events", "driver-made")
+        journal = EventFile(folder / "events", "driver-made")
         assert journal.append(lines) == len(lines)
         journal.close()
     return str(folder)
@@ -76,7 +76,7 @@ def gang(name: str = "a gang", *, loss: float = 1.0, **values: Mapping[str, Any]
         *(event("span", 2, rank, name="feed", start=START + 1, seconds=1.0) for rank in (0, 1)),
         *(step(4 + rank, rank, rows=8, feed=0.5, forward=1.0, exchange=0.5) for rank in (0, 1)),
         *(progress(each, loss / each, at=4 + each / 10) for each in (1, 5, 9)),
-        event("restart", 6, cause="MemberLost: rank 1 was killed", seconds=1.0),
+        event("restart", 6, cause="WorkerLost: rank 1 was killed", seconds=1.0),
         event("attempt", 7, attempt=1, size=1),
         event("resized", 7, attempt=1, size=1, of=2),
         event("warning", 8, 0, attempt=1, message="a warning", process="p"),

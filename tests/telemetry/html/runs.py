@@ -16,25 +16,25 @@ import torch
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from sparkdl.checkpoint.checkpointer import CheckpointKeeper
-from sparkdl.checkpoint.interval import Every
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.protocol import Cluster, Slots
+from sparkdl.cluster.protocol import Capacity, Cluster
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.data.columns import Column, Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import SparkdlError
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import Logbook
+from sparkdl.telemetry.event_log import EventLog
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
 ROWS, CLASSES, PARTS = 2_000, 3, 3
-COLUMNS = Columns((Column("x"),), Column("label"), validation=Column("held", "bool"))
+COLUMNS = Columns((InputColumn("x"),), InputColumn("label"), validation=InputColumn("held", "bool"))
 ENVIRONMENT = {"python": "3.11.7", "torch": torch.__version__, "spark": "4.3.0", "driver": os.uname().nodename}
 TIMEOUT = 60.0
 
@@ -86,9 +86,9 @@ class Shrinking(LocalCluster):
 
     marker = ""
 
-    def room(self) -> Slots:
+    def capacity(self) -> Capacity:
         lost = os.path.exists(self.marker)
-        return Slots(self.size - lost, self.size)
+        return Capacity(self.size - lost, self.size)
 
 
 def training(epochs: int = 4, *, hooks: Sequence[Any] = (), rate: float = 0.01) -> Training:
@@ -102,10 +102,10 @@ def gang(directory: Path, cluster: Cluster, wanted: Training, **supervision: Any
     """Train on a gang, and leave behind what a fit does; of one that fails as well."""
     run = Run(str(directory))
     configuration = {"class": "TorchClassifier", "epochs": wanted.epochs, "batchSize": wanted.batch_size}
-    keeper = CheckpointKeeper(Checkpoints(str(directory / "checkpoints"), run="a run"), Every.of(10))
+    keeper = Checkpointer(Checkpoints(str(directory / "checkpoints"), run="a run"), CheckpointInterval.of(10))
     supervisor = Supervisor(cluster, back_off=0.1, **supervision)
     run.save("config", configuration)
-    with Logbook(run.events) as logbook:
+    with EventLog(run.events) as logbook:
         _note(logbook, "begin", environment=ENVIRONMENT)
         try:
             members = supervisor.gang(replace(wanted, keeper=keeper), data(), COLUMNS, listener=logbook)
@@ -123,7 +123,7 @@ def rounds(directory: Path, cluster: Cluster, algorithm: Algorithm, *, max_round
     run = Run(str(directory))
     objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=0.1))
     run.save("config", {"class": "TorchClassifier", "strategy": str(algorithm)})
-    with Logbook(run.events) as logbook:
+    with EventLog(run.events) as logbook:
         _note(logbook, "begin", environment=ENVIRONMENT)
         plan = Rounds(algorithm, objective, memories=str(directory / "memories"), max_rounds=max_rounds)
         plan.listener = lambda row: _note(logbook, "round", **row, rounds=None)
@@ -136,6 +136,6 @@ def rounds(directory: Path, cluster: Cluster, algorithm: Algorithm, *, max_round
     return run
 
 
-def _note(logbook: Logbook, kind: str, **payload: Any) -> None:
+def _note(logbook: EventLog, kind: str, **payload: Any) -> None:
     now = time.time()
     logbook(Event(kind, -1, 0, now, None, payload, os.uname().nodename, now))

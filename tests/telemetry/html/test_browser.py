@@ -27,7 +27,7 @@ def many(ranks: int):
 
 def failed():
     """A run that failed in its second attempt."""
-    return run(*gang().events[:-1], event("end", 12, error="MemberFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300))
+    return run(*gang().events[:-1], event("end", 12, error="WorkerFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300))
 
 
 ROUNDS = [event("begin", 0), step(8, forward=6.0), step(8, 1, other=4.0), event("end", 9, error=None)]

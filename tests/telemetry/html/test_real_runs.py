@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     with LocalCluster(2, timeout=runs.TIMEOUT) as cluster:
         runs.gang(folder / "plain", cluster, runs.training())
         runs.gang(folder / "failed", cluster, runs.training(hooks=[runs.Fails()]), max_restarts=0)
-        runs.rounds(folder / "SGD", cluster, ParallelSGD(rounds=3, epochs=2, batch_size=50))
+        runs.rounds(folder / "SGD", cluster, ParallelSGD(rounds=3, epochs=2, shard_batch_size=50))
         runs.rounds(folder / "ADMM", cluster, ConsensusADMM(), max_rounds=2)
     return folder
 
@@ -48,7 +48,7 @@ def test_a_gang(browser, folder, tmp_path):
 def test_a_gang_that_failed(browser, folder, tmp_path):
     data = RunData.read(str(folder / "failed"))
     assert data.state == "failed"
-    assert (data.error or "").startswith("MemberFailed: ValueError: the <b>loss</b> went wrong")
+    assert (data.error or "").startswith("WorkerFailed: ValueError: the <b>loss</b> went wrong")
     assert {"throughput", "phases", "timeline"} <= set(drawn(browser, [data], tmp_path))
 
 
@@ -94,7 +94,7 @@ def test_a_gang_of_three_of_whom_one_is_killed(browser, tmp_path):
     with runs.Shrinking(3, timeout=runs.TIMEOUT) as cluster:
         cluster.marker = marker
         hooks = [runs.Kills(marker, rank=1, step=40)]
-        runs.gang(tmp_path / "run", cluster, runs.training(hooks=hooks), min_size=1, elastic_wait=0.2)
+        runs.gang(tmp_path / "run", cluster, runs.training(hooks=hooks), min_size=1, elastic_timeout=0.2)
     assert os.path.exists(marker)
     data = RunData.read(str(tmp_path / "run"))
     assert [event.payload["size"] for event in data.of_kind("attempt")] == [3, 2]

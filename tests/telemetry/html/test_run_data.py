@@ -106,7 +106,7 @@ def test_times_are_by_one_clock(tmp_path):
     [
         ([BEGIN, END], {"report": {"rows": 1}}, "finished"),
         ([BEGIN, END], {}, "finished"),
-        ([BEGIN, event("end", 20, error="MemberLost: gone")], {}, "failed"),
+        ([BEGIN, event("end", 20, error="WorkerLost: gone")], {}, "failed"),
         ([BEGIN], {"report": {"rows": 1}}, "open"),
         ([step(1, forward=1.0)], {}, "open"),
         ([step(1, forward=1.0)], {"report": {"rows": 1}}, "finished"),
@@ -117,7 +117,7 @@ def test_times_are_by_one_clock(tmp_path):
 def test_how_it_went(tmp_path, events, files, state):
     found = RunData.read(written(tmp_path, events, **files))
     assert found.state == state
-    assert found.error == ("MemberLost: gone" if state == "failed" else None)
+    assert found.error == ("WorkerLost: gone" if state == "failed" else None)
 
 
 def test_the_history_of_a_run_that_goes_on_is_what_it_has_told_of(tmp_path):

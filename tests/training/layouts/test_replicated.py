@@ -30,7 +30,9 @@ def place(model: Any = work.Net, **options: Any) -> ReplicatedReplica:
 def batch(rows: int = 12, seed: int = 0, **options: Any) -> Batch:
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 3, generator=random, dtype=torch.float64)
-    return Batch((x,), x.sin().sum(1), None, None, rows, float(rows), **{"share": 1.0, "total": rows, **options})
+    return Batch(
+        (x,), x.sin().sum(1), None, None, rows, float(rows), **{"weight_fraction": 1.0, "total": rows, **options}
+    )
 
 
 def reference(replica: ReplicatedReplica, whole: Batch) -> list[Tensor]:
@@ -116,7 +118,7 @@ def test_half_precision_is_for_the_arithmetic_alone():
 
 def test_a_step_clips_steps_and_drops_the_gradients():
     scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    replica = place(clip_norm=0.01, scheduler=scheduler)
+    replica = place(max_grad_norm=0.01, scheduler=scheduler)
     before = [parameter.detach().clone() for parameter in replica.parameters]
     replica.gradients(batch())
     replica.apply()
@@ -222,7 +224,7 @@ def _copied(value: Any) -> Any:
 def test_the_sink_hears_of_each_gradient_from_the_last_layer_to_the_first():
     replica = place()
     replica.sink = sink = Sink()
-    replica.gradients(batch(share=0.25))
+    replica.gradients(batch(weight_fraction=0.25))
     first, *ready, last = sink.told
     assert (first, last) == (("begin", 0.25), "finish")
     assert sorted(ready) == [0, 1, 2, 3]
@@ -242,7 +244,7 @@ def test_the_sink_hears_nothing_of_pieces_but_the_last():
 def test_the_sink_hears_of_batches_that_weigh_nothing():
     replica = place()
     replica.sink = sink = Sink()
-    replica.gradients(batch(0, share=0.0))
+    replica.gradients(batch(0, weight_fraction=0.0))
     assert sink.told == [("begin", 0.0), "finish"]
 
 

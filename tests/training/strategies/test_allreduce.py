@@ -123,7 +123,7 @@ def attached(model: Any, tape: Tape, **options: Any) -> tuple[ReplicatedReplica,
 
 def batch(**options: Any) -> Batch:
     x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Batch((x,), x.sum(1), None, None, 6, 6.0, **{"share": 0.25, "total": 24, **options})
+    return Batch((x,), x.sum(1), None, None, 6, 6.0, **{"weight_fraction": 0.25, "total": 24, **options})
 
 
 def test_gradients_go_out_weighted_by_the_share_in_bucket_order():

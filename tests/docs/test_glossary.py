@@ -1,0 +1,140 @@
+"""The vocabulary: words that the glossary replaces must not come back."""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Names that no code defines or uses any more. Common English words are left out: `row`, `over`, `done`.
+IDENTIFIERS = frozenset(
+    [
+        "Course",
+        "Look",
+        "Seen",
+        "Kept",
+        "Memories",
+        "CheckpointKeeper",
+        "Laps",
+        "Aside",
+        "Allowance",
+        "Logbook",
+        "Journal",
+        "Meeting",
+        "Invitation",
+        "Outcome",
+        "RoundWork",
+        "Mapped",
+        "StopWatch",
+        "StopEar",
+        "Pulse",
+        "Sizes",
+        "Slots",
+        "Snapshot",
+        "DriverRun",
+        "Meter",
+        "Spent",
+        "Shipment",
+        "Shipped",
+        "Shelf",
+        "Verdict",
+        "Everything",
+        "Without",
+        "Assembly",
+        "GangEstimator",
+        "MappedEstimator",
+        "CheckedParams",
+        "Nameless",
+        "MemberFailed",
+        "MemberLost",
+        "MemberProcess",
+        "MemberLogs",
+        "run_member",
+        "checkpointEvery",
+        "validationCol",
+        "clipNorm",
+        "clip_norm",
+        "slotWait",
+        "slot_wait",
+        "elasticWait",
+        "elastic_wait",
+        "timeBudget",
+        "time_budget",
+        "allowPlaintext",
+        "allow_plaintext",
+        "featureSubset",
+        "takes_steps",
+        "has_loss",
+        "travelling",
+        "spare_imports",
+        "steadily",
+        "obituary",
+        "let_go",
+        "with_unit_masses",
+        "as_packed",
+    ]
+)
+PHRASES = (
+    r"\bto the bit\b",
+    r"\bthe same bits\b",
+    r"\brows? held out\b",
+    r"\bheld-out rows?\b",
+    r"\bgoes on from\b",
+    r"\bgo on from\b",
+    r"\bwhoever\b",
+    r"\bof no use\b",
+    r"\bmakes no use of\b",
+    r"\bis refused\b",
+    r"\bare refused\b",
+    r"\bmembers? of (?:a|the|its) gang\b",
+)
+PYTHON = sorted(
+    path for folder in ("sparkdl", "jobs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+def identifiers(path: Path) -> set[str]:
+    """All names of a module."""
+    source = io.StringIO(path.read_text(encoding="utf-8"))
+    return {token.string for token in tokenize.generate_tokens(source.readline) if token.type == tokenize.NAME}
+
+
+def prose(path: Path) -> str:
+    """Comments, docstrings and other strings of a module; all of a page."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return source
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    strings = [
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return "\n".join([*comments, *strings])
+
+
+def named(path: Path) -> str:
+    """The place of a file in the project."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=named)
+def test_no_replaced_identifier(path: Path) -> None:
+    assert not identifiers(path) & IDENTIFIERS
+
+
+@pytest.mark.parametrize("path", [path for path in [*PYTHON, *PAGES] if path.name != "glossary.md"], ids=named)
+def test_no_replaced_word(path: Path) -> None:
+    text = " ".join(prose(path).split())
+    words = sorted(
+        set(re.findall(r"[A-Za-z_]\w+", text))
+        & (IDENTIFIERS - {"Without", "Everything", "Look", "Seen", "Kept", "Course"})
+    )
+    phrases = [found[0] for pattern in PHRASES for found in re.finditer(pattern, text)]
+    assert not [*words, *phrases]
