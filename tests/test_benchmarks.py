@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.events.made import count, write_run
 from benchmarks.pairs import Pairs, Side, interleave, verdict
-from benchmarks.recovery.saving import Course, Lost
+from benchmarks.recovery.saving import CheckpointWatch, Lost
 from sparkdl.telemetry.html import RunData
 from tests.telemetry.html.looking import find_browser
 
@@ -131,7 +131,7 @@ def test_lost_is_what_the_steps_beside_a_checkpoint_took_longer():
     taken = [1.0] * 10 + [2.0, 1.5] + [1.0] * 8  # seconds of each step
     ends = list(accumulate(taken))
     # After step 10, and in its place in the midst of the second step from then on.
-    lost = Lost.of(Course(ends, {10: ends[10] + 0.5}), 2, 10, 20)
+    lost = Lost.of(CheckpointWatch(ends, {10: ends[10] + 0.5}), 2, 10, 20)
     assert lost == Lost(step=1.0, pause=1.0, lost=1.5, saved=2.5, interval=11.5)
     assert lost.share == pytest.approx(10 / 11.5)
 
@@ -139,7 +139,7 @@ def test_lost_is_what_the_steps_beside_a_checkpoint_took_longer():
 def test_a_checkpoint_needs_steps_to_compare_with():
     ends = list(accumulate([1.0] * 20))
     with pytest.raises(RuntimeError, match="only 3 steps around the checkpoint after step 10"):
-        Lost.of(Course(ends, {10: ends[15] + 0.5}), 9, 10, 19)
+        Lost.of(CheckpointWatch(ends, {10: ends[15] + 0.5}), 9, 10, 19)
 
 
 # ---- small runs, as a user starts them --------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def tables(images: Images, owners: Array, parts: int) -> list[pa.Table]:
 
 @dataclass(frozen=True)
 class Judged:
-    """An algorithm that is judged after every round, by rows held out, and is over once it is good enough.
+    """An algorithm that is judged after every round, on validation rows, and finishes once it is good enough.
 
     Attributes:
         algorithm: how rounds agree.

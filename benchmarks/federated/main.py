@@ -40,7 +40,7 @@ class Curve:
 
     Attributes:
         rate: the clients' learning rate.
-        accuracies: on the rows held out, after each round.
+        accuracies: on the validation rows, after each round.
     """
 
     rate: float
@@ -57,7 +57,7 @@ class Bench:
 
     Args:
         split: whose image it is, of the images and the number of clients.
-        seed: of the rows held out, and of the runs.
+        seed: of the validation rows, and of the runs.
     """
 
     def __init__(self, split: Callable[[Images, int], Array], seed: int = 0) -> None:

@@ -47,7 +47,7 @@ class Steps:
 
 
 @dataclass
-class Course:
+class CheckpointWatch:
     """A training as the driver hears of it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Course:
         return [self.seconds(step, 1) for step in range(begin, end)]
 
 
-def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough: int = 0) -> Course:
+def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough: int = 0) -> CheckpointWatch:
     """Train for so many steps, in one epoch.
 
     Args:
@@ -104,7 +104,7 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
     objective = Objective(partial(mlp, *WIDTHS), nn.MSELoss(), adam)
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
         checkpoints = Checkpoints(folder, run="benchmark")
-        course = Course(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
+        course = CheckpointWatch(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
         keeper = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
         training = Training(objective, BATCH * cluster.size, hooks=(Steps(),), keeper=keeper)
         cluster.gang(training, data, COLUMNS, listener=course)
@@ -132,7 +132,7 @@ class Lost:
     interval: float
 
     @staticmethod
-    def of(course: Course, before: int, step: int, after: int) -> Lost:
+    def of(course: CheckpointWatch, before: int, step: int, after: int) -> Lost:
         """The cost of the checkpoint after a step.
 
         Args:

@@ -28,7 +28,7 @@ Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Spooling:
-    """Spool a partition as a member of a gang does, and count its rows.
+    """Spool a partition as a worker does, and count its rows.
 
     Attributes:
         columns: what is kept.

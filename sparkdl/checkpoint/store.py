@@ -286,7 +286,7 @@ class Checkpoints:
         try:
             manifest = Manifest.from_bytes(folder.read(MANIFEST))
         except FileNotFoundError as error:
-            raise damage(folder, "it has no manifest: whoever wrote it did not finish") from error
+            raise damage(folder, "it has no manifest: its writer did not finish") from error
         except CheckpointDamaged as found:
             raise type(found)(damage(folder, found.message).message) from found
         self.attempts.check_run(manifest.run)

@@ -147,9 +147,9 @@ class ProcessTaskRunner:
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
         found, lost = self._mapped(task.map, range(len(self.parts)))
-        for part, obituary in lost.items():
+        for part, reason in lost.items():
             raise WorkerLost(
-                f"part {part} in round {number} was lost {_TRIES} times: {obituary}", place=ErrorContext("map")
+                f"part {part} in round {number} was lost {_TRIES} times: {reason}", place=ErrorContext("map")
             )
         emit(found, self._listener)
         raise_on_failure(found, number)
@@ -164,8 +164,8 @@ class ProcessTaskRunner:
         if all_rows and not store.has(len(self.parts)):
             store.write(len(self.parts), pack(self._whole()))
         found, lost = self._mapped(task.map_whole if all_rows else task.map_part, indices)
-        for index, obituary in lost.items():
-            raise WorkerLost(f"task {index} was lost {_TRIES} times: {obituary}", place=ErrorContext("map", index))
+        for index, reason in lost.items():
+            raise WorkerLost(f"task {index} was lost {_TRIES} times: {reason}", place=ErrorContext("map", index))
         emit(found, self._listener)
         yield from found
 
@@ -179,7 +179,7 @@ class ProcessTaskRunner:
             found |= done
             for index in lost:
                 tries[index] += 1
-            given_up = {index: obituary for index, obituary in lost.items() if tries[index] == _TRIES}
+            given_up = {index: reason for index, reason in lost.items() if tries[index] == _TRIES}
             if given_up:
                 return [], given_up
             left = [index for index in left if index not in found]

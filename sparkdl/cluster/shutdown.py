@@ -53,7 +53,7 @@ def forget_stop() -> None:
 def stopped(what: str) -> Stopped:
     """The error for a run that was asked to stop; ``what`` continues "the run was asked to stop and"."""
     return Stopped(
-        f"the run was asked to stop ({stop_requested()}) and {what}. The same fit goes on from its newest checkpoint, "
+        f"the run was asked to stop ({stop_requested()}) and {what}. The same fit resumes from its newest checkpoint, "
         "if it has one."
     )
 

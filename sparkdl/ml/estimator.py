@@ -56,8 +56,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
     def _warn_of_unused(self, names: tuple[str, ...]) -> None:
         for name in self.changed_from_default(names):
             warnings.warn(
-                f"{name} is {self.getOrDefault(name)!r}, which a fit with {self.getStrategy()!r} makes "
-                "no use of: it is ignored.",
+                f"{name}={self.getOrDefault(name)!r} is ignored: {self.getStrategy()!r} does not use it.",
                 stacklevel=4,
             )
 

@@ -26,7 +26,7 @@ from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.spark.fingerprint import fingerprint
 
-Mapped = TypeVar("Mapped", bound="ParamMapEstimator")
+WithMap = TypeVar("WithMap", bound="ParamMapEstimator")
 
 
 class ParamMapEstimator(TrainingParams, Estimator[TorchModel]):
@@ -34,7 +34,7 @@ class ParamMapEstimator(TrainingParams, Estimator[TorchModel]):
 
     _map: Mapping[str, Any] | None = None  # by name; None without a map
 
-    def copy(self: Mapped, extra: dict[Param[Any], Any] | None = None) -> Mapped:
+    def copy(self: WithMap, extra: dict[Param[Any], Any] | None = None) -> WithMap:
         """Copy the estimator with the same uid.
 
         Args:

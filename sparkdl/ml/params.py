@@ -207,7 +207,7 @@ class TrainingParams(OutputParams, RunParams):
         None,
     )
     numWorkers: Param[int] = param(
-        "members of the gang, one barrier task each, or parts of rounds, a task each",
+        "workers of the gang, one barrier task each, or shards of rounds, one task each",
         at_least(1, to_int),
         1,
         scope=Scope.ALL & ~(Scope.RUN | Scope.PIPELINE),

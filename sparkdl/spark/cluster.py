@@ -280,7 +280,7 @@ def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exce
         place = ErrorContext("launch", absent[0], None, ear.attempt)
         return WorkerLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
     if ear.started or "barrier ResultStage" in str(error):
-        return WorkerLost(f"Spark lost a member of the gang: {first_lines(error)}", place=_lost(error, ear))
+        return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=_lost(error, ear))
     return error
 
 

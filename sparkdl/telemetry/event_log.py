@@ -1,6 +1,6 @@
 """The driver's record of a run: received events are shown at once and kept in ``runDir/events``.
 
-    with Logbook(run.events, views=[Progress()]) as logbook:
+    with EventLog(run.events, views=[Progress()]) as logbook:
         supervisor.gang(..., listener=logbook)
 
 Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own

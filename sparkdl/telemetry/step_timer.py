@@ -15,7 +15,7 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
 Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread the calls do
 nothing::
 
-    with measuring(Laps()) as laps:
+    with measuring(StepTimer()) as laps:
         enter("forward")
         ...
         enter("backward")

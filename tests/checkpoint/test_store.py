@@ -80,7 +80,7 @@ DAMAGE = [
     ("00001", lambda data: data[:-1], "its shard 00001 has 849 bytes and 850 were written"),
     ("00000", lambda data: b"", "its shard 00000 has 0 bytes"),
     ("00002", None, "its shard 00002 is missing"),
-    (MANIFEST, None, "it has no manifest: whoever wrote it did not finish"),
+    (MANIFEST, None, "it has no manifest: its writer did not finish"),
     (MANIFEST, lambda data: data[: len(data) // 2], "its manifest is damaged"),
     (MANIFEST, lambda data: b"", "its manifest is damaged"),
     (MANIFEST, lambda data: b"[]", "its manifest is damaged"),

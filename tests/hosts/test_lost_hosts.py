@@ -130,9 +130,9 @@ class Harm:
 
 
 HARMS = [
-    Harm(kill_the_executor, 1, "Spark lost a member of the gang"),
+    Harm(kill_the_executor, 1, "Spark lost a worker of the gang"),
     Harm(stop_the_member, 1, "has not been heard of"),
-    Harm(kill_the_worker, 0, "Spark lost a member of the gang", moved=True),
+    Harm(kill_the_worker, 0, "Spark lost a worker of the gang", moved=True),
     Harm(pull_the_cable, 1, "has not been heard of", moved=True),
     Harm(cut_the_power, 0, "has not been heard of", moved=True),
 ]

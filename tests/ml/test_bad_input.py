@@ -219,7 +219,7 @@ def test_a_mistake_is_named(spark, tmp_path, name):
     check(spark, tmp_path / "run", MISTAKES[name], batchSize=40)
 
 
-@pytest.mark.filterwarnings("ignore:.*makes no use of")
+@pytest.mark.filterwarnings("ignore:.*does not use it")
 @pytest.mark.parametrize("name", sorted({*MISTAKES} - {"too many workers", "a hook of nothing"}))
 def test_a_mistake_is_named_in_rounds(spark, tmp_path, name):
     """Parts wait for their turn, and hooks are of no use."""

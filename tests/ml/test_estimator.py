@@ -196,7 +196,7 @@ def test_classes_from_vectors_booleans_and_classes_with_weights(data):
 
 
 def test_what_a_fit_makes_no_use_of_is_ignored_with_a_warning(data):
-    with pytest.warns(UserWarning, match=r"maxRounds is 3, which a fit with AllReduce\(.*\) makes no use of"):
+    with pytest.warns(UserWarning, match=r"maxRounds=3 is ignored: AllReduce\(.*\) does not use it"):
         same(regressor(maxRounds=3, epochs=1).fit(data), alone(epochs=1))
 
 

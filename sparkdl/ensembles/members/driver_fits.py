@@ -34,7 +34,7 @@ _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Outcome of one member's fit.
+    """The result of one member's fit.
 
     Attributes:
         model: the fitted model; None if the fit failed.

@@ -31,7 +31,7 @@ from sparkdl.ml.run import differences
 
 _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
-_FORMAT = 1
+_FORMAT = 2
 _ADVICE = (
     ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
     "idCol"

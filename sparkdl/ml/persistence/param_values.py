@@ -68,7 +68,7 @@ def describe(value: object, kinds: AllowedTypes) -> dict[str, Any]:
     """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
 
     Raises:
-        Nameless: it does not.
+        NotDescribable: it does not.
     """
     description = _describe(value, kinds)
     try:

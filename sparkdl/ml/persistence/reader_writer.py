@@ -32,7 +32,7 @@ from sparkdl.spark.jvm import qualify
 METADATA = "metadata/part-00000"
 """The metadata file of a folder that is written without Spark."""
 
-_FORMAT = 2
+_FORMAT = 3
 _OBJECTS = "objects.pkl"
 TRUST = "spark.sparkdl.trust"
 """The setting of a session that trusts pickled parts."""
@@ -272,9 +272,12 @@ class Reader(MLReader[Any]):
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
         if not isinstance(found, dict) or saved != f"{self._kind.__module__}.{self._kind.__name__}":
             raise InvalidInput(f"{path} holds a {saved}; expected a sparkdl {self._kind.__name__}.")
-        if not isinstance(found.get("format"), int) or found["format"] < _FORMAT:
+        if not isinstance(found.get("format"), int):
+            raise InvalidInput(f"{path} has the format {found.get('format')!r}; expected {_FORMAT}.")
+        if found["format"] < _FORMAT:
             raise InvalidInput(
-                f"{path} has the format {found.get('format')!r}, which is not known; expected {_FORMAT}."
+                f"{path} was written by an older sparkdl (format {found['format']}); expected {_FORMAT}. Load it with "
+                "that version, or train it again."
             )
         if found["format"] > _FORMAT:
             raise InvalidInput(f"{path} was written by a newer sparkdl (format {found['format']}); expected {_FORMAT}.")

@@ -72,7 +72,7 @@ def test_another_ensemble_is_refused_and_says_what_differs(tmp_path):
     assert json.loads((tmp_path / "ensemble.json").read_text())["configuration"] == GIVEN
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 2, "configuration": {}}', '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "configuration": {}}', '{"format": 2}'])
 def test_a_damaged_configuration_is_refused(text, tmp_path):
     begun(tmp_path)
     (tmp_path / "ensemble.json").write_text(text)

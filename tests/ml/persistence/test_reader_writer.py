@@ -294,8 +294,8 @@ def edited(path, **changes):
     ("changes", "message"),
     [
         ({"format": 99}, r"was written by a newer sparkdl \(format 99\)"),
-        ({"format": None}, "has the format None, which is not known"),
-        ({"format": 1}, "has the format 1, which is not known"),
+        ({"format": None}, "has the format None; expected 3"),
+        ({"format": 1}, r"was written by an older sparkdl \(format 1\)"),
         ({"architecture": "stone"}, "is damaged: .*stone"),
         ({"factory": {"path": "tests.ml.nets:Line"}}, "is damaged: .*args"),
         ({"objects": {"collate": {"name": "os:system"}}}, "names os.system; expected nothing of Python's own"),
