@@ -68,7 +68,7 @@ docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
 compat: export PYSPARK_PYTHON := $(abspath $(OLDEST))/bin/python
 compat: $(OLDEST)/.installed ## the tests on Spark's executors with the oldest pyspark that is supported, in $(OLDEST)
 	$(WITH_JAVA) $(OLDEST)/bin/pytest -m "cluster and not chaos and not gpu and not notebook" \
-		tests/spark tests/ml tests/ensembles tests/rounds tests/cli/pipeline tests/pipeline
+		tests/spark tests/ml tests/ensembles tests/rounds tests/cli/pipeline
 
 clean: ## remove outputs and caches; the virtual environment stays
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* spark-warehouse

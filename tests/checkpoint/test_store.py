@@ -86,7 +86,7 @@ DAMAGE = [
     (MANIFEST, lambda data: b"[]", "its manifest is damaged"),
     (MANIFEST, lambda data: data.replace(b'"step": 20', b'"step": 21'), "its SHA-256 differs"),
     (MANIFEST, lambda data: data.replace(b"step-0000000020", b"step-0000000021"), "its SHA-256 differs"),
-    (MANIFEST, reform, "its manifest has format 2 and this version of sparkdl reads 1"),
+    (MANIFEST, reform, "its manifest has format 3 and this version of sparkdl reads 2"),
 ]
 
 
