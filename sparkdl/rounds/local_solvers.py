@@ -163,7 +163,7 @@ class ConjugateGradient:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
-            raise InvalidInput(f"Quadratic has tolerance={self.tolerance!r}; expected from 0 to below 1.")
+            raise InvalidInput(f"ConjugateGradient has tolerance={self.tolerance!r}; expected from 0 to below 1.")
 
     @property
     def uses_optimizer(self) -> bool:
@@ -183,8 +183,8 @@ class ConjugateGradient:
         least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
         if not (there.steepness**2 <= least * max(first**2, 1e-300) or there.steepness <= _rounding(here, there)):
             raise InvalidInput(
-                "the loss is not quadratic in the parameters, and solver=Quadratic() solves nothing else; take "
-                "solver=Smooth() for convex ones or solver=Steps() for networks."
+                "the loss is not quadratic in the parameters, and solver=ConjugateGradient() solves nothing else; take "
+                "solver=NewtonCG() for convex ones or solver=LocalSGDSolver() for networks."
             )
 
 
@@ -211,7 +211,7 @@ class NewtonCG:
         check_integers(self, iterations=1)
         if not (0 <= self.reduction < 1 and self.tolerance >= 0):
             raise InvalidInput(
-                f"Smooth has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
+                f"NewtonCG has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
                 "1, and at least 0."
             )
 

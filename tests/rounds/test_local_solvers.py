@@ -1,4 +1,4 @@
-"""Quadratic by itself: what rounding makes of it at the solution, and what it refuses."""
+"""ConjugateGradient by itself: what rounding makes of it at the solution, and what it refuses."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Sync(Protocol):
         """Bytes that one worker sends into the reduction per step."""
 
     def update(self, clock: Clock, batch: Batch) -> None:
-        """Reduce this step's gradients, weighted by ``batch.share``, and apply them."""
+        """Reduce this step's gradients, weighted by ``batch.weight_fraction``, and apply them."""
 
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""
