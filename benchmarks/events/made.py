@@ -1,7 +1,7 @@
 """The directory of a run that nobody ran, with as many events as one is wanted to have.
 
 Members' events come from the code that makes them in a run (``StepTimer``, ``record``, ``span``), only by a clock that
-is set by hand, and a ``EventLog`` writes them.
+is set by hand, and an ``EventLog`` writes them.
 """
 
 from __future__ import annotations

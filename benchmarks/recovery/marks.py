@@ -13,7 +13,7 @@ class MarkedKeeper(Checkpointer):
     """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
 
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
-        """See ``Keeper.load``."""
+        """See ``Checkpointer.load``."""
         record("joined")
         state = super().load(world, parts)
         record("restored", clock=None, found=state is not None)

@@ -44,8 +44,7 @@ class CheckpointInterval:
         if match is None:
             raise InvalidInput(
                 f"checkpointInterval is {given!r}; expected a number of steps, such as 500, or '2 epochs', '30 "
-                f"seconds', "
-                "'auto' or 'never'."
+                "seconds', 'auto' or 'never'."
             )
         return CheckpointInterval(int(match[1]), f"{match[2]}s")
 

@@ -28,7 +28,7 @@ def restore(
         agree: gives every worker's value to every worker, such as ``World.all_gather_json``.
         pick: returns the shards that this worker needs, from the manifest.
         accept: called on rank 0: whether the gang can resume from a checkpoint; default: all.
-        key: prefix of the keys of ``all_gather_json``; unique for each call in a gang.
+        key: prefix of the keys of ``agree``; unique for each call in a gang.
 
     Returns:
         The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.

@@ -1,8 +1,8 @@
 """Elastic gangs: choose the number of workers of each attempt.
 
-    an attempt starts     with all workers, or after ``elastic_timeout`` seconds with as many as fit, at least
-    ``min_size`` a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the
-    attempt a launch fails        although the cluster reported capacity: half as many workers start at once
+    an attempt starts     with all workers, or after ``elastic_timeout`` seconds with those that fit, from ``min_size``
+    a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the attempt
+    a launch fails        although the cluster reported capacity: half as many workers start at once
 
 The size changes between epochs only. ``Resized`` ends the attempt; it is no failure, and does not count as a restart.
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 _WANTED = "expected numbers, booleans, or arrays of them"
 
 RAW = (
-    'Say what its bytes are, as Column(name, "uint8", shape=(28, 28)), or give a function that reads them, as '
-    "Column(name, decode=function)"
+    'Say what its bytes are, as InputColumn(name, "uint8", shape=(28, 28)), or give a function that reads them, as '
+    "InputColumn(name, decode=function)"
 )
 
 

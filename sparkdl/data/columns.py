@@ -3,7 +3,7 @@
 A column becomes one tensor ``[rows, *shape]``: a number becomes ``[rows]``, an array of fixed length ``k`` becomes
 ``[rows, k]``, an array of arrays ``[rows, j, k]`` and so on. Floating-point columns take the run's dtype. The model
 receives 16 and 32 bit integers as int64; 8 bit integers and booleans keep their type. Arrays of different lengths and
-binary columns need a ``InputColumn``.
+binary columns need an ``InputColumn``.
 """
 
 from __future__ import annotations

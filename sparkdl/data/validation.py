@@ -13,8 +13,8 @@ Counts = Counter[str]
 NULLS, NAN, INFINITE = "nulls", "NaN", "infinite values"
 
 RAGGED = (
-    'Describe the column as Column(name, ragged="offsets") or Column(name, ragged="padded"), or cut and pad the '
-    "arrays first."
+    'Describe the column as InputColumn(name, ragged="offsets") or InputColumn(name, ragged="padded"), or cut and '
+    "pad the arrays first."
 )
 
 _CURES = {

@@ -95,7 +95,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
     """Selects the best of several candidates by cross-validation.
 
     ``fit`` trains each candidate once per fold, without the fold's rows, and evaluates it on them. It then trains the
-    best candidate on all rows: ``candidates * folds + 1`` fits.
+    best candidate on all rows: ``candidates * numFolds + 1`` fits.
 
     Raises:
         InvalidInput: a Param has an invalid value.

@@ -88,7 +88,7 @@ class Folds:
         if empty:
             raise InvalidInput(
                 f"of numFolds={self.count} the folds {empty} have none of the {total} rows, which are put there by "
-                f"chance;"
+                "chance;"
                 " set fewer folds, or another seed."
             )
         lows, highs = ([each[end] for each in found.values() if each[end] is not None] for end in (1, 2))

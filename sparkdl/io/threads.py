@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 CAPACITY = 100_000
-"""Items that may wait in an ``BackgroundQueue``, by default."""
+"""Items that may wait in a ``BackgroundQueue``, by default."""
 CLOSING = 60.0
 """Seconds that ``BackgroundQueue.close`` waits for its thread, at most."""
 

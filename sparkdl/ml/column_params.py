@@ -25,7 +25,7 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
     unknown = [name for name in said if name not in names]
     if unknown or len(said) < len(columns):
         raise InvalidInput(
-            f"columns describes {listed([column.name for column in columns])}; expected each column once, and only "
+            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
             f"input columns, which are {listed(names)}."
         )
     return tuple(said.get(name, InputColumn(name)) for name in names)

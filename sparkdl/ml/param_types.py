@@ -122,13 +122,13 @@ def to_strategy(value: Any, name: str) -> Any:
     if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
         raise InvalidInput(
             f"{name} is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
-            "as ParallelSGD(): a dataclass with uses_optimizer, init, map, reduce, apply, done and row."
+            "as ParallelSGD(): a dataclass with uses_optimizer, init, map, reduce, apply, converged and metrics."
         )
     return value
 
 
 def to_interval(value: Any, name: str) -> int | str:
-    """A checkpoint interval that ``Every.of`` accepts, or ``"never"``."""
+    """A checkpoint interval that ``CheckpointInterval.of`` accepts, or ``"never"``."""
     if value != "never":
         CheckpointInterval.of(value)
     checked: int | str = value

@@ -1,6 +1,6 @@
 """Stochastic quantization of tensors to ``b`` bits, on evenly spaced levels between their extremes.
 
-    step = (max h - min h) / (2^b - 1)        h = the values of one tensor, b = ``bits``
+    step = (max h - min h) / (2^b - 1)        h = the values of one tensor, b = ``quantize_bits``
     q_i  = min h + step * (floor s_i + B_i)    s_i = (h_i - min h) / step,  B_i = 1 with probability s_i - floor s_i
 
 Thus ``E q = h`` and ``|q_i - h_i| < step``: J. Konecny et al., Federated learning: strategies for improving

@@ -267,7 +267,7 @@ def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exce
     if watch.gave_up is not None:
         return ClusterUnavailable(
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise resourceTimeout, "
-            f"or give "
+            "or give "
             "the application more cores."
         )
     causes = [failure for failure in ear.failures if not failure.peer]

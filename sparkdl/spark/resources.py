@@ -111,7 +111,7 @@ def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Re
             raise ClusterUnavailable(
                 f"{size} members need {size} task slots at a time; after {waited:.0f} s the executors offer "
                 f"{slots.now}. Start more executors, ask for fewer members (numWorkers) or wait longer "
-                f"(resourceTimeout)."
+                "(resourceTimeout)."
             )
         report(f"{slots.now} of {size} task slots", waited)
         threading.Event().wait(POLL)

@@ -54,7 +54,7 @@ class Event:
 
         Non-finite floats are written as ``NaN`` and ``Infinity``, which Python's ``json`` reads. A value without a JSON
         form becomes ``{"unserialisable": its type}``. If the event is too large, its payload becomes
-        ``{"truncated": bytes of the check_integers event}``.
+        ``{"truncated": bytes of the whole event}``.
         """
         try:
             text = _encode(vars(self))

@@ -5,7 +5,7 @@
 
 Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own
 writes the file in bursts, from a queue that drops events when full. A driver that is killed loses up to a quarter of a
-second of events. Slow views, such as trackers, use an ``BackgroundQueue`` as well.
+second of events. Slow views, such as trackers, use a ``BackgroundQueue`` as well.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Progress:
         elif event.kind == "round":
             self._round(event.payload)
         elif event.kind == "members":
-            self._workers(event.payload["count"])
+            self._members(event.payload["count"])
         elif event.kind == "member" and self._unit == "member":
             self._bar.update(1)
             self._bar.refresh()
@@ -113,7 +113,7 @@ class Progress:
         self._unit = unit
         self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
 
-    def _workers(self, count: int) -> None:
+    def _members(self, count: int) -> None:
         if self._bar is None:
             self._open("member", 0)
         self._bar.total += count

@@ -121,7 +121,7 @@ class Recorder:
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings if an event is urgent; True: close
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
-        self._asked: deque[threading.Event] = deque()  # of ``settle``; set after the delivery of all earlier events
+        self._asked: deque[threading.Event] = deque()  # of ``flush``; set after the delivery of all earlier events
         self._listener = None if listener is None else SafeCallback(listener)
         journal = None if fallback is None else EventFile(fallback, f"rank-{rank}.attempt-{attempt}")
         self._host = socket.gethostname()

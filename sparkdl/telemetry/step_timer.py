@@ -16,9 +16,9 @@ Code that takes part in a step marks the beginning of a phase. Without a ``StepT
 nothing::
 
     with measuring(StepTimer()) as laps:
-        enter("forward")
+        enter_phase("forward")
         ...
-        enter("backward")
+        enter_phase("backward")
         ...
         end_step(clock=clock, rows=32)
 

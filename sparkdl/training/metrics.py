@@ -35,7 +35,7 @@ def metric_states(metrics: Metrics) -> dict[str, Any]:
     """States of metrics and of the metrics inside them; tensors are live, not copies.
 
     It includes two things that torchmetrics' ``state_dict`` omits: update counts, and attributes of wrappers such as
-    ``MinMaxMetric`` or ``RunningSums``.
+    ``MinMaxMetric`` or ``Running``.
     """
     return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
 

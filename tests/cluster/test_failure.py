@@ -25,7 +25,7 @@ def test_failures_travel_as_plain_data():
         ("InvalidInput", InvalidInput, "what", None),
         ("WorkerLost", WorkerLost, "what", "a trace"),
         ("PeerLost", PeerLost, "what", "a trace"),
-        ("Place", WorkerFailed, "Place: what", "a trace"),
+        ("ErrorContext", WorkerFailed, "ErrorContext: what", "a trace"),
         ("dataclass", WorkerFailed, "dataclass: what", "a trace"),
     ],
 )

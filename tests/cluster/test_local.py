@@ -269,7 +269,7 @@ def work(world, part):
     if world.rank:
         while True:
             pass
-    world.agree("never", {})
+    world.all_gather_json("never", {})
 
 LocalCluster(2).gang(work)
 """

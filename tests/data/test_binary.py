@@ -154,7 +154,7 @@ def test_bytes_have_to_be_described(kind: pa.DataType) -> None:
         InputColumn("x", "uint8", ragged="padded"),
     ):
         with pytest.raises(
-            InvalidInput, match=r"column 'x' has type .* Say what its bytes are, as Column\(name, \"uint8\""
+            InvalidInput, match=r"column 'x' has type .* Say what its bytes are, as InputColumn\(name, \"uint8\""
         ):
             Columns((column,)).check(schema)
 

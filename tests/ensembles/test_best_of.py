@@ -270,7 +270,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: {"evaluator": BinaryClassificationEvaluator(labelCol="y")},
         "rawPredictionCol of the evaluator is 'rawPrediction', which the candidate",
     ),
-    "too many folds": (lambda: {"folds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
+    "too many folds": (lambda: {"numFolds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
 }
 
 

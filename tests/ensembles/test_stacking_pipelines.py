@@ -191,8 +191,8 @@ def test_what_failed_is_trained_again_and_nothing_else(some, tmp_path):
     again = ensemble().fit(some)
     assert (again.report["trained"], again.report["restored"]) == ([], list(range(7)))
     assert again.transform(some).collect() == model.transform(some).collect()
-    with pytest.raises(InvalidInput, match="folds"):
-        ensemble(folds=3).fit(some)
+    with pytest.raises(InvalidInput, match="numFolds"):
+        ensemble(numFolds=3).fit(some)
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def outcome(folder: Path, name: str, state: Any, history: Sequence[dict[str, Any
     memories = Folder.of(str(folder / "memories"))
     return {
         "state": hashlib.sha256(pack_state(state)).hexdigest(),
-        "history_size": [{key: value for key, value in row.items() if key != "seconds"} for row in history],
+        "history": [{key: value for key, value in row.items() if key != "seconds"} for row in history],
         "memories": [hashlib.sha256(memories.read(each)).hexdigest() for each in saved(folder, name)["memories"]],
     }
 

@@ -259,7 +259,7 @@ def _all_leave() -> Iterator[None]:
     Each time the driver waits for it.
     """
     jvm = SparkSession.active().sparkContext._jsc.sc()
-    look, model, left = task_fits.look, task_fits._model, list[str]()
+    look, model, left = task_fits.inspect_shards, task_fits._model, list[str]()
 
     def leave(when: str) -> None:
         if when not in left:  # what is in the memory's status then is the driver

@@ -302,7 +302,7 @@ def test_columns_say_more_of_inputs():
 @pytest.mark.parametrize("said", [["y"], ["a", "a"], ["a", "nothing"]])
 def test_columns_say_nothing_of_others(said):
     estimator = TorchRegressor(inputCols=["a", "b"], labelCol="y", columnSpecs=[InputColumn(name) for name in said])
-    with pytest.raises(InvalidInput, match=r"columns describes .*; expected each column once, .* are 'a', 'b'"):
+    with pytest.raises(InvalidInput, match=r"columnSpecs describes .*; expected each column once, .* are 'a', 'b'"):
         estimator.read_columns()
 
 

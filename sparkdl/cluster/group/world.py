@@ -165,7 +165,7 @@ class World:
             return heard
 
     def publish(self, key: str, value: Mapping[str, Any]) -> None:
-        """Publish this worker's value in the store for ``posted``, without waiting."""
+        """Publish this worker's value in the store for ``collect``, without waiting."""
         with reaching_peers():
             self.store.set(f"{key}/{self.rank}", json.dumps(value))
 

@@ -110,8 +110,7 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
         if validation is not None and column(base, "validationIndicatorCol") == validation:
             raise InvalidInput(
                 f"validationIndicatorCol is {validation!r}, and the base's as well; boosting keeps these rows from "
-                f"members, "
-                "which would have none to validate by. Expected two columns, or one of the two unset."
+                "members, which would have none to validate by. Expected two columns, or one of the two unset."
             )
 
     def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:

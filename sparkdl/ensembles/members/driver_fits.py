@@ -95,7 +95,7 @@ def drawn(member: Member, rows: Rows) -> tuple[Estimator[Any], DataFrame]:
     """Return a member's estimator, and the rows of its draw without their ids."""
     estimator, frame = member.estimator, rows.frame
     count = member.draw.column(called(rows.row_id))
-    validation = column(estimator, "validationIndicatorCol") or column(estimator, "validationIndicatorCol")
+    validation = column(estimator, "validationIndicatorCol")
     if member.draw.training_only and validation is not None:
         count = F.when(called(validation), 1).otherwise(count)
     if not member.draw.repeats:

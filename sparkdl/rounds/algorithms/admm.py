@@ -14,12 +14,12 @@
 
 With n parameters, the algorithm stops when
 
-    ||r|| <= sqrt(N n) absolute + relative max( sqrt(sum_i ||x_i||^2), sqrt(N) ||z'|| )
-    ||s|| <= sqrt(N n) absolute + relative rho_i sqrt(sum_i ||u_i||^2)
+    ||r|| <= sqrt(N n) abs_tol + rel_tol max( sqrt(sum_i ||x_i||^2), sqrt(N) ||z'|| )
+    ||s|| <= sqrt(N n) abs_tol + rel_tol rho_i sqrt(sum_i ||u_i||^2)
 
 S. Boyd et al., Distributed optimization and statistical learning via the alternating direction method of multipliers,
-Foundations and Trends in Machine Learning 3(1), 2011, sections 3 and 7. In the first ``adapt`` rounds, if one relative
-residual exceeds ``balance`` times the other, ``rho`` changes by ``factor`` and every ``u_i`` is rescaled: B. Wohlberg,
+Foundations and Trends in Machine Learning 3(1), 2011, sections 3 and 7. In the first ``adapt_rounds`` rounds, if one
+relative residual exceeds ``mu`` times the other, ``rho`` changes by ``tau`` and every ``u_i`` is rescaled: B. Wohlberg,
 ADMM penalty parameter selection by residual balancing, 2017. A shard's local state is ``(x_i, h_i, u_i)``. Sums over
 shards are of deviations from ``z``, which are small near convergence.
 """

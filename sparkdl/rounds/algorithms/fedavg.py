@@ -1,6 +1,6 @@
 """Federated averaging: clients train on their own rows, which never leave their shard.
 
-    S      = a random set of max(1, C K) of the K clients, C K rounded     C = ``fraction``
+    S      = a random set of max(1, C K) of the K clients, C K rounded     C = ``client_fraction``
     w_k    = SGD(w), ``epochs`` passes over client k's rows, on its loss + mu/2 ||w_k - w||^2
     d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = mass of the client's rows
     v'     = beta v + d                                                    beta = ``momentum``
@@ -9,7 +9,7 @@
 B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017 (FedAvg, with
 eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and one batch per client); T. Hsu, H. Qi and M. Brown, Measuring the
 effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in heterogeneous
-networks, MLSys 2020 (FedProx, mu). With ``bits``, a client's update w - w_k is quantized without bias: see
+networks, MLSys 2020 (FedProx, mu). With ``quantize_bits``, a client's update w - w_k is quantized without bias: see
 ``sparkdl.rounds.quantization``. K counts the clients whose rows have a positive weight.
 """
 
@@ -78,7 +78,9 @@ class FederatedAveraging:
         if self.quantize_bits is not None and not (
             isinstance(self.quantize_bits, Integral) and 1 <= self.quantize_bits <= 16
         ):
-            raise InvalidInput(f"FederatedAveraging has bits={self.quantize_bits!r}; expected 1 to 16, or None.")
+            raise InvalidInput(
+                f"FederatedAveraging has quantize_bits={self.quantize_bits!r}; expected 1 to 16, or None."
+            )
 
     @property
     def uses_optimizer(self) -> bool:

@@ -89,7 +89,7 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
         "throughput": time_charts.throughput(runs),
     }
     if len(runs) == 1:
-        made |= {"members": history_charts.workers(runs[0]), "workers": time_charts.workers(runs[0])}
+        made |= {"members": history_charts.members(runs[0]), "workers": time_charts.workers(runs[0])}
     made["phases"] = time_charts.phase_shares(runs)
     if len(runs) == 1:
         made["timeline"] = time_charts.timeline(runs[0])

@@ -62,7 +62,7 @@ def residuals(runs: Sequence[RunData]) -> Chart | None:
     return Chart("Residuals", figure, "How far the parts are from the consensus (primal), and how far it moves (dual).")
 
 
-def workers(run: RunData) -> Chart | None:
+def members(run: RunData) -> Chart | None:
     """Training time of each ensemble member; None without an ensemble."""
     rows = [row for row in run.history if run.noun == "member" and is_number(row.get("seconds"))]
     if not rows:

@@ -41,9 +41,9 @@ class Replica(Protocol):
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the LOCAL mean loss, a detached scalar.
 
-        Gradients accumulate until ``apply()``, each batch's weighted by its ``fraction``. With ``last=False`` the sink
-        gets no call. ``output`` is the model's detached output. If the batch's weight is 0, the model does not run and
-        ``output`` is None.
+        Gradients accumulate until ``apply()``, each batch's weighted by its ``micro_fraction``. With ``last=False``
+        the sink gets no call. ``output`` is the model's detached output. If the batch's weight is 0, the model does
+        not run and ``output`` is None.
         """
 
     def apply(self) -> None:

@@ -158,9 +158,9 @@ def test_a_member_under_another_name_is_no_member(tmp_path):
 _KILLED = """
 import os, sys
 from pyarrow import fs
-from sparkdl import files
-from sparkdl.ensembles.members.store import Kept
-kept = Kept(sys.argv[1], token=sys.argv[2])
+from sparkdl.io import files
+from sparkdl.ensembles.members.store import MemberStore
+kept = MemberStore(sys.argv[1], token=sys.argv[2])
 synced = files._sync
 def killed(path):
     synced(path)
