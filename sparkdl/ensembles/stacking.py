@@ -111,9 +111,9 @@ class StackingModel(ValidatedParams, Saveable, Model):
 class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
     """Trains a meta model on out-of-fold predictions of the bases.
 
-    ``fit`` trains each base once per fold, without the fold's rows, and once on all rows, in ``bases * (numFolds +
-    1)`` fits. It then trains ``meta``, whose features are the predictions: probabilities of classifiers, else scores,
-    else classes, and numbers of regressors.
+    ``fit`` trains each base ``numFolds + 1`` times: once per fold, without the fold's rows, and once on all rows. It
+    then trains ``meta``, whose features are the predictions: probabilities of classifiers, else scores, else classes,
+    and numbers of regressors.
 
     Args:
         bases: estimators, all classifiers or all regressors, with the same ``labelCol``.
