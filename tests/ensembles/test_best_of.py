@@ -203,7 +203,7 @@ def test_a_copy_has_candidates_and_an_evaluator_of_its_own(spark):
 def test_params_are_explained_and_set(spark):
     estimator = BestOf(numFolds=3).setCandidates([good()]).setEvaluator(RegressionEvaluator()).setNumFolds(4)
     assert [line.partition(":")[0] for line in estimator.explainParams().splitlines()] == [
-        *("candidates", "disagreementCol", "evaluator", "numFolds", "idCol", "parallelism", "runDir", "seed")
+        *("candidates", "disagreementCol", "evaluator", "idCol", "numFolds", "parallelism", "runDir", "seed")
     ]
     assert (estimator.getNumFolds(), len(estimator.getCandidates())) == (4, 1)
 

@@ -73,7 +73,7 @@ def test_a_copy_has_bases_of_its_own(spark):
 
 def test_params_are_explained_and_set(spark):
     stacking = Stacking(bases=[LinearRegression()], numFolds=3, seed=4, runDir="d", idCol="i", parallelism=2)
-    assert "folds: parts of the rows; a member is trained without one of them (default: 5, current: 3)" in (
+    assert "numFolds: parts of the rows; a member is trained without one of them (default: 5, current: 3)" in (
         stacking.explainParams()
     )
     assert [stacking.getNumFolds(), stacking.getSeed(), stacking.getParallelism(), stacking.getIdCol()] == [

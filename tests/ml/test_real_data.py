@@ -25,6 +25,8 @@ from torch import nn
 
 from benchmarks.memory.main import anonymous
 from sparkdl import SparkCluster, TorchClassifier
+from sparkdl.cli.saved_models import output_columns
+from sparkdl.ml.evaluation import measure
 from tests.contracts import work
 from tests.ml import nets
 
@@ -224,7 +226,7 @@ def memory(spark):
 
 @pytest.mark.slow
 @each_seed
-def test_kddcup(spark, jobs, connections, seed, record_property):
+def test_kddcup(spark, connections, seed, record_property):
     train, test = connections
     classifier = TorchClassifier(
         model=nets.Connections,
@@ -237,7 +239,7 @@ def test_kddcup(spark, jobs, connections, seed, record_property):
     )
     with memory(spark) as peak:
         model = classifier.fit(train)
-    found = jobs.metrics.measure(model, model.transform(test), "label")
+    found = measure(model.transform(test), "label", output_columns(model))
     record_property("macro_f1", found.macro_f1)
     record_property("anonymous_memory", peak[0])
     print(f"kddcup: macro F1 {found.macro_f1:.4f}, accuracy {found.accuracy:.4f}, {peak[0] >> 20} MB")
