@@ -69,7 +69,7 @@ class Checkpointer:
     def load(self, world: World, part: Shard) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together.
 
-        After a change of the gang's size, the state is that of an epoch's end, and may be any worker's.
+        If the gang's size has changed, the state comes from an epoch's end and may come from any worker.
 
         Args:
             world: the gang; the call uses collectives.

@@ -53,7 +53,7 @@ def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
     if world.rank == 0:
         os.environ.update(MASTER_ADDR="nowhere.invalid", MASTER_PORT="1")
     dist.new_group(list(range(world.size)))
-    world.all_gather_json("mess", {})  # whoever goes while another still connects fails it
+    world.all_gather_json("mess", {})  # a worker that leaves early breaks another's connect
     dist.destroy_process_group()
     return before
 

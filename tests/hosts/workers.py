@@ -86,7 +86,7 @@ def peers(world: World, part: Shard | None) -> dict[str, Any]:
     """A member's host, and the addresses that it has connections with after an all-reduce."""
     world.group().sum_(torch.ones(1 << 20))
     found = {"host": world.host, "connected": sorted(_connected())}
-    world.all_gather_json("looked", {})  # whoever goes closes the connections of others
+    world.all_gather_json("looked", {})  # a worker that leaves closes its peers' connections
     return found
 
 
