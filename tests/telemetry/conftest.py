@@ -1,0 +1,25 @@
+"""What tests of channels and recorders share."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl.telemetry.channel import Channel
+from tests.listening import Seen, nothing_left
+
+
+@pytest.fixture
+def nothing_is_left():
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def seen():
+    return Seen()
+
+
+@pytest.fixture
+def channel(nothing_is_left, seen):
+    with Channel(seen, session="test") as channel:
+        yield channel
