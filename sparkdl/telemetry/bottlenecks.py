@@ -94,7 +94,7 @@ def _bound(shares: Mapping[str, float], ranks: int) -> str:
     if exchange >= BOUND:
         return (
             f"Exchange-bound: {exchange:.0%} of the time goes into the exchange even on the rank that waits least; "
-            "use larger batches or fewer members."
+            "use larger batches or fewer workers."
         )
     rare = max(_TOLD, key=lambda name: shares.get(name, 0.0))
     if shares.get(rare, 0.0) >= BOUND:

@@ -75,7 +75,7 @@ class EventFile:
         if trouble is not None and not self._warned:
             # Log only the type of a library's error: its text may quote the URI with credentials.
             told = trouble if isinstance(trouble, OSError) and "://" not in str(trouble) else type(trouble).__name__
-            logger.warning("events cannot be kept in %s and are dropped: %s", self, told)
+            logger.warning("%s cannot be written, so its events are dropped: %s", self, told)
             self._warned = True
 
 

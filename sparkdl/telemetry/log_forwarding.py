@@ -155,7 +155,7 @@ class WorkerLogs:
             return
         where = f"rank {event.rank}" + (f", {event.host}" if event.host else "")
         if left_out:
-            tqdm.write(f"[{left_out} lines of members are left out]", file=self._stream)
+            tqdm.write(f"[{left_out} lines of workers were dropped]", file=self._stream)
         what = "" if told.get("logger") == _PRINTED else f"{told.get('level')} {told.get('logger')}: "
         tqdm.write(f"[{where}] {what}{told.get('message')}", file=self._stream)
 

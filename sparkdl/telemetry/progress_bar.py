@@ -61,10 +61,10 @@ class Progress:
             self._wait(event.payload)
         elif event.kind == "restart":
             self._alive.clear()
-            again = f"again in {event.payload['seconds']:g} s" if event.payload["seconds"] else "again at once"
+            again = f"restart in {event.payload['seconds']:g} s" if event.payload["seconds"] else "restart now"
             self._say(f"{event.payload['cause']}; {again}")
         elif event.kind == "resized":
-            self._say(f"{event.payload['size']} of {event.payload['of']} members begin")
+            self._say(f"{event.payload['size']} of {event.payload['of']} workers start")
 
     def close(self) -> None:
         """Finish the line and leave it on the screen."""
@@ -128,7 +128,7 @@ class Progress:
         shown |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
         shown["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
         if self._alive:
-            shown["members"] = str(len(self._alive))
+            shown["workers"] = str(len(self._alive))
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(clock["step"] - self._bar.n)
         self._bar.refresh()

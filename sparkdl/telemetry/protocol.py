@@ -73,7 +73,7 @@ class Endpoint:
         if not self.addresses:
             raise InvalidInput("addresses is empty; give at least one host name or address that reaches the driver")
         if len(self.key) != KEY_BYTES:
-            raise InvalidInput(f"an endpoint's key has {KEY_BYTES} bytes, this one has {len(self.key)}")
+            raise InvalidInput(f"the endpoint's key has {len(self.key)} bytes; expected {KEY_BYTES}")
 
 
 class ProtocolError(Exception):
@@ -120,7 +120,7 @@ class Connection:
             connection.sendall(accepted._session)
             accepted._session += accepted.receive(MAX_HELLO, deadline)
         except (OSError, EOFError) as error:
-            raise ProtocolError(f"a connection that proved nothing: {error}") from error
+            raise ProtocolError(f"the client did not prove that it holds the key: {error}") from error
         connection.settimeout(None)
         return accepted
 
@@ -148,11 +148,11 @@ class Connection:
         """
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if not 0 < size <= limit:
-            raise ProtocolError(f"a frame of {size} bytes where 1 to {limit} are allowed")
+            raise ProtocolError(f"a frame has {size} bytes; expected 1 to {limit}")
         seal = self._read(SEAL_BYTES, deadline)
         payload = self._read(size, deadline)
         if not hmac.compare_digest(seal, self._seal(self._sides[1], self._received, payload)):
-            raise ProtocolError("a frame with a wrong seal: forged, replayed, out of sequence or for another key")
+            raise ProtocolError("a frame has a wrong seal: it is forged, replayed, out of sequence or of another key")
         self._received += 1
         return payload
 
@@ -163,7 +163,7 @@ class Connection:
     def receipt(self, deadline: float) -> None:
         """Wait for a receipt; raises what ``receive`` raises."""
         if self.receive(len(_RECEIPT), deadline) != _RECEIPT:
-            raise ProtocolError("something else where a receipt was expected")
+            raise ProtocolError("expected a receipt, got another frame")
 
     def abort(self) -> None:
         """Interrupt another thread's use of this connection."""
@@ -198,7 +198,7 @@ def _piece(connection: socket.socket, most: int, deadline: float | None) -> byte
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the other side took too long")
+        raise TimeoutError("the other side missed the deadline")
     return left
 
 

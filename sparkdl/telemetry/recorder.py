@@ -112,7 +112,7 @@ class Recorder:
         listener: Callable[[Event], None] | None = None,
     ) -> None:
         if listener is not None and endpoint is not None:
-            raise InvalidInput("a recorder has an endpoint or a listener, this one was given both; leave one out")
+            raise InvalidInput("endpoint and listener are both given; a recorder takes one of them")
         if capacity < 1:
             raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
         self.rank, self.attempt, self.told = rank, attempt, Told(uuid.uuid4().hex[:12])
@@ -206,7 +206,7 @@ class Recorder:
                 self._waiting.popleft()
                 lost += 1
         self._drop(lost)
-        logger.warning("%s does not end; %d events that still waited for it are dropped", self._thread.name, lost)
+        logger.warning("%s does not end, so its %d waiting events are dropped", self._thread.name, lost)
 
     def _drop(self, count: int) -> None:
         with self._lock:

@@ -86,7 +86,7 @@ class Server:
     def close(self) -> None:
         """Close all connections and join all threads; later calls do nothing. In ``serve`` it raises RuntimeError."""
         if threading.current_thread() in self._threads:
-            raise RuntimeError("a thread that a server runs cannot close it; close it from another thread")
+            raise RuntimeError("a server cannot be closed from its own threads; close it from another thread")
         with self._lock:
             if self._closing.is_set():
                 return
@@ -158,11 +158,11 @@ class Server:
         try:
             tune(connection)
         except OSError as error:
-            raise ProtocolError(f"a connection that ended at once: {error}") from error
+            raise ProtocolError(f"the connection ended at once: {error}") from error
         admitted = Connection.accept(connection, self.endpoint.key, HANDSHAKE_SECONDS)
         with self._lock:
             if self._pending.pop(connection, None) is None:
-                raise ProtocolError("a connection that had waited longest of too many")
+                raise ProtocolError("too many clients wait to prove themselves, and this one waited longest")
         admitted.confirm()
         return admitted
 
@@ -173,7 +173,7 @@ class Server:
             self.refused += 1
             first = self.refused == 1
         # Strangers may be many: warn once, and log the others for debugging only.
-        logger.log(logging.WARNING if first else logging.DEBUG, "%s refused %s", self._name, error)
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s rejected a connection: %s", self._name, error)
 
 
 def _listen(bind: str) -> socket.socket:
@@ -182,6 +182,6 @@ def _listen(bind: str) -> socket.socket:
         both = bind == "::" and socket.has_dualstack_ipv6()
         listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot listen on bind={bind!r}, give an address of this host: {error}") from error
+        raise InvalidInput(f"bind={bind!r} cannot be listened on: {error}. Give an address of this host") from error
     listening.setblocking(False)
     return listening

@@ -59,7 +59,7 @@ def test_several_runs_are_beside_one_another(job, runs, tmp_path):
     assert job(*runs, "--output", tmp_path / "both.html")[0] == 0
     page = (tmp_path / "both.html").read_text()
     assert "<h1>one and two</h1>" in page
-    assert "What differs" in page
+    assert "Differences" in page
 
 
 def test_of_several_runs_the_place_has_to_be_given(job, runs):
@@ -78,7 +78,7 @@ def test_a_folder_without_a_run_is_refused(job, runs, tmp_path, name):
 def test_a_run_beside_itself_is_refused(job, runs, tmp_path):
     code, _, err = job(runs[0], runs[0], "--output", tmp_path / "page.html")
     assert code == 2
-    assert "two are the same" in err
+    assert "each once" in err
 
 
 def test_a_place_that_cannot_be_written_is_an_error(job, runs, tmp_path):

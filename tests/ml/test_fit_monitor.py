@@ -278,4 +278,4 @@ def test_a_killed_member_is_seen_in_events_timeline_and_page(data, tmp_path):
     assert [each["args"]["cause"] for each in made["traceEvents"] if each["name"] == "restart"]
     page = Path(fitted.report.html()).read_text()
     assert "WorkerLost" in page
-    assert "Members of each attempt" not in page  # both attempts had two
+    assert "Workers of each attempt" not in page  # both attempts had two

@@ -1,8 +1,6 @@
-"""What a run took, in numbers and in words."""
+"""A run's bottlenecks, in numbers and in words."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
@@ -11,7 +9,7 @@ from sparkdl.telemetry.bottlenecks import spending, verdict
 EVEN = {"feed": 1.0, "forward": 3.0, "backward": 4.0, "exchange": 1.0, "update": 1.0}
 
 
-def test_spending_is_told_by_phase_and_rank() -> None:
+def test_spending_by_phase_and_rank() -> None:
     slow = EVEN | {"forward": 9.0, "exchange": 0.0}
     told = spending([EVEN, EVEN, slow], ["a", "b", "c"])
     assert told["phases"] == {"feed": 1.0, "forward": 5.0, "backward": 4.0, "exchange": 0.666667, "update": 1.0}
@@ -19,10 +17,9 @@ def test_spending_is_told_by_phase_and_rank() -> None:
     assert told["skew_by_rank"] == [1.0, 1.0, pytest.approx(15 / 9, abs=1e-3)]
     assert told["slowest_rank"] == 2
     assert told["verdict"] == verdict([EVEN, EVEN, slow], ["a", "b", "c"])
-    assert json.loads(json.dumps(told)) == told
 
 
-def test_a_phase_that_a_rank_was_never_in_is_0() -> None:
+def test_missing_phase_is_0() -> None:
     told = spending([{"forward": 1.0}, {"forward": 1.0, "checkpoint": 0.5}])
     assert told["phases_by_rank"] == [{"forward": 1.0, "checkpoint": 0.0}, {"forward": 1.0, "checkpoint": 0.5}]
 
@@ -34,7 +31,6 @@ def test_a_phase_that_a_rank_was_never_in_is_0() -> None:
             [EVEN, EVEN],
             "Compute-bound: 80% of the time goes into the model, 10% into waiting for batches, 10% into the exchange.",
         ),
-        ([{"feed": 1.0, "forward": 9.0}], "Compute-bound: 90% of the time goes into the model, 10% into waiting for"),
         ([{"feed": 6.0, "forward": 4.0}], "Feed-bound: 60% of the time is spent waiting for batches"),
         ([{"forward": 4.0, "exchange": 6.0}] * 2, "Exchange-bound: 60% of the time goes into the exchange even on"),
         ([{"forward": 4.0, "validate": 6.0}], "Bound by validation: 60% of the time."),
@@ -42,11 +38,11 @@ def test_a_phase_that_a_rank_was_never_in_is_0() -> None:
         ([{"forward": 8.0, "hooks": 2.0}], "20% goes into hooks."),
     ],
 )
-def test_what_bounds_a_run_is_said(phases, said) -> None:
+def test_verdict_names_bottleneck(phases, said) -> None:
     assert said in verdict(phases)
 
 
-def test_waiting_for_the_slowest_is_not_the_exchange_s_fault() -> None:
+def test_wait_for_slowest_rank_is_not_exchange_bound() -> None:
     waiting = EVEN | {"exchange": 19.0}
     slow = EVEN | {"feed": 19.0}
     said = verdict([waiting, slow, waiting], ["a", "b", "c"])
@@ -56,14 +52,8 @@ def test_waiting_for_the_slowest_is_not_the_exchange_s_fault() -> None:
     assert "others wait up to 64% of their time" in said
 
 
-def test_ranks_that_are_alike_are_not_slow() -> None:
-    assert "slowest" not in verdict([EVEN, EVEN | {"forward": 3.5}])
-
-
-def test_nothing_is_said_of_nothing() -> None:
+def test_no_phases_have_no_verdict() -> None:
     assert verdict([]) == verdict([{}, {}]) == ""
+    assert "slowest" not in verdict([EVEN, EVEN | {"forward": 3.5}])
     told = spending([])
     assert (told["phases"], told["slowest_rank"], told["verdict"]) == ({}, None, "")
-
-
-# ---- the report -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Members' log lines on the driver."""
+"""Workers' log lines on the driver."""
 
 from __future__ import annotations
 
@@ -37,19 +37,24 @@ def shown(*events: Event, **options) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_records_from_a_level_on_are_sent(events) -> None:
+def test_records_of_level_and_above_are_sent(events) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
     with forwarding(logging.WARNING):
         logging.getLogger("app").info("not this")
         logging.getLogger("app").warning("%d rows", 3)
         logging.getLogger("app.sub").error("bad")
     logging.getLogger("app").warning("nor this")
+    with forwarding(level_of("off")):
+        logging.getLogger("app").critical("nor this")
+    assert (root.level, root.handlers) == before
     assert [event.payload for event in events] == [
         {"level": "WARNING", "logger": "app", "message": "3 rows", "left_out": 0},
         {"level": "ERROR", "logger": "app.sub", "message": "bad", "left_out": 0},
     ]
 
 
-def test_with_info_what_is_printed_is_sent_as_well(events, capsys) -> None:
+def test_info_sends_printed_lines(events, capsys) -> None:
     with forwarding(logging.INFO):
         logging.getLogger("app").info("this")
         print("one\ntwo", end="")
@@ -61,23 +66,7 @@ def test_with_info_what_is_printed_is_sent_as_well(events, capsys) -> None:
     assert capsys.readouterr().out == "one\ntwo and a half\n  \nafter\n"
 
 
-def test_the_root_logger_is_left_as_it_was(events) -> None:
-    root = logging.getLogger()
-    before = root.level, list(root.handlers)
-    with forwarding(logging.DEBUG):
-        assert root.level == logging.DEBUG
-        logging.getLogger("app").debug("this")
-    assert (root.level, root.handlers) == before
-    assert len(events) == 1
-
-
-def test_off_sends_nothing(events) -> None:
-    with forwarding(level_of("off")):
-        logging.getLogger("app").critical("not this")
-    assert events == []
-
-
-def test_a_record_that_cannot_be_formatted_costs_nothing(events, capsys) -> None:
+def test_malformed_record_is_skipped(events, capsys) -> None:
     before = list(logging.getLogger().handlers)
     with forwarding(logging.WARNING):
         [handler] = [each for each in logging.getLogger().handlers if each not in before]
@@ -87,7 +76,7 @@ def test_a_record_that_cannot_be_formatted_costs_nothing(events, capsys) -> None
     assert "TypeError" in capsys.readouterr().err
 
 
-def test_too_many_lines_are_left_out_and_counted(events) -> None:
+def test_too_many_lines_are_dropped(events) -> None:
     with forwarding(logging.WARNING):
         for number in range(5_000):
             logging.getLogger("app").warning("%d", number)
@@ -95,7 +84,7 @@ def test_too_many_lines_are_left_out_and_counted(events) -> None:
     assert events[0].payload["left_out"] == 0
 
 
-def test_an_allowance_is_a_burst_and_then_a_rate() -> None:
+def test_rate_limiter_allows_burst_then_rate() -> None:
     now = 0.0
     allowance = RateLimiter(rate=2.0, burst=3, now=lambda: now)
     assert [allowance.take() for _ in range(5)] == [0, 0, 0, None, None]
@@ -105,20 +94,20 @@ def test_an_allowance_is_a_burst_and_then_a_rate() -> None:
     assert [allowance.take() for _ in range(4)] == [1, 0, 0, None]
 
 
-def test_a_level_has_a_name() -> None:
+def test_level_names() -> None:
     assert [level_of(name) for name in ("debug", "info", "warning", "error", "off")] == [10, 20, 30, 40, None]
     with pytest.raises(InvalidInput, match="'loud'; expected one of debug, info, warning, error, off"):
         level_of("loud")
 
 
-def test_lines_have_the_rank_before_them() -> None:
+def test_lines_begin_with_rank() -> None:
     assert shown(line("look out"), line("hello", "INFO", "print", rank=0), Event("loss", 0, 0, 0.0, None, {})) == [
         "[rank 1, worker-3] WARNING app: look out",
         "[rank 0, worker-3] hello",
     ]
 
 
-def test_the_driver_leaves_lines_out_as_well_and_says_so() -> None:
+def test_driver_drops_lines_and_counts_them() -> None:
     now = 0.0
     allowance = RateLimiter(rate=1.0, burst=1, now=lambda: now)
     stream = io.StringIO()
@@ -129,12 +118,12 @@ def test_the_driver_leaves_lines_out_as_well_and_says_so() -> None:
     view(line("3", left_out=7))
     assert stream.getvalue().splitlines() == [
         "[rank 1, worker-3] WARNING app: 0",
-        "[9 lines of members are left out]",
+        "[9 lines of workers were dropped]",
         "[rank 1, worker-3] WARNING app: 3",
     ]
 
 
-def test_a_member_in_a_process_of_its_own_is_heard() -> None:
+def test_lines_of_worker_processes_arrive() -> None:
     events: list[Event] = []
     with LocalCluster(2, logs="info") as cluster:
         cluster.gang(work.says, listener=events.append)

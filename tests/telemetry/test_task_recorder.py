@@ -1,4 +1,4 @@
-"""Tasks that are no members of a gang, and how they tell of themselves."""
+"""Events of tasks that are no workers of a gang."""
 
 from __future__ import annotations
 
@@ -27,31 +27,27 @@ def nobody() -> Endpoint:
         return Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
 
 
-def test_a_task_records_under_its_index_and_attempt() -> None:
+def test_events_have_index_and_attempt_of_task() -> None:
     events: list[Event] = []
     with Channel(events.append) as channel, Reporting(channel.endpoint, number=7).task("map", 3, 2):
         record("hello", clock=Clock(1, 2, 3))
         enter_phase("forward")
         end_step(rows=5)
+    with pytest.raises(LookupError), Reporting(listener=events.append).task("map", 3, 2):
+        raise LookupError
     assert {(event.rank, event.attempt) for event in events} == {(3, 2)}
-    assert [event.kind for event in events] == ["hello", "step", "step", "span"]
-    assert (events[-1].payload["name"], events[-1].payload["round"]) == ("map", 7)
+    assert [event.kind for event in events] == ["hello", "step", "step", "span", "span"]
+    assert (events[3].payload["name"], events[3].payload["round"]) == ("map", 7)
+    assert events[-1].payload["error"] == "LookupError"
 
 
-def test_without_a_place_nothing_is_measured() -> None:
+def test_without_destination_nothing_is_measured() -> None:
     with Reporting().task("map", 0):
         record("hello")
         end_step(rows=5)
 
 
-def test_an_error_is_told_and_passed_on() -> None:
-    events: list[Event] = []
-    with pytest.raises(LookupError), Reporting(listener=events.append).task("map", 0):
-        raise LookupError
-    assert events[-1].payload["error"] == "LookupError"
-
-
-def test_a_driver_that_is_silent_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_driver_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def refuse(address: str, *_: object) -> None:
@@ -67,7 +63,7 @@ def test_a_driver_that_is_silent_is_asked_once(tmp_path: Path, monkeypatch: pyte
     assert sorted(event.rank for event in read_events(tmp_path) if event.kind == "hello") == [0, 1, 2, 3, 4]
 
 
-def test_a_driver_that_accepts_and_says_nothing_holds_no_task_up(tmp_path: Path) -> None:
+def test_driver_that_accepts_and_never_answers_delays_no_task(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
         start = time.monotonic()
@@ -79,14 +75,12 @@ def test_a_driver_that_accepts_and_says_nothing_holds_no_task_up(tmp_path: Path)
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_rounds_without_spark_are_heard(processes: int) -> None:
+def test_spans_of_rounds_arrive(processes: int) -> None:
     events: list[Event] = []
     cluster = LocalCluster(processes) if processes else InlineCluster()
     with cluster.map_reduce(ARRAYS, COLUMNS, parts=2, listener=events.append) as jobs:
         jobs.run(Sums(), {"factor": 1.0}, number=1)
     if isinstance(cluster, LocalCluster):
         cluster.close()
-    spans = sorted(
-        (event.rank, event.payload["name"], event.payload["round"]) for event in events if event.kind == "span"
-    )
-    assert spans == [(0, "sums", 1), (1, "sums", 1)]
+    spans = [(event.rank, event.payload["name"], event.payload["round"]) for event in events if event.kind == "span"]
+    assert sorted(spans) == [(0, "sums", 1), (1, "sums", 1)]

@@ -59,7 +59,7 @@ def residuals(runs: Sequence[RunData]) -> Chart | None:
     if not figure.data:
         return None
     titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
-    return Chart("Residuals", figure, "How far the parts are from the consensus (primal), and how far it moves (dual).")
+    return Chart("Residuals", figure, "Primal: distance of the shards from the consensus. Dual: movement of the consensus.")
 
 
 def members(run: RunData) -> Chart | None:
@@ -76,7 +76,7 @@ def members(run: RunData) -> Chart | None:
         hovertemplate=f"{run.noun} %{{x}}: %{{y}} s %{{text}}<extra></extra>",
         marker={"color": colour(0)},
     )
-    return Chart("Members of the ensemble", counted(figure, [run], "seconds"), "How long each one trained.")
+    return Chart("Members of the ensemble", counted(figure, [run], "seconds"), "Training time of each member.")
 
 
 def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
@@ -136,7 +136,7 @@ def _running(figure: go.Figure, run: RunData) -> None:
         figure.add_scatter(
             x=[at for at, _ in told],
             y=[value for _, value in told],
-            name="loss of rank 0 since the epoch began",
+            name="running loss of rank 0",
             mode="lines",
             line={"color": FAINT, "width": 1},
         )

@@ -37,7 +37,7 @@ _STAGES = {
 }
 _REST = "other"
 _MOST_HOST = 24  # characters of a host's name beside a chart
-_NOUNS = {"member": "member", "candidate": "member", "round": "part"}
+_NOUNS = {"member": "member", "candidate": "member", "round": "shard"}
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,12 @@ class RunData:
 
     @cached_property
     def noun(self) -> str:
-        """Meaning of an event's rank: ``"rank"`` of a gang, ``"part"`` (a shard), ``"member"`` of an ensemble."""
+        """Meaning of an event's rank: ``"rank"`` of a gang, ``"shard"`` of a round, ``"member"`` of an ensemble."""
         if self.unit != "row":
             return _NOUNS.get(self.unit, "rank")
         if self.of_kind("members"):
             return "member"
-        return "part" if any("round" in event.payload for event in self.of_kind("span")) else "rank"
+        return "shard" if any("round" in event.payload for event in self.of_kind("span")) else "rank"
 
     @property
     def start(self) -> float:
@@ -228,7 +228,7 @@ def read_runs(directories: Sequence[str]) -> list[RunData]:
         if len({*names}) == len(names):
             return [RunData.read(directory, name) for directory, name in zip(directories, names, strict=True)]
     raise InvalidInput(
-        f"of the runs {', '.join(map(masked, directories))} two are the same; expected each once, and at least one."
+        f"the runs are {', '.join(map(masked, directories)) or 'none'}; expected at least one, and each once."
     )
 
 
@@ -244,11 +244,11 @@ def _json(directory: str, name: str, kind: type) -> Any:
         return None
     except ValueError as error:
         raise InvalidInput(
-            f"{name}.json in {masked(directory)} is damaged: {error}. Delete it, to go without."
+            f"{name}.json in {masked(directory)} is damaged: {error}. Delete it to continue without it."
         ) from error
     if not isinstance(found, kind):
         raise InvalidInput(
-            f"{name}.json in {masked(directory)} is no {kind.__name__}; expected what a fit has written there."
+            f"{name}.json in {masked(directory)} is no {kind.__name__}; expected the file that a fit writes."
         )
     return found
 

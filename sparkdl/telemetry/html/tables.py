@@ -19,7 +19,7 @@ MOST_ROWS = 200
 _LONG = 40  # a cell of more characters is wide
 _MOST_TEXT = 2_000  # characters of a setting or a message
 
-_SIZES = {"part": "parts", "member": "members at a time"}
+_SIZES = {"shard": "shards", "member": "concurrent members"}
 _LAST = ("valid_loss", "loss", "objective", "primal")
 
 
@@ -90,7 +90,7 @@ def _attempts(run: RunData) -> Table | None:
             rows[-1][2] = ", ".join(sorted(hosts))
         else:
             rows[-1][4] = _first_line(str(event.payload.get("cause") or event.payload.get("error") or ""))
-    names = ["attempt", "members", "hosts", "began after, s", "why it ended"]
+    names = ["attempt", "workers", "hosts", "start, s", "end"]
     return Table.of(names, rows) if len(rows) > 1 else None
 
 
@@ -120,7 +120,7 @@ def _messages(run: RunData) -> Table:
         [round(run.since(event), 1), run.called(event.rank) if event.rank >= 0 else "driver", *_message(event)]
         for event in run.of_kind("warning", "log", "failed", "resized")
     ]
-    return Table.of(["after, s", "who", "what", "message"], rows[-MOST_ROWS:])
+    return Table.of(["time, s", "source", "kind", "message"], rows[-MOST_ROWS:])
 
 
 def _titles(runs: Sequence[RunData]) -> list[str]:
@@ -129,10 +129,10 @@ def _titles(runs: Sequence[RunData]) -> list[str]:
 
 def _told(run: RunData, *, named: bool) -> dict[str, str]:
     began = next((event.received for event in run.of_kind("begin") if event.received), None)
-    facts = [str(run.configuration.get("class") or ""), f"begun {_date(began)}" if began else ""]
+    facts = [str(run.configuration.get("class") or ""), f"started {_date(began)}" if began else ""]
     if run.state == "open":
-        last = f", of which the last sign is of {_date(run.last)}" if run.last else ""
-        facts.append(f"goes on, or was ended from outside{last}")
+        last = f"; last event {_date(run.last)}" if run.last else ""
+        facts.append(f"unfinished: it still runs or was killed{last}")
     return {
         "name": run.name if named else "",
         "about": " · ".join(filter(None, facts)),
@@ -163,10 +163,10 @@ def _figures(run: RunData) -> dict[str, str | None]:
     return {
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,
         **{f"last {each}": value for each, value in told.items()},
-        "in all": _seconds(report.get("seconds", run.seconds if run.events else None)),
+        "total time": _seconds(report.get("seconds", run.seconds if run.events else None)),
         "rows/s": _count(report.get("rows_per_second", rates[0] if rates else None)),
         "rows": _count(report.get("rows")),
-        _SIZES.get(run.noun, "members"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
+        _SIZES.get(run.noun, "workers"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
         "restarts": _count(restarts),
         "exchanged": _bytes(report.get("bytes")),
         "events lost": _lost(report),
@@ -184,7 +184,7 @@ def _first_line(text: str) -> str:
 
 def _message(event: Event) -> tuple[str, str]:
     told = event.payload
-    said = told.get("message") or f"{told.get('size')} of {told.get('of')} members begin"
+    said = told.get("message") or f"{told.get('size')} of {told.get('of')} workers start"
     return str(told.get("level", event.kind)), masked(str(said))[:_MOST_TEXT]
 
 

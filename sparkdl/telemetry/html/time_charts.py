@@ -120,7 +120,7 @@ def timeline(run: RunData) -> Chart | None:
     _marks(figure, run, unit)
     in_order(over_time(figure, run.seconds, unit, ""), len(ranks))
     whole = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
-    notes = f"What each {run.noun} did most, at each moment.", whole, _left_out(len(found), run)
+    notes = f"The longest phase of each {run.noun} at each moment.", whole, _left_out(len(found), run)
     return Chart("Timeline", figure, " ".join(filter(None, notes)), wide=True)
 
 
@@ -135,14 +135,14 @@ def workers(run: RunData) -> Chart | None:
         y=[event.payload["size"] for event in starts] + [starts[-1].payload["size"]],
         mode="lines+markers",
         line={"shape": "hv", "color": colour(0)},
-        name="members",
+        name="workers",
         showlegend=False,
     )
     _marks(figure, run, unit)
-    over_time(figure, run.seconds, unit, "members").update_yaxes(rangemode="tozero")
+    over_time(figure, run.seconds, unit, "workers").update_yaxes(rangemode="tozero")
     if max(event.payload["size"] for event in starts) <= 10:
         figure.update_yaxes(dtick=1)
-    return Chart("Members of each attempt", figure)
+    return Chart("Workers of each attempt", figure)
 
 
 def _by_row(runs: Sequence[RunData]) -> Chart | None:
@@ -183,7 +183,7 @@ def _legend(figure: go.Figure, name: str, **look: object) -> None:
 
 def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
     again = [event for event in run.of_kind("begin") if event.time > run.start]
-    for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("begun again", _AGAIN, again)):
+    for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("next fit", _AGAIN, again)):
         for event in events:
             figure.add_vline(x=unit(run.since(event)), line_dash="dash", line_width=1.5, line_color=hue)
         if events:

@@ -1,13 +1,11 @@
-"""What a browser finds on a page: how large things came out, which colours they have, what went wrong."""
+"""A page in a browser: sizes, colours and errors."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,76 +36,29 @@ addEventListener("load", () => setTimeout(() => {
 </script>
 </body>"""
 
-_COLOURS = """
-<!doctype html><body><script>
-const image = new Image();
-image.onload = () => {
-  const canvas = document.createElement("canvas"), found = {};
-  canvas.width = image.width; canvas.height = image.height;
-  const context = canvas.getContext("2d");
-  context.drawImage(image, 0, 0);
-  const data = context.getImageData(0, 0, image.width, image.height).data;
-  for (let at = 0; at < data.length; at += 4) {
-    const key = data[at] + "," + data[at + 1] + "," + data[at + 2];
-    found[key] = (found[key] || 0) + 1;
-  }
-  document.body.dataset.size = JSON.stringify([image.width, image.height]);
-  document.body.dataset.colours = JSON.stringify(found);
-};
-image.src = "data:image/png;base64,%s";
-</script></body>"""
-
 
 def find_browser() -> Browser:
     """The browser; without one the test is skipped, or fails where SPARKDL_REQUIRE_BROWSER is set."""
     found = Browser.find()
     if found is None:
         say = pytest.fail if os.environ.get("SPARKDL_REQUIRE_BROWSER") else pytest.skip
-        say(f"there is no {' and no '.join(PROGRAMS)}; conf/chromium.sh installs one, or says what to install")
+        say(f"there is no {' and no '.join(PROGRAMS)}; conf/chromium.sh installs one or prints the packages")
     return found
 
 
-@dataclass(frozen=True)
-class Look:
-    """What a browser has found.
+def look(browser: Browser, html: str, folder: Path, **window: int | bool) -> SimpleNamespace:
+    """Open a page; ``window`` as in ``Browser.dom``.
 
-    Attributes:
-        data: the attributes that the page's own scripts have set.
-        probe: what ``_PROBE`` has found.
+    Returns:
+        ``data``, the attributes that the page's scripts set; ``trouble``, its errors; ``probe``, the result of
+        ``_PROBE``; and ``charts``, its part about charts, by name.
     """
-
-    data: dict[str, str]
-    probe: dict[str, Any]
-
-    @property
-    def charts(self) -> dict[str, dict[str, Any]]:
-        """What was found of each chart, by name."""
-        found: dict[str, dict[str, Any]] = self.probe["charts"]
-        return found
-
-    @property
-    def trouble(self) -> str | None:
-        """What went wrong."""
-        return self.data.get("trouble")
-
-
-def look(browser: Browser, html: str, folder: Path, **window: int | bool) -> Look:
-    """Open a page and see what is on it; ``window`` as in ``Browser.dom``."""
     page = folder / "probed.html"
     head, _, tail = html.rpartition("</body>")
     page.write_text(head + _PROBE + tail)
     data = browser.data(page, **window)
-    return Look(data, json.loads(data.pop("probe")))
-
-
-def colours(browser: Browser, image: Path) -> tuple[tuple[int, int], dict[tuple[int, ...], int]]:
-    """The size of a PNG, and how many of its pixels have each colour."""
-    page = image.with_suffix(".html")
-    page.write_text(_COLOURS % base64.b64encode(image.read_bytes()).decode())
-    data = browser.data(page)
-    width, height = json.loads(data["size"])
-    found = json.loads(data["colours"])
-    return (width, height), {tuple(map(int, key.split(","))): count for key, count in found.items()}
+    probe = json.loads(data.pop("probe"))
+    return SimpleNamespace(data=data, probe=probe, charts=probe["charts"], trouble=data.get("trouble"))
 
 
 def contrast(one: str, other: str) -> float:

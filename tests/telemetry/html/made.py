@@ -51,11 +51,6 @@ def written(folder: Path, events: Iterable[Event] = (), **files: Any) -> str:
     return str(folder)
 
 
-def lines(figure: Any) -> dict[str, tuple[list[Any], list[Any]]]:
-    """What is drawn in a figure, by name."""
-    return {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
-
-
 def gang(name: str = "a gang", *, loss: float = 1.0, **values: Mapping[str, Any]) -> RunData:
     """A run of two members that has everything: two epochs, a restart, a warning, a configuration."""
     rows = [

@@ -1,39 +1,103 @@
-"""Limits of the page's charts, and how names and times are shortened."""
+"""Limits and formats that the snapshot's small pages do not reach: long histories, many steps, units and labels."""
 
 from __future__ import annotations
 
 import pytest
 
+from sparkdl.io.redaction import masked
 from sparkdl.telemetry.html import history_charts
+from sparkdl.telemetry.html.binning import BINS, dominant, rates, width
 from sparkdl.telemetry.html.style import MOST_POINTS, Unit, labels
+from sparkdl.telemetry.html.tables import page_tables
+from sparkdl.telemetry.step_timer import PHASES
 from tests.telemetry.html.cases import rows
-from tests.telemetry.html.made import lines, run
+from tests.telemetry.html.made import event, run, step
+
+BEGIN = event("begin", 0)
 
 
-def test_a_long_history_is_thinned_and_keeps_its_end():
+def phases_of(row):
+    return [None if each is None else PHASES[each] for each in row]
+
+
+def test_long_history_is_thinned_and_keeps_its_end():
     chart = history_charts.loss([run(history=rows(*(1 / each for each in range(1, 10_001))))])
-    [(x, y)] = lines(chart.figure).values()
-    assert MOST_POINTS // 2 < len(x) <= MOST_POINTS + 1
-    assert (x[0], x[-1], y[-1]) == (1, 10_000, 1e-4)
-    assert x == sorted(x)
+    [line] = chart.figure.data
+    assert MOST_POINTS // 2 < len(line.x) <= MOST_POINTS + 1
+    assert (line.x[0], line.x[-1], line.y[-1]) == (1, 10_000, 1e-4)
 
 
-def test_only_the_first_metrics_have_a_chart():
+def test_only_first_metrics_have_charts():
     many = {f"metric_{number}": 0.5 for number in range(100)}
     assert len(history_charts.metrics([run(history=[{"epoch": 1, **many}])])) == history_charts.MOST_METRICS
 
 
-def test_long_names_of_runs_are_cut_and_stay_apart():
+def test_long_names_are_cut_and_stay_unique():
     names = ["short", "a" * 100 + "/one", "a" * 100 + "/two", "a" * 99 + "/one", "<b>"]
     found = labels(names)
     assert found == ["short", *(f"{'a' * 9}…{'a' * 14}/{end}" for end in ("one", "two", "one (4)")), "&lt;b&gt;"]
-    assert len({*found}) == len(names)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "name", "shown"),
-    [(0.0, "seconds", 0.0), (179.0, "seconds", 179.0), (600.0, "minutes", 10.0), (36_000.0, "hours", 10.0)],
+    ("steps", "seconds", "expected"),
+    [
+        ([step(3.3 * number, number % 3, rows=7, forward=2.9, feed=0.31) for number in range(2, 60)], 200, 7 * 58),
+        ([step(1, rows=10, forward=100.0)], 2, 0.1),  # most of it before the run
+        ([step(5, rows=0, forward=1.0)], 10, None),
+    ],
 )
-def test_the_unit_of_time_keeps_numbers_short(seconds, name, shown):
-    unit = Unit.of(seconds)
-    assert (unit.name, unit(seconds)) == (name, shown)
+def test_rows_are_spread_over_steps_and_none_is_lost(steps, seconds, expected):
+    found, size = rates(run(BEGIN, *steps, event("end", seconds)))
+    assert (sum(map(sum, found.values())) * size if found else None) == pytest.approx(expected)
+
+
+def test_each_bin_has_its_longest_known_phase():
+    steps = [step(40, forward=10.0, backward=30.0), step(60, feed=15.0, backward=5.0), step(90, 1, validate=1.0)]
+    data = run(BEGIN, *steps, step(90, 1, napping=1.0), event("end", 100))
+    found = {rank: phases_of(row) for rank, row in dominant(data).items()}
+    assert width(data) == pytest.approx(100 / BINS)
+    assert found[0] == ["backward"] * 160 + ["feed"] * 80 + [None] * 160
+    assert found[1] == [None] * 356 + ["validate"] * 4 + [None] * 40
+    assert len(dominant(run(step(1, rows=10, forward=0.0)))) <= 1  # a run without duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name", "shown"), [(179.0, "seconds", 179.0), (600.0, "minutes", 10.0), (36_000.0, "hours", 10.0)]
+)
+def test_unit_of_time(seconds, name, shown):
+    assert (Unit.of(seconds).name, Unit.of(seconds)(seconds)) == (name, shown)
+
+
+@pytest.mark.parametrize(
+    ("report", "name", "shown"),
+    [
+        *(
+            ({"seconds": seconds}, "total time", shown)
+            for seconds, shown in [(0.25, "0.2 s"), (60, "1 min 00 s"), (3599, "59 min 59 s"), (7325, "2 h 02 min")]
+        ),
+        *(
+            ({"bytes": count}, "exchanged", shown)
+            for count, shown in [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (5.2e9, "5.2 GB"), (3e15, "3,000.0 TB")]
+        ),
+    ],
+)
+def test_figures(report, name, shown):
+    assert page_tables([run(report=report)])["figures"][name] == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://KEY:a/b+c@bucket/runs", "s3://bucket/runs"),
+        ("s3://bucket/runs?access_key=KEY&secret_key=SECRET", "s3://bucket/runs"),
+        ("s3a://KEY:SECRET@bucket/runs?endpoint_override=x and more", "s3a://bucket/runs and more"),
+        ("hdfs://user@namenode:8020/runs", "hdfs://namenode:8020/runs"),
+        ('{"a": "s3://bucket/x", "to": "me@example.org"}', '{"a": "s3://bucket/x", "to": "me@example.org"}'),
+        ("file:///runs/one", "file:///runs/one"),
+        ("is it? yes", "is it? yes"),
+    ],
+)
+def test_credentials_are_removed(text, shown):
+    assert masked(text) == shown
+    [row] = page_tables([run(configuration={"runDir": text})])["configuration"].rows
+    assert [cell.text for cell in row] == ["runDir", shown]

@@ -1,106 +1,79 @@
-"""Pages of runs that really ran: gangs of processes that are killed and become fewer, and rounds."""
+"""Pages of real runs: a gang, rounds, and a gang that has not ended."""
 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
+from torch import nn
 
-from benchmarks.events.browser import Browser
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
+from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.html import RunData, make_page, read_runs
-from tests.telemetry.html import runs
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+from tests.contracts import work
+from tests.contracts.strategy_contract import numbers
 from tests.telemetry.html.looking import look
+from tests.telemetry.html.made import written
+from tests.training.test_loop import COLUMNS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+OBJECTIVE = Objective(work.Seeded(work.Net), nn.MSELoss(), partial(torch.optim.SGD, lr=0.05))
+
+
+def note(log, kind, **payload):
+    log(Event(kind, -1, 0, now := time.time(), None, payload, os.uname().nodename, now))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Runs of the same two processes: one goes well, one fails, two are rounds."""
     folder = tmp_path_factory.mktemp("runs")
-    with LocalCluster(2, timeout=runs.TIMEOUT) as cluster:
-        runs.gang(folder / "plain", cluster, runs.training())
-        runs.gang(folder / "failed", cluster, runs.training(hooks=[runs.Fails()]), max_restarts=0)
-        runs.rounds(folder / "SGD", cluster, ParallelSGD(rounds=3, epochs=2, shard_batch_size=50))
-        runs.rounds(folder / "ADMM", cluster, ConsensusADMM(), max_rounds=2)
+    with LocalCluster(2, timeout=60.0) as cluster:
+        with EventLog(str(folder / "gang" / "events")) as log:
+            note(log, "begin", environment={})
+            worker, _ = cluster.gang(Training(OBJECTIVE, 16, epochs=4), numbers(), COLUMNS, listener=log)
+            note(log, "end", error=None)
+        with EventLog(str(folder / "rounds" / "events")) as log:
+            note(log, "begin", environment={})
+            rounds = Rounds(ParallelSGD(rounds=3), OBJECTIVE, memories=str(folder / "memories"))
+            rounds = replace(rounds, listener=lambda row: note(log, "round", **row, rounds=None))
+            with cluster.map_reduce(numbers(), COLUMNS, parts=3, listener=log) as jobs:
+                _, history = rounds.run(jobs)
+            note(log, "end", error=None)
+    written(folder / "gang", history=worker.history)
+    written(folder / "rounds", history=history)
     return folder
 
 
-def drawn(browser: Browser, data: list[RunData], folder) -> dict:
-    found = look(browser, make_page(data), folder)
-    assert found.trouble is None
-    assert all(chart["drawn"] and chart["marks"] for chart in found.charts.values())
-    return found.charts
+@pytest.mark.slow
+def test_pages_of_gang_and_rounds(browser, folder, tmp_path):
+    gang, rounds = read_runs([str(folder / "gang"), str(folder / "rounds")])
+    assert (gang.state, len(gang.history), [*gang.phases()]) == ("finished", 4, [0, 1])
+    assert (rounds.noun, [*rounds.phases()]) == ("shard", [0, 1, 2])
+    for runs in ([gang], [rounds], [gang, rounds]):
+        found = look(browser, make_page(runs), tmp_path)
+        assert found.trouble is None
+        assert all(chart["drawn"] and chart["marks"] for chart in found.charts.values())
+        assert {"loss", "throughput", "phases"} <= set(found.charts)
+        if runs == [gang]:
+            assert {"forward", "backward", "exchange"} <= {*found.charts["phases"]["legend"]}
 
 
-def test_a_gang(browser, folder, tmp_path):
-    data = RunData.read(str(folder / "plain"))
-    assert (data.state, len(data.history), [*data.phases()]) == ("finished", 4, [0, 1])
-    charts = drawn(browser, [data], tmp_path)
-    assert list(charts) == ["loss", "metric-0", "metric-1", "throughput", "phases", "timeline"]
-    assert charts["loss"]["legend"][:2] == ["loss", "valid_loss"]
-    assert {"forward", "backward", "exchange", "validate"} <= {*charts["phases"]["legend"]}
-
-
-def test_a_gang_that_failed(browser, folder, tmp_path):
-    data = RunData.read(str(folder / "failed"))
-    assert data.state == "failed"
-    assert (data.error or "").startswith("WorkerFailed: ValueError: the <b>loss</b> went wrong")
-    assert {"throughput", "phases", "timeline"} <= set(drawn(browser, [data], tmp_path))
-
-
-def test_rounds(browser, folder, tmp_path):
-    data = RunData.read(str(folder / "SGD"))
-    assert (data.noun, [*data.phases()]) == ("part", [0, 1, 2])
-    charts = drawn(browser, [data], tmp_path)
-    assert list(charts) == ["loss", "throughput", "phases", "timeline"]
-    assert charts["throughput"]["legend"] == ["part 0", "part 1", "part 2"]
-
-
-def test_rounds_of_admm(browser, folder, tmp_path):
-    charts = drawn(browser, [RunData.read(str(folder / "ADMM"))], tmp_path)
-    assert charts["residuals"]["legend"] == ["primal", "dual"]
-    assert "timeline" in charts
-
-
-def test_a_gang_beside_rounds(browser, folder, tmp_path):
-    data = read_runs([str(folder / "plain"), str(folder / "SGD")])
-    charts = drawn(browser, data, tmp_path)
-    assert charts["loss"]["legend"] == ["plain: loss", "plain: valid_loss", "SGD: loss", "SGD: valid_loss"]
-    assert sorted(charts["phases"]["ticks"]) == ["SGD", "plain"]
-
-
-def test_a_run_while_it_goes_on(browser, folder, tmp_path):
-    """What its files hold before it is over: the events alone, the last line half written."""
-    whole = next((folder / "plain" / "events").iterdir())
+@pytest.mark.slow
+def test_unfinished_run_is_read_up_to_its_last_line(folder, tmp_path):
+    whole = next((folder / "gang" / "events").iterdir())
     lines = whole.read_bytes().splitlines(keepends=True)
-    half = tmp_path / "half" / "events"
-    half.mkdir(parents=True)
-    (half / whole.name).write_bytes(b"".join(lines[: len(lines) * 2 // 3]) + lines[-2][:40])
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / whole.name).write_bytes(b"".join(lines[: len(lines) * 2 // 3]) + lines[-2][:40])
     with pytest.warns(RuntimeWarning, match="is skipped"):
-        data = RunData.read(str(tmp_path / "half"))
+        data = RunData.read(str(tmp_path))
     assert data.state == "open"
     assert 0 < len(data.history) < 4
-    assert {"loss", "throughput", "phases", "timeline"} <= set(drawn(browser, [data], tmp_path))
-
-
-@pytest.mark.chaos
-@pytest.mark.filterwarnings("ignore:rank 0. the gang has 2 members:RuntimeWarning")
-def test_a_gang_of_three_of_whom_one_is_killed(browser, tmp_path):
-    marker = str(tmp_path / "killed")
-    with runs.Shrinking(3, timeout=runs.TIMEOUT) as cluster:
-        cluster.marker = marker
-        hooks = [runs.Kills(marker, rank=1, step=40)]
-        runs.gang(tmp_path / "run", cluster, runs.training(hooks=hooks), min_size=1, elastic_timeout=0.2)
-    assert os.path.exists(marker)
-    data = RunData.read(str(tmp_path / "run"))
-    assert [event.payload["size"] for event in data.of_kind("attempt")] == [3, 2]
-    charts = drawn(browser, [data], tmp_path)
-    assert {"workers", "timeline"} <= set(charts)
-    assert "restart" in charts["timeline"]["legend"]
-    page = make_page([data])
-    assert "<h2>Attempts</h2>" in page
-    assert "was killed by SIGKILL" in page
+    assert "unfinished: it still runs or was killed; last event" in make_page([data])
