@@ -50,7 +50,7 @@ class Rows:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
         if self.validation is not None and not sum(self.validation.parts):
             raise InvalidInput(
-                "there is a validation column, but no row is a validation row; expected some, or no such column."
+                "there is a validation column, but no row is a validation row; mark some rows, or drop the column."
             )
         self.share = part.rows / self.plan.total
         transforms = Transforms(training.collate, training.augment, criterion.denominators)

@@ -58,12 +58,10 @@ def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, cla
         wanted = "class indices from 0" + ("" if count is None else f" to {count - 1}, since there are {count} classes")
         raise InvalidInput(
             f"label column {target.name!r} holds {least if least < 0 else most}; expected {wanted}. "
-            "pyspark.ml.feature.StringIndexer makes class indices of any labels."
+            "pyspark.ml.feature.StringIndexer makes class indices from any labels."
         )
     if least == most:
-        raise InvalidInput(
-            f"label column {target.name!r} holds {least} in every row; expected at least two classes to tell apart."
-        )
+        raise InvalidInput(f"label column {target.name!r} holds {least} in every row; expected at least two classes.")
 
 
 def _bounds(labels: Tensor, ignored: int | None) -> tuple[int, int] | None:

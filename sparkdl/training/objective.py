@@ -79,9 +79,8 @@ class Objective:
         closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidInput(
-                f"optimizer is {type(optimizer).__name__}, whose step() takes a closure that evaluates the loss; "
-                "expected one that takes a step with the gradients there are. strategy=LBFGS() minimises by L-BFGS, "
-                "over all rows, in rounds."
+                f"optimizer is {type(optimizer).__name__}, whose step() requires a closure; expected an optimizer that "
+                "steps on given gradients. For L-BFGS over all rows, set strategy=LBFGS()."
             )
         return optimizer
 
@@ -104,8 +103,8 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise WorkerFailed(
-            f"forward() of {type(module).__name__} raised {type(error).__name__}: {error}. It was given "
-            f"{len(inputs)} inputs, of {', '.join(map(shapes, inputs))}."
+            f"forward() of {type(module).__name__} raised {type(error).__name__}: {error}. Its "
+            f"{len(inputs)} inputs are {', '.join(map(shapes, inputs))}."
         ) from error
 
 

@@ -20,7 +20,8 @@ from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 
 _FORMAT = 2  # version of the saved state
-_DEALT = ("members", "rows of the parts")  # entries of a place that may differ at an epoch's start
+# Entries of a place that may differ at an epoch's start, and their names in errors.
+_NAMES = {"members": "number of workers", "rows of the parts": "number of rows by shard"}
 
 
 class TrainerState:
@@ -145,7 +146,7 @@ class TrainerState:
             self._check(own)
         steps = self.group.gather(None if own is None else own["clock"]["step"])
         if len({*steps}) > 1:
-            raise InvalidInput(f"the members, by rank, have states of the steps {steps}; expected one step, or none.")
+            raise InvalidInput(f"the workers, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None or own is None:
             return
         self.replica.load_state_dict(own["replica"] | state["alike"])
@@ -169,18 +170,18 @@ class TrainerState:
     def _check(self, own: dict[str, Any]) -> None:
         if own["format"] != _FORMAT:
             raise InvalidInput(
-                f"the saved state has format {own['format']} and this version of sparkdl reads {_FORMAT}; go on with "
-                "the version that saved it, or begin anew elsewhere."
+                f"the saved state has format {own['format']}; this version of sparkdl reads {_FORMAT}. Resume with the "
+                "version that saved it, or start a new run elsewhere."
             )
         place = self._place()
         if not own["position"]:  # at an epoch's end the state fits a gang of any size
-            place = {name: value for name, value in place.items() if name not in _DEALT}
+            place = {name: value for name, value in place.items() if name not in _NAMES}
         _check_place(own["place"], place)
         epoch, asked = own["clock"]["epoch"], self.training.epochs
         if epoch + bool(own["position"]) > asked:
             raise InvalidInput(
-                f"the saved state is of step {own['clock']['step']}, after the end of the {asked} epochs of "
-                f"{self.rows.plan.steps} steps that are asked for; expected as many epochs as before, or more."
+                f"the saved state is of step {own['clock']['step']}, past the end of {asked} epochs of "
+                f"{self.rows.plan.steps} steps; set epochs at least as high as before."
             )
 
     def _place(self) -> dict[str, Any]:
@@ -196,6 +197,6 @@ def _check_place(saved: dict[str, Any], own: dict[str, Any]) -> None:
     for name, value in own.items():
         if saved[name] != value:
             raise InvalidInput(
-                f"the saved state is of another training: its {name} is {saved[name]}, expected {value}. Go on with "
-                "the gang, the data and the settings that it was saved with, or begin anew elsewhere."
+                f"the saved state is of another training: its {_NAMES.get(name, name)} is {saved[name]}, expected "
+                f"{value}. Resume with the workers, data and settings of the saved run, or start a new run elsewhere."
             )

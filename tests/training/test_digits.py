@@ -1,4 +1,4 @@
-"""The digits, from Parquet to predictions, as ``make demo`` has them: spark-submit and its executors."""
+"""The digits, from Parquet to predictions, as in ``make demo``: spark-submit and its executors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sessions import driver_environment
-
-ROOT = Path(__file__).resolve().parents[2]
-
+from sparkdl.cli.commands import run
+from tests.sessions import ROOT, driver_environment
 
 IN_DRIVER = ("--master", "local[2]")
 """Options of spark-submit with which tasks run in the driver's JVM."""
@@ -32,18 +30,8 @@ def digits(tmp_path_factory):
     return folder
 
 
-def test_digits(digits):
-    train, test = pq.read_table(digits / "train"), pq.read_table(digits / "test")
-    assert (train.num_rows, test.num_rows) == (1437, 360)
-    assert [str(field.type) for field in train.schema] == ["list<element: float>", "int64"]
-    pixels = np.stack(train["features"].to_numpy())
-    assert pixels.shape == (1437, 64)
-    assert (pixels.min(), pixels.max()) == (0, 1)
-    assert np.bincount(test["label"]).min() >= 34  # each class in proportion
-
-
 def submit(job, *arguments, local, modules=("examples/digits_net.py",), options=IN_DRIVER):
-    """Start a job, in a process group of its own; spark-submit itself puts stdout and stderr together.
+    """Start a job in its own process group; spark-submit itself joins stdout and stderr.
 
     By default its tasks run in the driver's JVM. With ``options=()`` they run on the executors of
     conf/spark/local.conf, which take ten seconds of processor time to start.
@@ -66,7 +54,7 @@ def submit(job, *arguments, local, modules=("examples/digits_net.py",), options=
 
 
 def finish(process, timeout=200):
-    """The exit code and what was printed; nothing of the process group is left."""
+    """The output and the exit code; ends the whole process group."""
     try:
         return process.communicate(timeout=timeout)[0], process.returncode
     finally:
@@ -74,78 +62,65 @@ def finish(process, timeout=200):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def words(**values):
+    return [str(word) for key, value in values.items() for word in (f"--{key}", value)]
+
+
 @pytest.fixture
-def train(digits, tmp_path):
-    """Start the training of conf/train/digits.yaml on files below ``tmp_path``."""
-
-    def train(*arguments, options=()):
-        places = {
-            "data.path": digits / "train",
-            "test.path": digits / "test",
-            "estimator.runDir": tmp_path / "run",
-            "output": tmp_path / "model",
-        }
-        changes = [word for key, value in places.items() for word in (f"--{key}", value)]
-        words = ("--config", "conf/train/digits.yaml", *changes, *arguments)
-        return submit("train", *words, local=tmp_path / "local", options=options)
-
-    return train
+def arguments(digits, tmp_path):
+    """Arguments of ``train``: the configuration conf/train/digits.yaml with files below ``tmp_path``."""
+    places = {"data.path": digits / "train", "test.path": digits / "test", "estimator.runDir": tmp_path / "run"}
+    return ["--config", "conf/train/digits.yaml", *words(**places, output=tmp_path / "model")]
 
 
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-def test_digits_from_parquet_to_predictions(train, digits, tmp_path):
-    said, code = finish(train())
-    assert code == 0, said
-    assert "fit: epoch" in said
-    assert float(re.search(r"held-out accuracy (\S+)", said)[1]) >= 0.97
+def test_from_parquet_to_predictions(arguments, digits, tmp_path):
+    train, test = pq.read_table(digits / "train"), pq.read_table(digits / "test")
+    assert (train.num_rows, test.num_rows) == (1437, 360)
+    assert [str(field.type) for field in train.schema] == ["list<element: float>", "int64"]
+    assert np.bincount(test["label"]).min() >= 34  # each class in proportion
+
+    output, code = finish(submit("train", *arguments, local=tmp_path / "local", options=()))
+    assert code == 0, output
+    assert "fit: epoch" in output
+    assert float(re.search(r"held-out accuracy (\S+)", output)[1]) >= 0.97
     assert len(json.loads((tmp_path / "run/history.json").read_text())) == 16
 
-    places = {
-        "model": tmp_path / "model",
-        "data.path": digits / "test",
-        "output": tmp_path / "predictions",
-        "label": "label",
-    }
-    said, code = finish(
-        submit(
-            "predict",
-            *(word for key, value in places.items() for word in (f"--{key}", value)),
-            local=tmp_path / "local",
-        )
-    )
-    assert code == 0, said
+    places = {"model": tmp_path / "model", "data.path": digits / "test", "output": tmp_path / "predictions"}
+    output, code = finish(submit("predict", *words(**places, label="label"), local=tmp_path / "local"))
+    assert code == 0, output
     predictions = pq.read_table(tmp_path / "predictions").to_pandas()
     right = int((predictions["label"] == predictions["prediction"]).sum())
     assert len(predictions) == 360
-    assert f"accuracy {right / 360:.4f} ({right} of 360 rows)" in said
-    assert "confusion" in said
+    assert f"accuracy {right / 360:.4f} ({right} of 360 rows)" in output
+    assert "confusion" in output
 
 
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_what_fails_says_so_without_the_jvm(train, tmp_path):
-    said, code = finish(train("--data.path", tmp_path / "nowhere", options=IN_DRIVER))
-    assert code == 1
-    assert "\tat " not in said.partition("error: [PATH_NOT_FOUND]")[2]
-    assert "error: [PATH_NOT_FOUND]" in said
+def test_failed_training_names_cause_without_jvm_trace(spark, arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)  # the session outlives the job
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.chdir(ROOT)
+    assert run("train", [*arguments, "--data.path", str(tmp_path / "nowhere")]) == 1
+    error = capsys.readouterr().err
+    assert "error: [PATH_NOT_FOUND]" in error
+    assert "\tat " not in error.partition("error: [PATH_NOT_FOUND]")[2]
     (tmp_path / "model").mkdir()
-    before, code = finish(train("--overwrite", "false", options=IN_DRIVER))
-    assert code == 2
-    assert "model exists" in before
-    assert "fit:" not in before
+    assert run("train", [*arguments, "--overwrite", "false"]) == 2
+    error = capsys.readouterr().err
+    assert "model exists" in error
+    assert "fit:" not in error
 
 
 @pytest.mark.chaos
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
-def test_interrupt_ends_the_job_with_130(train):
-    process = train("--estimator.epochs", "100000")
-    said = ""
-    while "fit: epoch" not in said:
-        said += process.stdout.read(1)
-        assert process.poll() is None, said
+def test_interrupt_ends_job_with_130(arguments, tmp_path):
+    process = submit("train", *arguments, "--estimator.epochs", "100000", local=tmp_path / "local")
+    output = ""
+    while "fit: epoch" not in output:
+        output += process.stdout.read(1)
+        assert process.poll() is None, output
     os.killpg(process.pid, signal.SIGINT)
     assert finish(process)[1] == 130

@@ -1,4 +1,4 @@
-"""Real training, by processes that become fewer and more again, is the training of one process."""
+"""Training by two workers, then one, then two is the training of one process."""
 
 from __future__ import annotations
 
@@ -28,31 +28,19 @@ from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
 from sparkdl.training.objective import Objective
 
-LONG = 30.0  # seconds after which something that should have happened has not
 ROWS = 24
 X = np.random.default_rng(2).normal(size=(ROWS, 3))
 DATA = {"x": X, "row": np.arange(ROWS), "y": X @ [1.0, -2.0, 0.5]}
 COLUMNS = Columns((InputColumn("x"), InputColumn("row")), InputColumn("y"), floating="float64")
 
 
-def line(packed: bytes | None) -> nn.Module:
-    """A line with these weights, or those it begins with."""
-    module = nn.Linear(3, 1, dtype=torch.float64)
-    nn.init.constant_(module.weight, 0.1)
-    nn.init.zeros_(module.bias)
-    if packed is not None:
-        unpack(packed, module)
-    return module
-
-
 @dataclass(frozen=True)
 class Trains:
-    """Seven epochs of one step, each kept in a file with the rows that were seen in it.
+    """Trains seven epochs of one step, and keeps each in a file with its rows.
 
     Attributes:
         folder: where the epochs are kept.
-        faulty: in the first attempt the last member is killed after two epochs; a single one goes no further than
-            five.
+        faulty: whether rank 1 of the first attempt is killed after two epochs, and a single worker waits at epoch 5.
     """
 
     folder: str
@@ -69,7 +57,6 @@ class Trains:
         return int(world.attempt)
 
     def train(self, world: Any, part: Any, epoch: int) -> None:
-        """One epoch from where the one before has ended."""
         rows: list[int] = []
 
         def split(inputs: Any, target: Tensor | None) -> tuple[Any, Tensor | None]:
@@ -90,12 +77,22 @@ class Trains:
         world.all_gather_json(f"kept {epoch}", {})
 
 
+def line(packed: bytes | None) -> nn.Module:
+    """A line with these weights, or the initial ones."""
+    module = nn.Linear(3, 1, dtype=torch.float64)
+    nn.init.constant_(module.weight, 0.1)
+    nn.init.zeros_(module.bias)
+    if packed is not None:
+        unpack(packed, module)
+    return module
+
+
 def done(folder: str) -> int:
     return len(list(Path(folder).glob("*.json")))
 
 
 class Shaky(LocalCluster):
-    """Two processes, with room for one while the third and the fourth epoch are trained."""
+    """Two processes, with capacity for one during the third and fourth epoch."""
 
     folder = ""
 
@@ -103,24 +100,21 @@ class Shaky(LocalCluster):
         return Capacity(1 if 2 <= done(self.folder) < 4 else 2, 2)
 
 
-def epochs(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"{epoch}.json").read_text()) for epoch in range(7)]
-
-
 @pytest.mark.chaos
-def test_two_members_then_one_then_two_again_train_as_one_would(tmp_path, monkeypatch):
+def test_two_workers_then_one_then_two_train_as_one_would(tmp_path, monkeypatch):
     monkeypatch.setattr(elastic, "_LOOK", 0.05)
     shaky, whole = tmp_path / "shaky", tmp_path / "whole"
     shaky.mkdir()
     whole.mkdir()
-    with Shaky(2, timeout=LONG) as cluster:
+    with Shaky(2, timeout=30.0) as cluster:
         cluster.folder = str(shaky)
         supervisor = Supervisor(cluster, min_size=1, elastic_timeout=0.2, back_off=0, max_restarts=1)
         assert supervisor.gang(Trains(str(shaky)), DATA, COLUMNS) == [2, 2]
     assert supervisor.sizes == [2, 1, 2]
     assert [type(error) for error in supervisor.failures] == [WorkerLost]
-    assert [each["size"] for each in epochs(shaky)] == [2, 2, 1, 1, 1, 2, 2]
-    assert all(each["rows"] == list(range(ROWS)) for each in epochs(shaky))
+    epochs = [json.loads((shaky / f"{epoch}.json").read_text()) for epoch in range(7)]
+    assert [each["size"] for each in epochs] == [2, 2, 1, 1, 1, 2, 2]
+    assert all(each["rows"] == list(range(ROWS)) for each in epochs)
     InlineCluster().gang(Trains(str(whole), faulty=False), DATA, COLUMNS)
     for epoch in range(7):
         found, expected = (read_state((folder / f"{epoch}.weights").read_bytes()) for folder in (shaky, whole))
@@ -129,11 +123,8 @@ def test_two_members_then_one_then_two_again_train_as_one_would(tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_processes_that_a_small_gang_leaves_out_stay(tmp_path):
-    def pid(world: Any, part: Any) -> int:
-        return os.getpid()
-
-    with LocalCluster(2, timeout=LONG) as cluster:
-        both = cluster.gang(pid)
-        assert cluster.gang(pid, size=1) == both[:1]
-        assert cluster.gang(pid) == both
+def test_smaller_gang_keeps_processes_of_cluster():
+    with LocalCluster(2, timeout=30.0) as cluster:
+        both = cluster.gang(lambda world, part: os.getpid())
+        assert cluster.gang(lambda world, part: os.getpid(), size=1) == both[:1]
+        assert cluster.gang(lambda world, part: os.getpid()) == both

@@ -1,4 +1,4 @@
-"""The gang loop, alone and between two members: what it keeps, what it counts, what it refuses."""
+"""The training loop, alone and of two workers: results, events, errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
-from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -48,25 +47,40 @@ def loaded(trained: Trained, module: nn.Module) -> nn.Module:
     return module
 
 
-# ---- what comes back --------------------------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------------------------
 
 
-def test_weights_come_from_rank_0_and_the_history_from_all(pair):
-    first, second = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS)
+def test_weights_history_and_events_of_two_workers(pair):
+    events: list[Event] = []
+    trained = first, second = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
     assert second.weights == b""
     module = loaded(first, work.Net())
     assert any((a != b).any() for a, b in zip(module.parameters(), SEEDED().parameters(), strict=True))
-    for ours, theirs in zip(first.history, second.history, strict=True):
-        assert {name: ours[name] for name in ("epoch", "step", "samples", "loss")} == {
-            name: theirs[name] for name in ("epoch", "step", "samples", "loss")
-        }
-    assert [(row["epoch"], row["step"], row["samples"]) for row in first.history] == [(1, 3, ROWS), (2, 6, 2 * ROWS)]
+    common = ("epoch", "step", "samples", "loss")
+    ours, theirs = ([[row[name] for name in common] for row in each.history] for each in trained)
+    assert ours == theirs
+    assert [row[:3] for row in ours] == [[1, 3, ROWS], [2, 6, 2 * ROWS]]
     assert (first.report["rows"], first.report["output"]) == (ROWS // 2, [])
     elements = sum(parameter.numel() + 1 for parameter in module.parameters())
     assert first.report["bytes_per_step"] == 4 * elements  # gradients, and who has one
 
+    by_kind = {kind: [event for event in events if event.kind == kind] for kind in ("progress", "epoch", "step")}
+    assert {event.rank for event in by_kind["progress"]} == {0, 1}
+    progress = next(event for event in by_kind["progress"] if event.rank == 0)
+    assert progress.clock == {"epoch": 0, "step": 1, "samples": 16}
+    assert (progress.payload["epochs"], progress.payload["steps"], progress.payload["loss"] > 0) == (2, 3, True)
+    assert [(event.rank, event.clock["epoch"]) for event in by_kind["epoch"]] == [(0, 1), (0, 2)]
+    assert [event.payload for event in by_kind["epoch"]] == first.history
+    for rank, worker in enumerate(trained):
+        steps = [event.payload for event in by_kind["step"] if event.rank == rank]
+        sums = [sum(each[name] for each in steps) for name in ("steps", "rows", "bytes")]
+        assert sums == [6, 2 * worker.report["rows"], 6 * worker.report["bytes_per_step"]]
+        assert {"feed", "forward", "backward", "exchange", "update"} <= set(worker.report["phases"])
+        for phase, seconds in worker.report["phases"].items():
+            assert seconds == pytest.approx(sum(each["seconds"].get(phase, 0.0) for each in steps), abs=1e-5)
 
-def test_the_loss_is_the_mean_over_the_epoch():
+
+def test_loss_is_mean_over_epoch():
     still = replace(OBJECTIVE, optimizer=partial(torch.optim.SGD, lr=0.0))
     trained = alone(Training(still, 7, epochs=2))
     data = numbers()
@@ -77,7 +91,7 @@ def test_the_loss_is_the_mean_over_the_epoch():
     assert trained.report["bytes_per_step"] == 0
 
 
-def test_metrics_are_of_the_training_rows_where_there_are_no_others():
+def test_metrics_without_validation_rows_are_of_training_rows():
     data = numbers()
     data["label"] = np.maximum(data["label"], 0)
     objective = Objective(
@@ -94,7 +108,7 @@ def test_metrics_are_of_the_training_rows_where_there_are_no_others():
     assert row["recall"] == pytest.approx([right[data["label"] == label].mean() for label in range(4)])
 
 
-def test_validation_rows_are_kept_out_of_training(pair):
+def test_validation_rows_are_not_trained_on(pair):
     objective = replace(OBJECTIVE, metrics={"error": MeanSquaredError()}, precision="fp64")
     columns = replace(COLUMNS, validation=InputColumn("held", "bool"), floating="float64")
     data = numbers()
@@ -113,7 +127,7 @@ def test_validation_rows_are_kept_out_of_training(pair):
     assert set(only.history[0]) == {"epoch", "step", "samples", "loss", "error", "seconds", "rows_per_second"}
 
 
-def test_the_callers_random_numbers_and_model_are_left_alone():
+def test_random_numbers_and_model_of_caller_stay():
     module = work.Net()
     start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     torch.manual_seed(3)
@@ -127,32 +141,24 @@ def test_the_callers_random_numbers_and_model_are_left_alone():
     )
 
 
-def test_seeds_decide():
+def test_seed_decides_weights():
     random = replace(OBJECTIVE, model=work.Net)
     runs = [alone(Training(random, 16, seed=seed)).weights for seed in (0, 1, 0, 2**40)]
     assert runs[0] == runs[2]
     assert len(set(runs)) == 3
 
 
-def test_rows_come_in_the_order_of_their_ids_where_they_are_not_shuffled():
+def test_unshuffled_rows_come_in_id_order():
     training = Training(OBJECTIVE, 20, epochs=2, shuffle=False)
     (found,) = InlineCluster().gang(work.Fit(training), numbers(), COLUMNS)
     np.testing.assert_array_equal(np.concatenate(found["steps"]), [*range(ROWS), *range(ROWS)])
 
 
-def test_a_model_may_be_its_own_target():
+def test_without_target_first_input_is_target():
     objective = Objective(partial(nn.Linear, 3, 3), nn.MSELoss(), partial(torch.optim.Adam, lr=0.1))
     trained = alone(Training(objective, 16, epochs=20), replace(COLUMNS, target=None))
     assert trained.history[-1]["loss"] < 0.1 * trained.history[0]["loss"]
     assert trained.report["output"] == [3]
-
-
-def test_a_model_may_have_several_inputs_and_outputs():
-    objective = Objective(TwoHeads, TwoLosses(), partial(torch.optim.SGD, lr=0.05))
-    columns = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("weight")))
-    trained = alone(Training(objective, 16, epochs=3), columns)
-    assert trained.history[-1]["loss"] < trained.history[0]["loss"]
-    assert trained.report["output"] is None
 
 
 class TwoHeads(nn.Module):
@@ -164,48 +170,19 @@ class TwoHeads(nn.Module):
         return {"one": self.one(x).squeeze(-1), "other": self.other(weight[:, None]).squeeze(-1)}
 
 
-class TwoLosses:
-    def __call__(self, output, target):
-        return (output["one"] - target) ** 2 + (output["other"] - target) ** 2
+def two_losses(output, target):
+    return (output["one"] - target) ** 2 + (output["other"] - target) ** 2
 
 
-# ---- events -----------------------------------------------------------------------------------------------------
+def test_model_with_several_inputs_and_outputs():
+    objective = Objective(TwoHeads, two_losses, partial(torch.optim.SGD, lr=0.05))
+    columns = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("weight")))
+    trained = alone(Training(objective, 16, epochs=3), columns)
+    assert trained.history[-1]["loss"] < trained.history[0]["loss"]
+    assert trained.report["output"] is None
 
 
-def test_members_tell_how_far_they_are(pair):
-    events: list[Event] = []
-    (first, _) = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
-    progress = [event for event in events if event.kind == "progress"]
-    epochs = [event for event in events if event.kind == "epoch"]
-    assert {event.rank for event in progress} == {0, 1}
-    assert {event.rank for event in epochs} == {0}
-    progress = [event for event in progress if event.rank == 0]
-    assert progress[0].clock == {"epoch": 0, "step": 1, "samples": 16}
-    assert (progress[0].payload["epochs"], progress[0].payload["steps"]) == (2, 3)
-    assert progress[0].payload["loss"] > 0
-    assert [event.clock["epoch"] for event in epochs] == [1, 2]
-    assert [event.payload for event in epochs] == first.history
-
-
-def test_the_phases_of_a_member_are_those_that_its_events_tell_of(pair):
-    events: list[Event] = []
-    trained = pair.gang(Training(OBJECTIVE, 16, epochs=3), numbers(), COLUMNS, listener=events.append)
-    for rank, member in enumerate(trained):
-        told = [event.payload for event in events if event.kind == "step" and event.rank == rank]
-        assert sum(each["steps"] for each in told) == 9
-        assert sum(each["rows"] for each in told) == 3 * member.report["rows"]
-        assert sum(each["bytes"] for each in told) == 9 * member.report["bytes_per_step"]
-        assert {"feed", "forward", "backward", "exchange", "update"} <= set(member.report["phases"])
-        for phase, seconds in member.report["phases"].items():
-            assert seconds == pytest.approx(sum(each["seconds"].get(phase, 0.0) for each in told), abs=1e-5)
-
-
-def test_phases_are_most_of_the_seconds_of_training():
-    report = alone(Training(OBJECTIVE, 4, epochs=20)).report
-    assert sum(report["phases"].values()) == pytest.approx(report["train_seconds"], rel=0.5)
-
-
-def test_what_is_not_measured_is_not_told():
+def test_unmeasured_run_records_no_steps():
     events: list[Event] = []
     report = alone(Training(OBJECTIVE, 16, measured=False), listener=events.append).report
     assert not report["phases"]
@@ -213,30 +190,25 @@ def test_what_is_not_measured_is_not_told():
     assert "epoch" in {event.kind for event in events}
 
 
-# ---- what is refused --------------------------------------------------------------------------------------------
+# ---- errors -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", ["batch_size", "epochs", "micro_batches"])
-def test_settings_are_checked(setting):
+def test_settings_below_1_raise(setting):
     with pytest.raises(InvalidInput, match=f"{setting} is 0; expected at least 1"):
         Training(**{"objective": OBJECTIVE, "batch_size": 1, setting: 0})
 
 
-def test_there_have_to_be_rows():
+def test_without_training_or_validation_rows_raises():
     with pytest.raises(InvalidInput, match="no data to train on"):
         InlineCluster().gang(Training(OBJECTIVE, 16))
-    data = numbers() | {"held": np.ones(ROWS, bool)}
-    with pytest.raises(InvalidInput, match="every row is a validation row"):
-        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
+    for held, message in ((True, "every row is a validation row"), (False, "no row is a validation row")):
+        data = numbers() | {"held": np.full(ROWS, held)}
+        with pytest.raises(InvalidInput, match=message):
+            alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
 
 
-def test_a_validation_column_without_validation_rows_is_refused():
-    data = numbers() | {"held": np.zeros(ROWS, bool)}
-    with pytest.raises(InvalidInput, match="no row is a validation row"):
-        alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
-
-
-def test_rows_that_weigh_nothing_change_nothing():
+def test_rows_of_weight_0_change_nothing():
     data = numbers() | {"weight": np.zeros(ROWS)}
     trained = alone(Training(OBJECTIVE, 16), replace(COLUMNS, weight=InputColumn("weight")), data)
     assert np.isnan(trained.history[0]["loss"])
@@ -247,26 +219,20 @@ def test_rows_that_weigh_nothing_change_nothing():
 # ---- buffers ----------------------------------------------------------------------------------------------------
 
 
-def scaled(world, part):
-    module = nn.Module()
-    shares = (0.1, 0.9)
-    module.register_buffer("own", torch.tensor([float(world.rank), 1.0]))
-    module.register_buffer("same", torch.tensor([0.1, -float("inf"), 3.4e38]))
-    module.register_buffer("narrow", torch.tensor([0.1]).half())
-    module.register_buffer("count", torch.tensor(world.rank))
-    average_buffers(module, world.group(), shares[world.rank])
-    return {name: buffer.tolist() for name, buffer in module.named_buffers()}
+SAME = torch.tensor([0.1, -float("inf"), 3.4e38])
 
 
 def test_buffers_are_averaged_by_share(pair):
-    for rank, found in enumerate(pair.gang(scaled)):
+    def averaged(world, part):
+        module = nn.Module()
+        module.register_buffer("own", torch.tensor([float(world.rank), 1.0]))
+        module.register_buffer("same", SAME.clone())
+        module.register_buffer("narrow", torch.tensor([0.1]).half())
+        module.register_buffer("count", torch.tensor(world.rank))
+        average_buffers(module, world.group(), (0.1, 0.9)[world.rank])
+        return {name: buffer.tolist() for name, buffer in module.named_buffers()}
+
+    for rank, found in enumerate(pair.gang(averaged)):
         assert found["own"] == pytest.approx([0.9, 1.0])
-        assert found["same"] == torch.tensor([0.1, -float("inf"), 3.4e38]).tolist()
+        assert (found["same"], found["count"]) == (SAME.tolist(), rank)
         assert found["narrow"] == torch.tensor([0.1]).half().tolist()
-        assert found["count"] == rank
-
-
-def test_alone_buffers_stay_as_they_are():
-    module = nn.BatchNorm1d(2)
-    average_buffers(module, Group(), 1.0)
-    assert module.running_var.tolist() == [1.0, 1.0]

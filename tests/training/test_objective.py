@@ -1,4 +1,4 @@
-"""The share-weighted sum of local mean losses is the loss of the whole batch on one machine, in value and gradient."""
+"""The share-weighted sum of local mean losses is the loss of the global batch, in value and gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATES = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.25])
 def cut(
     criterion: Criterion, output: Tensor, target: Tensor, seed: int, weights: Tensor | None = None
 ) -> list[tuple[Tensor, Batch]]:
-    """The rows dealt to up to six members, some of them with none, as the feed does it: local outputs and batches."""
+    """Local outputs and batches of the rows on up to six workers, some of them without rows."""
     draw = random.Random(seed)
     cuts = sorted(draw.randint(0, len(target)) for _ in range(draw.randint(0, 5)))
     masses = criterion.denominators(target)
@@ -42,13 +42,13 @@ def cut(
 
 
 def gang_loss(criterion: Criterion, pieces: list[tuple[Tensor, Batch]]) -> Tensor:
-    """What all-reduce makes of the members' losses; a batch that weighs nothing is not seen by the model."""
+    """The sum of the workers' losses; the model does not see a batch of weight 0."""
     losses = [criterion(output, batch) * batch.weight_fraction for output, batch in pieces if batch.weight]
     return torch.stack(losses).sum()
 
 
 def assert_exact(criterion: Criterion, output: Tensor, target: Tensor, expected: Tensor, **given: Any) -> None:
-    """Value and gradient agree to 1e-12, however the batch is cut over members and into accumulated pieces."""
+    """Value and gradient agree to 1e-12 for any split of the batch over workers."""
     (gradient,) = torch.autograd.grad(expected, output)
     for seed in range(6):
         pieces = cut(criterion, output, target, seed, **given)
@@ -128,45 +128,42 @@ def test_row_weights_multiply_class_weights(settings: dict[str, Any]) -> None:
     assert_exact(ready(nn.CrossEntropyLoss(**settings)), output, target, expected, weights=weights)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_masses_of_labels_of_any_integer_dtype(dtype: torch.dtype) -> None:
-    criterion = ready(nn.CrossEntropyLoss(RATES, ignore_index=2))
-    found = criterion.denominators(torch.tensor([0, 4, 2, 1], dtype=dtype))
-    assert found is not None
-    assert found.dtype == torch.float64
-    assert found.tolist() == [0.5, 3.25, 0.0, 2.0]
-
-
-def test_masses_of_rows_with_several_labels_are_means() -> None:
-    found = ready(nn.CrossEntropyLoss(RATES, ignore_index=-1)).denominators(torch.tensor([[0, 1], [-1, 4], [-1, -1]]))
-    assert found is not None
-    assert found.tolist() == [1.25, 1.625, 0.0]
-
-
-def test_where_each_row_adds_1_there_are_no_masses() -> None:
-    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(torch.ones(CLASSES)), nn.MSELoss(), F.cross_entropy):
-        assert ready(loss).denominators(labels(ROWS)) is None
-    assert ready(nn.NLLLoss()).denominators(labels(0)) is None
+@pytest.mark.parametrize(
+    ("loss", "target", "expected"),
+    [
+        *(
+            (nn.CrossEntropyLoss(RATES, ignore_index=2), torch.tensor([0, 4, 2, 1], dtype=dtype), [0.5, 3.25, 0.0, 2.0])
+            for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+        ),
+        (nn.CrossEntropyLoss(RATES, ignore_index=-1), torch.tensor([[0, 1], [-1, 4], [-1, -1]]), [1.25, 1.625, 0.0]),
+        (nn.CrossEntropyLoss(), labels(ROWS), None),
+        (nn.CrossEntropyLoss(torch.ones(CLASSES)), labels(ROWS), None),
+        (nn.MSELoss(), labels(ROWS), None),
+        (F.cross_entropy, labels(ROWS), None),
+        (nn.NLLLoss(), labels(0), None),
+    ],
+)
+def test_denominators(loss: Any, target: Tensor, expected: list[float] | None) -> None:
+    found = ready(loss).denominators(target)
+    assert (None if found is None else found.tolist()) == expected
+    assert found is None or found.dtype == torch.float64
 
 
 # ---- elementwise losses ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 2)], ids=str)
-@pytest.mark.parametrize("loss", [nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss])
-def test_elementwise_losses(loss: type[nn.Module], shape: tuple[int, ...]) -> None:
+POS_WEIGHT = partial(nn.BCEWithLogitsLoss, pos_weight=torch.tensor([2.0]).double())
+ELEMENTWISE = [nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, POS_WEIGHT]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2)], ids=str)
+@pytest.mark.parametrize("loss", ELEMENTWISE)
+def test_elementwise_losses(loss: Callable[..., nn.Module], shape: tuple[int, ...]) -> None:
     output, target = scores(ROWS, *shape), torch.rand(ROWS, *shape, dtype=torch.float64)
     assert_exact(ready(loss()), output, target, loss()(output, target))
     weights = torch.rand(ROWS, dtype=torch.float64)
     each = loss(reduction="none")(output, target).reshape(ROWS, -1).mean(1)
     assert_exact(ready(loss()), output, target, (weights * each).sum() / weights.sum(), weights=weights)
-
-
-def test_bce_with_pos_weight() -> None:
-    rates = torch.tensor([0.5, 4.0, 1.0], dtype=torch.float64)
-    output, target = scores(ROWS, 3), (torch.rand(ROWS, 3) < 0.4).double()
-    whole = nn.BCEWithLogitsLoss(pos_weight=rates)
-    assert_exact(ready(nn.BCEWithLogitsLoss(pos_weight=rates)), output, target, whole(output, target))
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -183,21 +180,15 @@ def test_functions(loss: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
     assert_exact(ready(loss), output, target, F.huber_loss(output, target))
 
 
-def test_a_scalar_cannot_be_weighted_by_row() -> None:
-    output, target, weights = scores(ROWS), torch.randn(ROWS, dtype=torch.float64), torch.ones(ROWS)
-    (piece, batch), *_ = cut(ready(F.mse_loss), output, target, 0, weights)
+def test_loss_of_wrong_shape_raises() -> None:
+    (output, batch), *_ = cut(ready(F.mse_loss), scores(ROWS), scores(ROWS).detach(), 0, torch.ones(ROWS).double())
     with pytest.raises(InvalidInput, match=r'returned a scalar, which cannot be weighted by row; .* reduction="none"'):
-        ready(F.mse_loss)(piece, batch)
-
-
-def test_a_loss_for_each_row_is_expected() -> None:
-    (piece, batch), *_ = cut(ready(F.mse_loss), scores(4), torch.randn(4).double(), 1)
+        ready(F.mse_loss)(output, batch)
     with pytest.raises(InvalidInput, match=r"loss\(output, target\) returned shape \(1,\) for a batch of 4 rows"):
         ready(lambda output, target: torch.zeros(1))(scores(4), Batch((), torch.zeros(4), None, None, 4, 4.0, 1.0))
-    assert ready(each_huber)(piece, batch).dim() == 0
 
 
-def test_without_a_target_the_first_input_is_the_target() -> None:
+def test_without_target_first_input_is_target() -> None:
     images = torch.randn(4, 3).double()
     batch = Batch((images, torch.zeros(4)), None, None, None, 4, 4.0, 1.0)
     assert target_of(batch) is images
@@ -210,7 +201,7 @@ def test_without_a_target_the_first_input_is_the_target() -> None:
 @pytest.mark.filterwarnings("error::UserWarning")  # torch's own about broadcasting
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_a_column_of_one_is_no_matrix(rows: int, dtype: torch.dtype) -> None:
+def test_column_of_width_1_is_vector(rows: int, dtype: torch.dtype) -> None:
     flat, wanted = scores(rows), torch.arange(rows, dtype=dtype)
     expected = F.mse_loss(flat, wanted.double()).item()
     for output, target in (
@@ -223,46 +214,32 @@ def test_a_column_of_one_is_no_matrix(rows: int, dtype: torch.dtype) -> None:
         assert ready(nn.MSELoss())(output, batch).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_scores_of_one_class_are_left_alone() -> None:
+def test_other_outputs_are_unchanged() -> None:
     batch = Batch((), torch.zeros(3, dtype=torch.int64), None, None, 3, 3.0, 1.0)
     for loss in (nn.CrossEntropyLoss(), F.cross_entropy):
-        assert ready(loss)(scores(3, 1), batch).item() == 0
-
-
-def test_outputs_that_are_no_tensors_go_to_the_loss() -> None:
-    def loss(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-        return (output[0] - target).abs() + output[1]
-
-    batch = Batch((), torch.zeros(2), None, None, 2, 2.0, 1.0)
-    assert ready(loss)((torch.ones(2), torch.ones(2)), batch).item() == 2
+        assert ready(loss)(scores(3, 1), batch).item() == 0  # scores of one class
+    pair = torch.ones(3), torch.ones(3)
+    assert ready(lambda output, target: (output[0] - target).abs() + output[1])(pair, batch).item() == 2
 
 
 # ---- the objective ---------------------------------------------------------------------------------------------------
 
 
-def linear() -> nn.Module:
-    return nn.Linear(2, 1)
-
-
-def test_a_factory_makes_a_new_module_each_time() -> None:
-    objective = Objective(linear, nn.MSELoss())
-    first, second = objective.build(), objective.build()
-    assert first is not second
-    assert not torch.equal(first.weight, second.weight)
-
-
-def test_an_instance_is_copied_with_its_weights() -> None:
-    start = nn.Linear(2, 1)
-    built = Objective(start, nn.MSELoss()).build()
-    assert built is not start
+def test_model_and_loss_are_copied() -> None:
+    start, loss = nn.Linear(2, 1), nn.CrossEntropyLoss(RATES)
+    built = Objective(start, loss).build()
     assert torch.equal(built.weight, start.weight)
     assert built.weight.data_ptr() != start.weight.data_ptr()
+    first, second = (Objective(partial(nn.Linear, 2, 1), loss).build() for _ in range(2))
+    assert not torch.equal(first.weight, second.weight)
+    ready(loss)(scores(3, CLASSES), Batch((), labels(3), torch.ones(3), torch.ones(3).double(), 3, 3.0, 1.0))
+    assert (loss.reduction, loss.weight.dtype) == ("mean", torch.float32)
 
 
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float32), ("fp64", torch.float64)]
 )
-def test_weights_and_losses_have_the_dtype_of_the_precision(precision: str, dtype: torch.dtype) -> None:
+def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.dtype) -> None:
     objective = Objective(nn.BatchNorm1d(2).double(), nn.CrossEntropyLoss(RATES), precision=precision)
     built = objective.build()
     assert objective.dtype == built.weight.dtype == built.running_mean.dtype == dtype
@@ -271,56 +248,45 @@ def test_weights_and_losses_have_the_dtype_of_the_precision(precision: str, dtyp
     assert RATES.dtype == torch.float32
 
 
-def frozen() -> nn.Module:
-    return nn.Linear(2, 1).requires_grad_(False)
-
-
-@pytest.mark.parametrize("model", [nn.ReLU, nn.ReLU(), frozen, nn.Sequential()], ids=str)
-def test_a_model_without_parameters_is_refused(model: Any) -> None:
-    with pytest.raises(InvalidInput, match="has no trainable parameters; nothing can be trained"):
-        Objective(model, nn.MSELoss()).build()
-
-
-@pytest.mark.parametrize("made", [None, 3, nn.Linear, {"weight": 1}], ids=str)
-def test_a_factory_that_makes_no_module_is_refused(made: Any) -> None:
-    with pytest.raises(InvalidInput, match=rf"model\(\) returned {type(made).__name__}; expected a torch.nn.Module"):
-        Objective(lambda: made, nn.MSELoss()).build()
-
-
-@pytest.mark.parametrize("loss", [nn.MSELoss(reduction="sum"), nn.KLDivLoss(reduction="batchmean")], ids=str)
-def test_another_reduction_is_refused(loss: nn.Module) -> None:
-    with pytest.raises(InvalidInput, match=f"has reduction='{loss.reduction}'; expected 'mean'"):
-        Objective(linear, loss)
-
-
-def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:
-    objective = Objective(linear, nn.MSELoss(), torch.optim.LBFGS)
-    with pytest.raises(InvalidInput, match=r"optimizer is LBFGS, whose step\(\) takes a closure.* strategy=LBFGS\(\)"):
-        objective.open_optimizer(objective.build().parameters())
-
-
-@pytest.mark.parametrize("loss", ["mse", None, 3, nn.MSELoss], ids=str)
-def test_what_is_no_loss_is_refused(loss: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"loss is .*; expected a function loss\(output, target\), or an nn loss"):
-        Objective(linear, loss)
+LINEAR, SQUARES = partial(nn.Linear, 2, 1), nn.MSELoss()
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "message"),
+    ("objective", "message"),
     [
-        ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
-        ("max_grad_norm", 0, "maxGradNorm is 0; expected a number above 0, or None"),
-        ("max_grad_norm", -1.0, "maxGradNorm is -1.0"),
-        ("max_grad_norm", float("nan"), "maxGradNorm is nan"),
+        *(
+            (partial(Objective, model, SQUARES), "has no trainable parameters; nothing can be trained")
+            for model in (nn.ReLU, nn.ReLU(), lambda: nn.Linear(2, 1).requires_grad_(False))
+        ),
+        *(
+            (partial(Objective, lambda made=made: made, SQUARES), rf"model\(\) returned {name}; expected a torch.nn.M")
+            for made, name in ((None, "NoneType"), (nn.Linear, "type"))
+        ),
+        *(
+            (partial(Objective, LINEAR, loss), f"has reduction='{loss.reduction}'; expected 'mean'")
+            for loss in (nn.MSELoss(reduction="sum"), nn.KLDivLoss(reduction="batchmean"))
+        ),
+        *(
+            (partial(Objective, LINEAR, loss), r"loss is .*; expected a function loss\(output, target\), or an nn loss")
+            for loss in ("mse", None, nn.MSELoss)
+        ),
+        (
+            partial(Objective, LINEAR, SQUARES, torch.optim.LBFGS),
+            r"optimizer is LBFGS, .* closure.* strategy=LBFGS\(\)",
+        ),
+        (
+            partial(Objective, LINEAR, SQUARES, precision="fp16"),
+            "precision is 'fp16'; expected one of fp32, bf16, fp64",
+        ),
+        *(
+            (
+                partial(Objective, LINEAR, SQUARES, max_grad_norm=norm),
+                f"maxGradNorm is {norm}; expected a number above 0",
+            )
+            for norm in (0, -1.0, float("nan"))
+        ),
     ],
 )
-def test_other_settings_are_refused(setting: str, value: Any, message: str) -> None:
+def test_invalid_objective_raises(objective: Callable[[], Objective], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Objective(linear, nn.MSELoss(), **{setting: value})
-
-
-def test_the_loss_of_the_user_is_not_changed() -> None:
-    loss = nn.CrossEntropyLoss(RATES)
-    ready(loss)(scores(3, CLASSES), Batch((), labels(3), torch.ones(3), torch.ones(3).double(), 3, 3.0, 1.0))
-    assert loss.reduction == "mean"
-    assert loss.weight.dtype == torch.float32
+        (made := objective()).open_optimizer(made.build().parameters())

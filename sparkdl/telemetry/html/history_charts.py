@@ -59,7 +59,9 @@ def residuals(runs: Sequence[RunData]) -> Chart | None:
     if not figure.data:
         return None
     titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
-    return Chart("Residuals", figure, "Primal: distance of the shards from the consensus. Dual: movement of the consensus.")
+    return Chart(
+        "Residuals", figure, "Primal: distance of the shards from the consensus. Dual: movement of the consensus."
+    )
 
 
 def members(run: RunData) -> Chart | None:

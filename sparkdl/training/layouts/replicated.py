@@ -74,7 +74,7 @@ class ReplicatedReplica:
     def state_dict(self) -> dict[str, Any]:
         """Module, optimizer and scheduler between two steps."""
         if any(parameter.grad is not None for parameter in self.parameters):
-            raise InvalidInput("a parameter has a gradient that no step has used; a state is taken between steps.")
+            raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
         return {
             "alike": {

@@ -37,17 +37,17 @@ def check_fit(
     if found:
         more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
         raise InvalidInput(
-            f"the saved state is of another training: {'; '.join(found[:_TOLD])}{more}. Train with the model, the "
-            "optimizer and the scheduler that it was saved with, or begin anew elsewhere."
+            f"the saved state is of another training: {'; '.join(found[:_TOLD])}{more}. Resume with the model, "
+            "optimizer and scheduler of the saved run, or start a new run elsewhere."
         )
 
 
 def _tensors(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
     for name in {**own, **saved}:
         if name not in saved:
-            yield f"it has no {name}, which the model has"
+            yield f"it lacks the model's {name}"
         elif name not in own:
-            yield f"it has {name}, which the model has not"
+            yield f"it has {name}, which the model lacks"
         elif isinstance(own[name], Tensor) and shapes(own[name]) != shapes(saved[name]):
             yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(own[name])}"
 

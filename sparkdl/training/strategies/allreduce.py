@@ -90,8 +90,8 @@ class AllReduceSync:
         """Copy a gradient into its bucket, and start to reduce each bucket that is full."""
         if index not in self._waiting:
             raise InvalidInput(
-                "a parameter got its gradient in several pieces in one backward pass, as a weight does that is shared "
-                "between reentrant checkpoints; expected one piece. Use torch.utils.checkpoint(use_reentrant=False)."
+                "a parameter got several gradients in one backward pass, for example from reentrant checkpoints that "
+                "share it; expected one. Use torch.utils.checkpoint(use_reentrant=False)."
             )
         bucket, slot = self._slots[index]
         parameter = self._replica.parameters[index]
@@ -101,7 +101,9 @@ class AllReduceSync:
             bucket.used[slot] = 0
             self._unused.append(index)
         elif gradient.is_sparse:
-            raise InvalidInput("a parameter has a sparse gradient; expected dense ones (Embedding(sparse=False)).")
+            raise InvalidInput(
+                "a parameter has a sparse gradient; expected a dense one, as of Embedding(sparse=False)."
+            )
         else:
             torch.mul(gradient, self._share, out=bucket.gradients[slot])
             parameter.grad = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
+from sparkdl.training.strategies.buckets import Bucket
 from tests.contracts import work
 from tests.contracts.strategy_contract import DECAYING, SAMPLE, Case, SynchronousContract, assert_equal, numbers
 
@@ -42,27 +44,19 @@ class TestAllReduce(SynchronousContract):
         return pair
 
 
-class TestAllReduceOfFour(SynchronousContract):
+class TestAllReduceElsewhere(SynchronousContract):
     cases = SAMPLE
 
-    @pytest.fixture
-    def cluster(self, four):
-        return four
-
-
-class TestAllReduceOfOne(SynchronousContract):
-    cases = SAMPLE
-
-    @pytest.fixture
-    def cluster(self):
-        return InlineCluster()
+    @pytest.fixture(params=[1, 4])
+    def cluster(self, request, four):
+        return InlineCluster() if request.param == 1 else four
 
 
 # ---- buckets ----------------------------------------------------------------------------------------------------
 
 
 class Crossing(work.Net):
-    """Members with an odd rank use the two middle layers the other way round."""
+    """Workers with an odd rank use the two middle layers the other way round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +75,7 @@ def trained(cluster, case: Case, strategy: AllReduce) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", [Case(batch_size=10), Case(work.Gated, optimizer=DECAYING, batch_size=6)])
-def test_several_buckets_are_one_bucket(four, case):
+def test_buckets_change_nothing(four, case):
     whole = trained(four, case, AllReduce())
     for size in (1, 64):
         pieces = trained(four, case, AllReduce(bucket_bytes=size))
@@ -89,36 +83,27 @@ def test_several_buckets_are_one_bucket(four, case):
         assert pieces[0]["report"]["bytes_per_step"] == whole[0]["report"]["bytes_per_step"]
 
 
-def test_the_order_of_exchange_is_not_that_of_the_backward_pass(four):
+def test_order_of_exchange_is_not_order_of_backward_pass(four):
     case = Case(Crossing, batch_size=12)
     whole, pieces = (trained(four, case, AllReduce(bucket_bytes=size)) for size in (1 << 20, 1))
     assert_equal(pieces[0]["parameters"], whole[0]["parameters"], 1e-14)
 
 
-# ---- one member's side ------------------------------------------------------------------------------------------
+# ---- one worker -----------------------------------------------------------------------------------------------
 
 
-class Tape:
-    """Reduces nothing, and writes down in which order buckets are started."""
+def attached(model: Any, **options: Any) -> tuple[ReplicatedReplica, AllReduceSync, list[int]]:
+    """A replica with a reducer that only writes down the order of the buckets."""
+    started: list[int] = []
 
-    def __init__(self) -> None:
-        self.started: list[int] = []
+    def start(bucket: Bucket) -> SimpleNamespace:
+        started.append(bucket.index)
+        return SimpleNamespace(wait=lambda: None)
 
-    def open(self, buckets, group):
-        return self
-
-    def start(self, bucket):
-        self.started.append(bucket.index)
-        return self
-
-    def wait(self):
-        return None
-
-
-def attached(model: Any, tape: Tape, **options: Any) -> tuple[ReplicatedReplica, AllReduceSync]:
     objective = Objective(work.Seeded(model), nn.MSELoss(), precision="fp64", **options)
     replica = Replicated().place(objective, World())
-    return replica, AllReduceSync(AllReduce(reduce=tape, bucket_bytes=1), replica, Group(0, 2))
+    reducer = SimpleNamespace(open=lambda buckets, group: SimpleNamespace(start=start))
+    return replica, AllReduceSync(AllReduce(reduce=reducer, bucket_bytes=1), replica, Group(0, 2)), started
 
 
 def batch(**options: Any) -> Batch:
@@ -126,38 +111,38 @@ def batch(**options: Any) -> Batch:
     return Batch((x,), x.sum(1), None, None, 6, 6.0, **{"weight_fraction": 0.25, "total": 24, **options})
 
 
-def test_gradients_go_out_weighted_by_the_share_in_bucket_order():
-    tape = Tape()
-    replica, sync = attached(work.Net, tape)
+def test_buckets_start_in_order_with_weighted_gradients():
+    replica, sync, started = attached(work.Net)
     expected = torch.autograd.grad(
         nn.functional.mse_loss(replica.module(batch().inputs[0]), batch().target), replica.parameters
     )
     replica.gradients(batch())
-    assert tape.started == [0, 1, 2, 3]
+    assert started == [0, 1, 2, 3]
     assert all(parameter.grad is None for parameter in replica.parameters)
     for bucket in sync._buckets:
         for index, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             torch.testing.assert_close(gradient, 0.25 * expected[index])
     sync.update(Clock(), batch())
     replica.gradients(batch(), last=False)
-    assert tape.started == [0, 1, 2, 3]  # nothing goes out in an accumulation step
+    assert started == [0, 1, 2, 3]  # nothing goes out in an accumulation step
     replica.gradients(batch())
-    assert tape.started == [0, 1, 2, 3] * 2
+    assert started == [0, 1, 2, 3] * 2
     sync.detach()
     assert replica.sink is None
+    with pytest.raises(InvalidInput, match="bucket_bytes is 0; expected at least 1"):
+        AllReduce(bucket_bytes=0)
 
 
-def test_a_batch_that_weighs_nothing_still_takes_part():
-    tape = Tape()
-    replica, sync = attached(work.Net, tape)
+def test_empty_batch_reduces_zeros():
+    replica, sync, started = attached(work.Net)
     empty = Batch((torch.zeros(0, 3),), torch.zeros(0), None, None, 0, 0.0, 0.0)
     replica.gradients(empty)
-    assert tape.started == [0, 1, 2, 3]
+    assert started == [0, 1, 2, 3]
     assert not any(bucket.gradients[0].any() for bucket in sync._buckets)
     assert not any(bucket.used.any() for bucket in sync._buckets)
 
 
-def test_sparse_gradients_are_refused():
+def test_sparse_gradient_raises():
     class Sparse(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -166,25 +151,19 @@ def test_sparse_gradients_are_refused():
         def forward(self, x):
             return self.embedding(x.abs().long().clamp(0, 9)[:, 0]).sum(1)
 
-    replica, _ = attached(Sparse, Tape(), optimizer=partial(torch.optim.SGD, lr=0.1))
+    replica, _, _ = attached(Sparse, optimizer=partial(torch.optim.SGD, lr=0.1))
     with pytest.raises(InvalidInput, match="sparse gradient"):
         replica.gradients(batch())
 
 
-def test_a_gradient_that_comes_twice_is_refused():
+def test_gradient_in_two_parts_raises():
     class Recomputed(work.Tied):
-        """The tied weight is used in two parts of the model that are computed again in the backward pass."""
+        """Two recomputed blocks share a weight."""
 
         def forward(self, x):
             hidden = checkpoint(self.first, x.requires_grad_(), use_reentrant=True)
             return checkpoint(self.second, hidden, use_reentrant=True).sum(-1)
 
-    replica, _ = attached(Recomputed, Tape())
+    replica, _, _ = attached(Recomputed)
     with pytest.raises(InvalidInput, match="use_reentrant=False"):
         replica.gradients(batch())
-
-
-def test_settings_are_checked():
-    with pytest.raises(InvalidInput, match="bucket_bytes is 0; expected at least 1"):
-        AllReduce(bucket_bytes=0)
-    assert AllReduce() == AllReduce()
