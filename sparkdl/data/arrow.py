@@ -40,15 +40,23 @@ def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", f
     """
     found: list[int] = []
     values = array
-    _refuse_nulls(values, array, column)  # first, since a null counts as a list of length 0
+    _check_nulls(values, array, column)  # first, since a null counts as a list of length 0
     while is_list(values.type):
         found.append(_length(values, column))
         values = values.flatten()
-        _refuse_nulls(values, array, column)
-    if is_binary(values.type):
-        flat, shape = _from_bytes(values, column)
+        _check_nulls(values, array, column)
+    shape = tuple(found)
+    if not is_binary(values.type):
+        flat = np.asarray(values.to_numpy(zero_copy_only=False))
+    elif column.decode is None:
+        flat, shape = binary.raw(values, column), cast("tuple[int, ...]", column.shape)
     else:
-        flat, shape = np.asarray(values.to_numpy(zero_copy_only=False)), _shape(tuple(found), len(array), column)
+        decoded = binary.decoded(values, column)
+        flat, shape = decoded.reshape(-1), decoded.shape[1:]
+    if column.shape is not None:
+        if len(array) and math.prod(shape) != math.prod(column.shape):
+            raise InvalidInput(f"column {column.name!r} has rows of shape {shape}; expected {column.shape}.")
+        shape = column.shape
     numbers = _cast(flat, wanted(flat.dtype, column, floating), column, finite)
     return np.ascontiguousarray(numbers).reshape(len(array), *shape)
 
@@ -60,7 +68,7 @@ def decode_ragged(
 
     Takes and raises the same as ``decode``, but lengths may differ and the column's shape is one value's.
     """
-    _refuse_nulls(array, array, column)
+    _check_nulls(array, array, column)
     if pa.types.is_fixed_size_list(array.type):
         bounds = np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
     else:
@@ -95,28 +103,12 @@ def count_faults(array: pa.Array, column: InputColumn, *, floating: str = "float
     return validation.count(flat, wanted(flat.dtype, column, floating), nulls=nulls)
 
 
-def _from_bytes(values: pa.Array, column: InputColumn) -> tuple[Array, tuple[int, ...]]:
-    if column.decode is None:
-        return binary.raw(values, column), cast("tuple[int, ...]", column.shape)
-    rows = binary.decoded(values, column)
-    return rows.reshape(-1), _shape(rows.shape[1:], len(rows), column)
-
-
-def _shape(found: tuple[int, ...], rows: int, column: InputColumn) -> tuple[int, ...]:
-    if column.shape is None:
-        return found
-    if rows and math.prod(found) != math.prod(column.shape):
-        raise InvalidInput(f"column {column.name!r} has rows of shape {found}; expected {column.shape}.")
-    return column.shape
-
-
 def _length(array: pa.Array, column: InputColumn) -> int:
     if pa.types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
-    offsets = array.offsets.to_numpy()
-    if len(offsets) < 2:
+    lengths = np.diff(array.offsets.to_numpy())
+    if not len(lengths):
         return 0
-    lengths = np.diff(offsets)
     if (lengths != lengths[0]).any():
         other = int(lengths[int(np.argmax(lengths != lengths[0]))])
         raise InvalidInput(
@@ -126,32 +118,23 @@ def _length(array: pa.Array, column: InputColumn) -> int:
     return int(lengths[0])
 
 
-def _refuse_nulls(values: pa.Array, array: pa.Array, column: InputColumn) -> None:
+def _check_nulls(values: pa.Array, array: pa.Array, column: InputColumn) -> None:
     if values.null_count:
-        nulls = values.null_count
-        raise InvalidInput(
-            validation.message(column.name, validation.Counts({validation.NULLS: nulls}), rows=len(array))
-        )
+        counts = validation.Counts({validation.NULLS: values.null_count})
+        raise InvalidInput(validation.message(column.name, counts, rows=len(array)))
 
 
 def _cast(flat: Array, dtype: np.dtype[Any], column: InputColumn, finite: bool) -> Array:
-    if finite and flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        raise _unfit(flat, dtype, column)
-    if flat.dtype == dtype:
+    floats = finite and flat.dtype.kind == "f"
+    valid = not floats or bool(np.isfinite(flat).all())
+    if valid and flat.dtype == dtype:
         return flat
     with np.errstate(invalid="ignore", over="ignore"):
         numbers = flat.astype(dtype)
-        if dtype.kind in "iub" and not _same(numbers, flat):
-            raise _unfit(flat, dtype, column)
-        if finite and dtype.kind == "f" and flat.dtype.kind == "f" and not np.isfinite(numbers).all():
-            raise _unfit(flat, dtype, column)
+        if valid and dtype.kind in "iub":  # compares signs too, since -1 and 255 have the same 8 bits
+            valid = np.array_equal(numbers.astype(flat.dtype), flat) and np.array_equal(numbers < 0, flat < 0)
+        elif valid and floats:
+            valid = bool(np.isfinite(numbers).all())
+    if not valid:
+        raise InvalidInput(validation.message(column.name, validation.count(flat, dtype)))
     return numbers
-
-
-def _unfit(flat: Array, dtype: np.dtype[Any], column: InputColumn) -> InvalidInput:
-    return InvalidInput(validation.message(column.name, validation.count(flat, dtype)))
-
-
-def _same(numbers: Array, flat: Array) -> bool:
-    """Whether a cast kept every value; also compares signs, since -1 and 255 have the same 8 bits."""
-    return np.array_equal(numbers.astype(flat.dtype), flat) and np.array_equal(numbers < 0, flat < 0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Ragged:
     def __getitem__(self, rows: slice) -> Ragged:
         first, last, step = rows.indices(len(self))
         if step != 1:
-            raise IndexError(f"rows of several lengths are cut in their order; a step of {step} was asked for.")
+            raise IndexError(f"ragged rows cannot be sliced with step {step}; expected 1.")
         bounds = self.bounds[first : max(first, last) + 1]
         start, end = int(bounds[0]), int(bounds[-1])
         return replace(self, values=self.values[start:end], bounds=bounds - start)
@@ -62,7 +63,7 @@ class Ragged:
     def index_select(self, dim: int, rows: Tensor) -> Ragged:
         """Rows in any order, as ``Tensor.index_select`` gives them; raises IndexError if ``dim`` is not 0."""
         if dim != 0:
-            raise IndexError(f"rows of several lengths lie along dimension 0; {dim} was asked for.")
+            raise IndexError(f"ragged rows cannot be selected along dimension {dim}; expected 0.")
         rows = rows.long()
         starts = self.bounds.index_select(0, rows)
         lengths = self.bounds.index_select(0, rows + 1) - starts
@@ -111,13 +112,7 @@ def promote_ints(rows: Rows) -> Rows:
 
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:
     """The arguments of ``forward()``: one per tensor, two per ``Ragged``."""
-    found: list[Tensor] = []
-    for each in inputs:
-        if isinstance(each, Ragged):
-            found.extend(each.arguments())
-        else:
-            found.append(each)
-    return found
+    return [tensor for each in inputs for tensor in (each.arguments() if isinstance(each, Ragged) else (each,))]
 
 
 @dataclass(frozen=True)
@@ -157,21 +152,29 @@ class Batch:
         if pieces == 1:
             yield self
             return
-        for piece in range(pieces):
-            first, last = piece * self.rows // pieces, (piece + 1) * self.rows // pieces
-            yield self._slice(first, last)
+        ends = [piece * self.rows // pieces for piece in range(pieces + 1)]
+        for first, last in itertools.pairwise(ends):
+            yield self.cut(first, last, "micro_fraction", self.weight)
 
-    def _slice(self, first: int, last: int) -> Batch:
-        rows = last - first
-        masses = None if self.denominators is None else self.denominators[first:last]
-        weight = float(rows) if masses is None else float(masses.sum())
+    def cut(self, first: int, last: int, fraction: str, weight: float, **changes: Any) -> Batch:
+        """The rows from ``first`` to before ``last``.
+
+        Args:
+            first: first row, from 0.
+            last: the row after the last one.
+            fraction: the field that becomes the rows' weight divided by ``weight``, 0 if that is 0.
+            weight: the divisor.
+            changes: further fields to set.
+        """
+        denominators = None if self.denominators is None else self.denominators[first:last]
+        own = float(last - first) if denominators is None else float(denominators.sum())
         return replace(
             self,
-            inputs=tuple(tensor[first:last] for tensor in self.inputs),
+            inputs=tuple([tensor[first:last] for tensor in self.inputs]),
             target=None if self.target is None else self.target[first:last],
             weights=None if self.weights is None else self.weights[first:last],
-            denominators=masses,
-            rows=rows,
-            weight=weight,
-            micro_fraction=weight / self.weight if self.weight else 0.0,
+            denominators=denominators,
+            rows=last - first,
+            weight=own,
+            **{fraction: own / weight if weight else 0.0, **changes},
         )

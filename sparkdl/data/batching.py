@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Ragged, Rows, promote_ints
+from sparkdl.data.batch import Batch, Ragged, Rows, promote_ints
 from sparkdl.data.columns import Columns
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan, generator
@@ -20,6 +20,8 @@ from sparkdl.errors import InvalidInput
 _GATHER_BYTES = 4 << 20  # gathered at a time: enough to make the hand-over cheap, little enough to cache
 _GATHER_STEPS = 64
 _SCAN_ROWS = 1 << 20
+
+_Chunk = tuple[int, list[int], Batch]  # step ``first + i`` has the rows ``bounds[i]`` to ``bounds[i + 1]``
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Batcher:
 
     def __post_init__(self) -> None:
         if self.plan.rows != self.part.parts:
-            raise InvalidInput(f"the plan is for parts of {self.plan.rows} rows; expected {self.part.parts}.")
+            raise InvalidInput(f"the plan is for shards of {self.plan.rows} rows; expected {self.part.parts}.")
 
     def batches(self, epoch: int, *, start: int = 0, totals: Sequence[float] | None = None) -> Iterator[Batch]:
         """This worker's batches of an epoch, one per step.
@@ -69,9 +71,8 @@ class Batcher:
         if self.part.denominators is None:
             return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
         masses = self.part.denominators[self._positions(epoch)]
-        bounds = [plan.offset(index, step) for step in range(plan.steps + 1)]
-        pairs = itertools.pairwise(bounds)
-        return torch.tensor([float(masses[first:last].sum()) for first, last in pairs], dtype=torch.float64)
+        bounds = itertools.pairwise([plan.offset(index, step) for step in range(plan.steps + 1)])
+        return torch.tensor([float(masses[first:last].sum()) for first, last in bounds], dtype=torch.float64)
 
     def _positions(self, epoch: int) -> Tensor:
         positions, order = self.plan.permutation(self.part.index, epoch), self.part.order
@@ -85,58 +86,44 @@ class Batcher:
         self, transforms: Transforms, epoch: int, start: int, totals: Sequence[float] | None, device: torch.device
     ) -> Iterator[Batch]:
         """Transformed batches; their random numbers depend only on the seed, epoch, step and shard."""
-        step = start
-        for chunk in self._chunks(epoch, start, torch.device("cpu")):
-            for batch in self._cut(chunk, totals):
-                made = transforms(batch, generator(self.plan.seed, epoch, step, self.part.index))
-                yield replace(
-                    made,
-                    inputs=tuple(_arrive(each, device) for each in made.inputs),
-                    target=None if made.target is None else _arrive(made.target, device),
-                    weights=None if made.weights is None else _arrive(made.weights, device),
-                )
-                step += 1
+        chunks = self._chunks(epoch, start, torch.device("cpu"))
+        batches = itertools.chain.from_iterable(self._cut(chunk, totals) for chunk in chunks)
+        for step, batch in enumerate(batches, start):
+            made = transforms(batch, generator(self.plan.seed, epoch, step, self.part.index))
+            yield replace(
+                made,
+                inputs=tuple(_arrive(each, device) for each in made.inputs),
+                target=None if made.target is None else _arrive(made.target, device),
+                weights=None if made.weights is None else _arrive(made.weights, device),
+            )
 
     def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
-        part, plan, positions = self.part, self.plan, self._positions(epoch)
-        names, steps = _batch_columns(part.columns), self._chunk_steps()
+        plan, positions, steps = self.plan, self._positions(epoch), self._chunk_steps()
         for first in range(start, plan.steps, steps):
-            bounds = [plan.offset(part.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
-            chosen = positions[bounds[0] : bounds[-1]]
-            rows = {name: _arrive(part.tensors[name].index_select(0, chosen), device) for name in names}
-            masses = None if part.denominators is None else part.denominators.index_select(0, chosen)
-            target = target_of(rows, part.columns)
-            yield _Chunk(first, [bound - bounds[0] for bound in bounds], rows, target, masses)
+            bounds = [plan.offset(self.part.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
+            rows = stored_batch(self.part, positions[bounds[0] : bounds[-1]], device)
+            yield first, [bound - bounds[0] for bound in bounds], rows
 
     def _chunk_steps(self) -> int:
         step_bytes = row_bytes(self.part) * self.plan.batch_size * self.part.rows // max(1, self.plan.total)
         return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
 
     def _cut(self, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
-        columns, target = self.part.columns, chunk.target
-        inputs = [chunk.rows[column.name] for column in columns.inputs]
-        weights = None if columns.weight is None else numbers(chunk.rows, columns.weight.name)
-        for piece, (first, last) in enumerate(zip(chunk.bounds, chunk.bounds[1:], strict=False)):
-            step = chunk.first + piece
-            masses = None if chunk.denominators is None else chunk.denominators[first:last]
-            mass = float(last - first) if masses is None else float(masses.sum())
+        first_step, bounds, rows = chunk
+        for step, (first, last) in enumerate(itertools.pairwise(bounds), first_step):
             size = self.plan.size(step)
-            total = size if totals is None else totals[step]
-            yield Batch(
-                inputs=tuple([tensor[first:last] for tensor in inputs]),
-                target=None if target is None else target[first:last],
-                weights=None if weights is None else weights[first:last],
-                denominators=masses,
-                rows=last - first,
-                weight=mass,
-                weight_fraction=mass / total if total else 0.0,
-                total=size,
-            )
+            yield rows.cut(first, last, "weight_fraction", size if totals is None else totals[step], total=size)
 
 
-def stored_batch(part: Shard, chosen: slice | Tensor) -> Batch:
-    """A shard's stored rows at these positions as a single batch; a slice is not copied."""
-    found = {name: promote_ints(_taken(part.tensors[name], chosen)) for name in _batch_columns(part.columns)}
+def stored_batch(part: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
+    """A shard's stored rows at these positions as a single batch.
+
+    Args:
+        part: the shard.
+        chosen: the positions; a slice is not copied.
+        device: device of all tensors but the denominators; default: the CPU.
+    """
+    found = {name: _arrive(_taken(part.tensors[name], chosen), device) for name in _batch_columns(part.columns)}
     masses = None if part.denominators is None else _taken(part.denominators, chosen)
     weight, rows = part.columns.weight, len(next(iter(found.values())))
     return Batch(
@@ -157,17 +144,6 @@ def row_bytes(part: Shard) -> int:
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Rows of several steps: step ``first + i`` has the rows ``bounds[i]`` to ``bounds[i + 1]``."""
-
-    first: int
-    bounds: list[int]
-    rows: dict[str, Input]
-    target: Tensor | None
-    denominators: Tensor | None
-
-
 def _batch_columns(columns: Columns) -> list[str]:
     return [column.name for column in (*columns.inputs, *columns.targets, columns.weight) if column]
 
@@ -176,8 +152,8 @@ def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
     return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
 
 
-def _arrive(rows: Rows, device: torch.device) -> Rows:
+def _arrive(rows: Rows, device: torch.device | None) -> Rows:
     rows = promote_ints(rows)
-    if isinstance(rows, Ragged):
-        return rows.to(device)
-    return rows if device.type == "cpu" else rows.pin_memory().to(device, non_blocking=True)
+    if device is None or device.type == "cpu":
+        return rows
+    return rows.to(device) if isinstance(rows, Ragged) else rows.pin_memory().to(device, non_blocking=True)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
@@ -25,18 +26,24 @@ def raw(values: pa.Array, column: InputColumn) -> npt.NDArray[Any]:
     # Read a bool as a number, so that the cast can detect values other than 0 and 1.
     stored = np.dtype("uint8" if dtype == "bool" else dtype).newbyteorder("<")
     wanted = math.prod(shape) * stored.itemsize
-    starts, lengths = _extents(values)
-    wrong = lengths != wanted
-    if wrong.any():
+    count = len(values) * math.prod(shape)
+    if not len(values):
+        return np.empty(count, stored)
+    lengths = np.asarray(pc.binary_length(values))
+    wrong = lengths[lengths != wanted]
+    if len(wrong):
         raise InvalidInput(
-            f"column {column.name!r} has a value of {int(lengths[np.argmax(wrong)])} bytes, and {int(wrong.sum())} of "
-            f"{len(values)} values are not of the right length; expected {wanted} bytes, which {dtype} of shape "
-            f"{shape} takes."
+            f"column {column.name!r} has {len(wrong)} of {len(values)} values of a wrong length, such as {wrong[0]} "
+            f"bytes; expected {wanted} bytes, the size of {dtype} of shape {shape}."
         )
-    data = values.buffers()[-1]
-    if data is None or not wanted or not len(values):
-        return np.empty(len(values) * math.prod(shape), stored)
-    return np.frombuffer(data, stored, len(values) * math.prod(shape), int(starts[0]))
+    *_, offsets, data = values.buffers()
+    if not wanted:
+        return np.empty(count, stored)
+    first = values.offset * wanted
+    if not pa.types.is_fixed_size_binary(values.type):
+        wide = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+        first = int(np.frombuffer(offsets, wide)[values.offset])
+    return np.frombuffer(data, stored, count, first)
 
 
 def decoded(values: pa.Array, column: InputColumn) -> npt.NDArray[Any]:
@@ -71,20 +78,6 @@ def _call(column: InputColumn, value: bytes) -> npt.NDArray[Any]:
     if made.dtype.kind not in "fiub":
         raise InvalidInput(
             f"decode of column {column.name!r} returned {made.dtype} of shape {made.shape}; expected an array of "
-            f"numbers or booleans."
+            "numbers or booleans."
         )
     return made
-
-
-def _extents(values: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Start of each value in the data buffer and its length, in bytes."""
-    if pa.types.is_fixed_size_binary(values.type):
-        width = values.type.byte_width
-        starts = (values.offset + np.arange(len(values), dtype=np.int64)) * width
-        return starts, np.full(len(values), width)
-    wide = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    buffer = values.buffers()[1]
-    if buffer is None or not len(values):
-        return np.zeros(0, wide), np.zeros(0, wide)
-    bounds = np.frombuffer(buffer, wide, len(values) + 1, values.offset * np.dtype(wide).itemsize)
-    return bounds[:-1], np.diff(bounds)

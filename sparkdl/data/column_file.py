@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.arrow import decode, decode_ragged, row_dtype
-from sparkdl.data.batch import Ragged
+from sparkdl.data.batch import DTYPES, Ragged
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.validation import RAGGED
 from sparkdl.errors import InvalidInput
@@ -61,49 +61,40 @@ class ColumnFile:
             layout: dtype and shape; None for the file's own.
         """
         name, shape = layout or (str(self.dtype or "float32"), self.shape or ())
-        dtype = cast(torch.dtype, getattr(torch, np.dtype(name).name))
         with self._file as file:
-            size = rows * math.prod(shape) * np.dtype(name).itemsize
-            if not size:
-                return torch.empty((rows, *shape), dtype=dtype)
-            # A private mapping: if the model writes to a batch's memory, the next epoch still reads the original.
-            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-        return torch.frombuffer(mapped, dtype=dtype).view(rows, *shape)
+            return mapped(cast(BinaryIO, file), DTYPES[name], (rows, *shape))
 
 
-class RaggedFile:
+class RaggedFile(ColumnFile):
     """A column of arrays of different lengths: one file of values, one of the bounds between rows."""
 
     def __init__(self, column: InputColumn, directory: str | None) -> None:
-        self.column = column
-        self._values = ColumnFile(column, directory)
+        super().__init__(column, directory)
         self._bounds = ColumnFile(InputColumn(column.name), directory)
         self._bounds.write(np.zeros(1, np.int64))
         self._total = 0
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The values' dtype; None without values."""
-        return self._values.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The shape of one value; None without values."""
-        return self._values.shape
 
     def append(self, array: pa.Array, floating: str) -> None:
         """Decode and append rows; raises what ``ColumnFile.append`` raises."""
         values, bounds = decode_ragged(array, self.column, floating=floating)
         if len(values):
-            self._values.write(values)
+            self.write(values)
         elif self.dtype is None:
-            self._values.dtype = row_dtype(array.type, self.column, floating=floating)
+            self.dtype = row_dtype(array.type, self.column, floating=floating)
         if len(array):
             self._bounds.write(bounds[1:] + self._total)
         self._total += len(values)
 
-    def map(self, rows: int, layout: Layout | None) -> Ragged:
+    def map(self, rows: int, layout: Layout | None) -> Ragged:  # type: ignore[override]
         """The rows as mapped ragged rows; takes what ``ColumnFile.map`` takes."""
         layout = layout or (str(self.dtype or "float32"), self.column.shape or ())
         padding = self.column.padding if self.column.ragged == "padded" else None
-        return Ragged(self._values.map(self._total, layout), self._bounds.map(rows + 1, None), padding)
+        return Ragged(super().map(self._total, layout), self._bounds.map(rows + 1, None), padding)
+
+
+def mapped(file: BinaryIO, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Map a file as a tensor; writes to the tensor do not reach the file, and later mappings read the original."""
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), dtype=dtype).view(shape)

@@ -119,8 +119,8 @@ class Columns:
         for column in others:
             if merged[column.name].ragged is not None:
                 raise InvalidInput(
-                    f"column {column.name!r} is ragged; expected that of input columns only, and the same rows as a "
-                    "label under another name, all of one length."
+                    f"column {column.name!r} is ragged; expected one length, since only input columns can be ragged. "
+                    "Select the column a second time under another name, with one length."
                 )
         return iter(merged.values())
 

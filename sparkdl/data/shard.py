@@ -67,16 +67,20 @@ class Shard:
         """
         targets, weight = self.columns.targets, self.columns.weight
         found: Tensor | None = None
-        for first in range(0, self._stored_rows(), _SCAN_ROWS):
-            rows = slice(first, min(first + _SCAN_ROWS, self._stored_rows()))
+        count = self._stored_rows()
+        for first in range(0, count, _SCAN_ROWS):
+            rows = slice(first, first + _SCAN_ROWS)
             labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
             target = target_of(labels, self.columns)
             each = None if target is None else denominators(target)
             if weight is not None:
-                weights = self._weights(weight.name, rows)
+                weights = numbers(self.tensors, weight.name)[rows].to(torch.float64)
+                if bool((weights < 0).any()):
+                    least = float(weights.min())
+                    raise InvalidInput(f"weight column {weight.name!r} holds {least}; expected weights of at least 0.")
                 each = weights if each is None else each * weights
             if each is not None:
-                found = torch.ones(self._stored_rows(), dtype=torch.float64) if found is None else found
+                found = torch.ones(count, dtype=torch.float64) if found is None else found
                 found[rows] = each
         if found is None and weight is not None:  # a shard without rows
             found = torch.empty(0, dtype=torch.float64)
@@ -88,12 +92,6 @@ class Shard:
 
     def _stored_rows(self) -> int:
         return len(next(iter(self.tensors.values())))
-
-    def _weights(self, name: str, rows: slice) -> Tensor:
-        weights = numbers(self.tensors, name)[rows].to(torch.float64)
-        if bool((weights < 0).any()):
-            raise InvalidInput(f"weight column {name!r} holds {float(weights.min())}; expected weights of at least 0.")
-        return weights
 
 
 def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:

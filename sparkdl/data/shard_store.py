@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import mmap
 import os
 import shutil
 import struct
@@ -32,7 +31,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.batch import DTYPES, Input, Ragged
-from sparkdl.data.column_file import Layout
+from sparkdl.data.column_file import Layout, mapped
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
@@ -115,7 +114,11 @@ class ShardStore:
             (made / _ABOUT).write_text(json.dumps(about))
             if mark is not None:
                 (made / _MARK).write_text(mark)
-            self._place(made, index)
+            try:
+                made.rename(self._at(index))
+            except OSError:
+                if not self.has(index):  # another task was not faster
+                    raise
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -131,20 +134,14 @@ class ShardStore:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _place(self, made: Path, index: int) -> None:
-        try:
-            made.rename(self._at(index))
-        except OSError:
-            if not self.has(index):
-                raise
-
     def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
         """Map a shard: ``parts`` are the rows of every shard; ``layout`` gives an empty shard its dtypes and shapes."""
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
             return empty_part(index, columns, parts, layout)
-        tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in _numbered(about)}
+        columns_of = enumerate(about["columns"])
+        tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in columns_of}
         return Shard(index, len(parts), about["rows"], parts, columns, tensors)
 
     def fingerprint(self, part: Shard) -> str:
@@ -173,56 +170,31 @@ def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Map
     return Spool(columns).part(index, parts, dict(layout))
 
 
-def _numbered(about: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(about["columns"])
-
-
 def _append_block(folder: Path, about: dict[str, Any], block: bytes) -> None:
-    view = memoryview(block)
-    header, first = _header(view)
+    header, first = _header(block)
+    rows = header["rows"]
     if not about["columns"]:
         about["columns"] = [{**column, "values": 0} if "values" in column else column for column in header["columns"]]
-    for number, column in _numbered(header):
-        whole = about["columns"][number]
-        first = _append(folder / f"{number}.values", view, first, _size(column, header["rows"]))
+    for number, column in enumerate(header["columns"]):
+        values = column.get("values", rows)
+        size = values * math.prod(column["shape"]) * DTYPES[column["dtype"]].itemsize
+        with (folder / f"{number}.values").open("ab") as file:
+            file.write(memoryview(block)[first : first + size])
+        first += size
         if "values" in column:
-            first = _bounds(folder / f"{number}.bounds", view, first, header["rows"], whole["values"])
-            whole["values"] += column["values"]
-    about["rows"] += header["rows"]
-
-
-def _size(column: Mapping[str, Any], rows: int) -> int:
-    values: int = column.get("values", rows)
-    return values * int(math.prod(column["shape"])) * DTYPES[column["dtype"]].itemsize
-
-
-def _append(path: Path, view: memoryview, first: int, size: int) -> int:
-    with path.open("ab") as file:
-        file.write(view[first : first + size])
-    return first + size
-
-
-def _bounds(path: Path, view: memoryview, first: int, rows: int, before: int) -> int:
-    size = 8 * (rows + 1)
-    bounds = np.frombuffer(view[first : first + size], np.int64) + before
-    with path.open("ab") as file:
-        file.write((bounds if not before and not path.stat().st_size else bounds[1:]).tobytes())
-    return first + size
+            whole = about["columns"][number]
+            bounds = np.frombuffer(block, np.int64, rows + 1, first) + whole["values"]
+            with (folder / f"{number}.bounds").open("ab") as file:
+                file.write(bounds[1 if file.tell() else 0 :].tobytes())
+            first += bounds.nbytes
+            whole["values"] += values
+    about["rows"] += rows
 
 
 def _map(folder: Path, number: int, column: Mapping[str, Any], rows: int) -> Input:
-    values = column.get("values", rows)
-    tensor = _tensor(folder / f"{number}.values", DTYPES[column["dtype"]], (values, *column["shape"]))
+    with (folder / f"{number}.values").open("rb") as file:
+        values = mapped(file, DTYPES[column["dtype"]], (column.get("values", rows), *column["shape"]))
     if "values" not in column:
-        return tensor
-    return Ragged(tensor, _tensor(folder / f"{number}.bounds", torch.int64, (rows + 1,)), column["padding"])
-
-
-def _tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    size = math.prod(shape) * dtype.itemsize
-    if not size:
-        return torch.empty(shape, dtype=dtype)
-    with path.open("rb") as file:
-        # A private mapping: if a model writes to a batch's memory, the next round still reads the original.
-        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(mapped, dtype=dtype).view(shape)
+        return values
+    with (folder / f"{number}.bounds").open("rb") as file:
+        return Ragged(values, mapped(file, torch.int64, (rows + 1,)), column["padding"])

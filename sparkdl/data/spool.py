@@ -46,7 +46,7 @@ class Spool:
         self._files = {column.name: _open(column, single, directory) for column in columns}
         self._columns = columns
         self._directory = directory
-        self._place = "" if part is None else f"part {part}: "
+        self._place = "" if part is None else f"shard {part}: "
         self._faults: dict[str, validation.Counts] = {}
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -152,6 +152,6 @@ def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: I
         same = np.flatnonzero(ordered[1:] == ordered[:-1])
         if len(same):
             raise InvalidInput(
-                f"the row id column {column.name!r} holds {int(ordered[same[0]])} more than once in one part; "
+                f"the row id column {column.name!r} holds {int(ordered[same[0]])} more than once in one shard; "
                 "expected ids that are unique in the data set."
             )

@@ -73,7 +73,7 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
             "a list of tables. A Spark DataFrame needs a SparkCluster."
         )
     if len(data) != size:
-        raise InvalidInput(f"{len(data)} tables were given for {size} members; expected one for each.")
+        raise InvalidInput(f"{len(data)} tables were given for {size} workers; expected one for each.")
     return [table.to_batches(max_chunksize=_ROWS) for table in data], [table.schema for table in data]
 
 

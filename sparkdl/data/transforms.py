@@ -81,8 +81,8 @@ def _checked(name: str, returned: Any, rows: int) -> tuple[Inputs, Tensor | None
     for what, tensor in [*((f"input {index}", each) for index, each in enumerate(inputs)), ("the target", target)]:
         if tensor is not None and _rows(tensor) != rows:
             raise InvalidInput(
-                f"{name} returned {_rows(tensor)} rows in {what} for a batch of {rows} rows; expected {rows}: rows may "
-                "be changed, but neither added nor left out."
+                f"{name} returned {_rows(tensor)} rows in {what} for a batch of {rows} rows; expected {rows}: it may "
+                "change rows, but neither add nor drop them."
             )
     return tuple(inputs), target
 
@@ -103,7 +103,6 @@ def _check_masses(each: Tensor | None, batch: Batch) -> None:
     before = torch.ones(batch.rows, dtype=torch.float64) if batch.denominators is None else batch.denominators
     if found.shape != before.shape or not torch.allclose(found, before, rtol=1e-9, atol=0.0):
         raise InvalidInput(
-            "collate or augment changed labels to some of another weight in the loss, by its class weights or its "
-            "ignore_index; expected labels that weigh the same. Change them in the label column, or write the loss as "
-            "a function that returns a loss for each row."
+            "collate or augment changed the loss weight of labels, by class weights or ignore_index; expected the same "
+            "weights. Change them in the label column, or return a loss per row from your own loss function."
         )

@@ -37,8 +37,8 @@ def locate(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
     except (OSError, ValueError) as error:
-        told = str(error).replace(uri, public(uri))
-        raise InvalidInput(f"{public(uri)!r} cannot be opened: {told}") from error
+        reason = str(error).replace(uri, public(uri))
+        raise InvalidInput(f"{public(uri)!r} cannot be opened: {reason}") from error
     return found
 
 
@@ -128,10 +128,7 @@ def write(uri: str, data: bytes) -> None:
 
 def read(uri: str) -> bytes:
     """Read a file; raises FileNotFoundError if it does not exist."""
-    system, path = locate(uri)
-    with system.open_input_stream(path) as stream:
-        data: bytes = stream.read()
-    return data
+    return Folder(*locate(uri)).read("")
 
 
 def delete(uri: str) -> None:
@@ -150,18 +147,17 @@ def replace(staged: str, uri: str) -> None:
     path = locate(uri)[1]
     if system.type_name in _OBJECT_STORES:
         _copy(Folder(system, source), Folder(system, path))
-        return
-    folder, _, name = path.rpartition("/")
-    aside = f"{folder}/.{name}.{uuid.uuid4().hex}.old" if exists(uri) else None  # Spark's readers skip hidden names
-    if aside is not None:
-        system.move(path, aside)
-    try:
+    elif not exists(uri):
         system.move(source, path)
-    except BaseException:
-        if aside is not None:
+    else:
+        folder, _, name = path.rpartition("/")
+        aside = f"{folder}/.{name}.{uuid.uuid4().hex}.old"  # Spark's readers skip hidden names
+        system.move(path, aside)
+        try:
+            system.move(source, path)
+        except BaseException:
             system.move(aside, path)
-        raise
-    if aside is not None:
+            raise
         _delete(system, aside)
 
 
@@ -178,8 +174,7 @@ def _copy(source: Folder, place: Folder) -> None:
 
 def exists(uri: str) -> bool:
     """Whether a file or directory exists."""
-    system, path = locate(uri)
-    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+    return Folder(*locate(uri)).exists("")
 
 
 def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:

@@ -14,7 +14,7 @@ from sparkdl.errors import InvalidInput
 
 _DEPTH = 8  # levels of attributes to search for the culprit
 
-_REFUSED = (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, RecursionError, RuntimeError)
+_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, RecursionError, RuntimeError)
 
 
 def ship(work: object) -> bytes:
@@ -24,12 +24,11 @@ def ship(work: object) -> bytes:
         InvalidInput: a value in the work cannot be pickled; the message gives its path.
     """
     try:
-        packed: bytes = cloudpickle.dumps(work)
-        return packed
-    except _REFUSED as error:
+        return bytes(cloudpickle.dumps(work))
+    except _UNPICKLABLE as error:
         path, culprit = _culprit(work, "", _DEPTH)
         raise InvalidInput(
-            f"{path or 'the work'} is of type {type(culprit).__name__} and cannot be sent to the members: {error}. "
+            f"{path or 'the work'} is of type {type(culprit).__name__} and cannot be sent to the workers: {error}. "
             "Make it where it is used, for example in the model's constructor, or leave it out in __getstate__."
         ) from error
 
@@ -41,7 +40,7 @@ def unship(packed: bytes) -> Any:
     except ModuleNotFoundError as error:
         raise InvalidInput(
             f"the module {error.name!r} is on the driver but not on {socket.gethostname()}: {error}. Ship your own "
-            "with spark-submit --py-files or spark.addArtifacts(..., pyfile=True), and install packages on every host."
+            "modules by spark-submit --py-files or spark.addArtifacts(..., pyfile=True). Install packages on every host."
         ) from error
 
 
@@ -52,10 +51,9 @@ def as_pickle(value: object, what: str) -> bytes:
         InvalidInput: the value cannot be pickled; the message names it ``what``.
     """
     try:
-        data: bytes = cloudpickle.dumps(value)
+        return bytes(cloudpickle.dumps(value))
     except Exception as error:  # pickling runs the objects' code, which may raise anything
-        raise InvalidInput(f"{what} cannot be saved, not even pickled: {type(error).__name__}: {error}") from error
-    return data
+        raise InvalidInput(f"{what} cannot be pickled, and so not saved: {type(error).__name__}: {error}") from error
 
 
 def unpickled(data: bytes, where: str) -> Any:
@@ -97,5 +95,5 @@ def _pickles(value: object) -> bool:
     try:
         cloudpickle.dumps(value)
         return True
-    except _REFUSED:
+    except _UNPICKLABLE:
         return False

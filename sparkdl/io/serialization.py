@@ -90,8 +90,7 @@ def unpack_state(packed: bytes) -> Any:
     """Unpack bytes from ``pack_state`` to the CPU; raises InvalidInput if they are damaged or in another format."""
     try:
         named = load(packed)
-        (length,) = struct.unpack("<Q", packed[:8])
-        text = json.loads(packed[8 : 8 + length])["__metadata__"]["state"]
+        text = metadata(packed)["state"]
         # Copies, since torch aligns its own memory: alignment may change how matrix products round.
         tensors = [named.pop(str(number)).clone() for number in range(len(named))]
         if int(text[:8], 16) != _checksum(text[8:], tensors):
@@ -101,6 +100,13 @@ def unpack_state(packed: bytes) -> Any:
         raise
     except Exception as error:
         raise InvalidInput(f"the saved state cannot be read: {type(error).__name__}: {error}") from error
+
+
+def metadata(packed: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file; raises what reading damaged bytes raises."""
+    (length,) = struct.unpack("<Q", packed[:8])
+    found: dict[str, str] = json.loads(packed[8 : 8 + length])["__metadata__"]
+    return found
 
 
 def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
@@ -148,7 +154,7 @@ class _Writer:
         if kind in (Tensor, nn.Parameter):
             return self._encode_tensor(value.detach(), path)
         if kind in (bytes, bytearray):
-            return {"bytes": self._add(torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else _nothing())}
+            return {"bytes": self._add(torch.from_numpy(np.frombuffer(value, np.uint8).copy()))}
         if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _NUMPY_KINDS:
             array = np.ascontiguousarray(value)
             raw = torch.from_numpy(array.reshape(-1).view(np.uint8).copy())
@@ -156,7 +162,7 @@ class _Writer:
         what = f"{kind.__name__} of {value.dtype}" if isinstance(value, (np.ndarray, np.generic)) else kind.__name__
         raise InvalidInput(
             f"{path or 'the state'} is of type {what}; expected tensors, arrays of numbers, bytes, numbers, strings or "
-            "None, in dicts, lists and tuples. Leave it out of the state_dict, or put plain data there."
+            "None, in dicts, lists and tuples. Omit it from the state_dict, or put plain data there."
         )
 
     def _encode_tensor(self, tensor: Tensor, path: str) -> Any:
@@ -164,8 +170,8 @@ class _Writer:
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided or tensor.device.type == "meta" or not (native or name in _OTHERS):
             raise InvalidInput(
-                f"{path or 'the state'} is a {tensor.layout} tensor of {name} on {tensor.device}; expected a dense one "
-                "that has values."
+                f"{path or 'the state'} is a {tensor.layout} tensor of {name} on {tensor.device}; expected a dense "
+                "tensor with values."
             )
         where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
         same = (*where, tensor.dtype, tensor.is_conj(), tensor.is_neg())
@@ -182,10 +188,6 @@ class _Writer:
         self._storages.add(tensor.untyped_storage().data_ptr())
         self.tensors.append(tensor)
         return len(self.tensors) - 1
-
-
-def _nothing() -> Tensor:
-    return torch.empty(0, dtype=torch.uint8)
 
 
 def _key(key: Any, path: str) -> str | int:

@@ -96,7 +96,8 @@ class BackgroundQueue(Generic[T]):
             self._given_up = True
             left = max(0, self._queue.qsize() - 1)  # without the end marker
             self.lost += left
-            logger.warning("%s does not end; %d still wait for it, and are left out", self._thread.name, left)
+            name = self._thread.name
+            logger.warning("thread %s did not end within %g s; %d waiting items are dropped", name, CLOSING, left)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import metadata
 
 
 def pack(module: nn.Module) -> bytes:
@@ -29,8 +29,7 @@ def read_state(packed: bytes) -> dict[str, Tensor]:
     """Read the ``state_dict`` from bytes of ``pack``, sorted by name; raises InvalidInput if they are damaged."""
     try:
         state: dict[str, Tensor] = load(packed)
-        (length,) = struct.unpack("<Q", packed[:8])
-        aliases = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["aliases"])
+        aliases = json.loads(metadata(packed)["aliases"])
         state |= {name: state[first] for name, first in aliases.items()}
         return {name: state[name] for name in sorted(state)}  # safetensors keeps no order
     except Exception as error:

@@ -1,124 +1,100 @@
-"""A batch that is cut for gradient accumulation stays the same batch."""
+"""Batches cut for gradient accumulation, and ragged rows."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparkdl.data.batch import DTYPES, Batch, Ragged, arguments
 
 
-def batch(rows: int, *, masses: Tensor | None = None, target: bool = True) -> Batch:
+def batch(rows, *, denominators=None, target=True):
     draw = torch.Generator().manual_seed(rows)
     return Batch(
         inputs=(torch.randn(rows, 3, generator=draw), torch.arange(rows)),
         target=torch.randn(rows, generator=draw) if target else None,
-        weights=None if masses is None else masses.float(),
-        denominators=masses,
+        weights=None if denominators is None else denominators.float(),
+        denominators=denominators,
         rows=rows,
-        weight=float(rows if masses is None else masses.sum()),
+        weight=float(rows if denominators is None else denominators.sum()),
         weight_fraction=0.25,
         total=4 * rows,
     )
 
 
-def random_masses(rows: int) -> Tensor:
+def random_denominators(rows):
     return torch.tensor(np.random.default_rng(rows).choice([0.0, 0.5, 2.0, 3.25], rows))
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 100])
-def test_pieces_are_the_rows_in_their_order(rows: int, pieces: int) -> None:
-    for whole in (batch(rows), batch(rows, masses=random_masses(rows)), batch(rows, target=False)):
-        cut = list(whole.split(pieces))
-        assert len(cut) == pieces
-        assert sum(piece.rows for piece in cut) == rows
-        assert max(piece.rows for piece in cut) - min(piece.rows for piece in cut) <= 1
-        for index, tensor in enumerate(whole.inputs):
-            assert torch.equal(torch.cat([piece.inputs[index] for piece in cut]), tensor)
-        for name in ("target", "weights", "denominators"):
-            tensor = getattr(whole, name)
-            tensors = [getattr(piece, name) for piece in cut]
-            assert tensors == [None] * pieces if tensor is None else torch.equal(torch.cat(tensors), tensor)
-        assert {(piece.weight_fraction, piece.total) for piece in cut} == {(0.25, 4 * rows)}
-        assert all(len(piece.inputs[0]) == piece.rows for piece in cut)
-
-
-@pytest.mark.parametrize("pieces", [2, 3, 7, 50])
-@pytest.mark.parametrize("rows", [1, 2, 7, 100])
-def test_the_pieces_together_have_the_mean_of_the_whole(rows: int, pieces: int) -> None:
+def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, count):
     losses = torch.randn(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for masses in (None, random_masses(rows)):
-        whole = batch(rows, masses=masses)
-        if not whole.weight:
-            continue
-        summed, first = 0.0, 0
-        for piece in whole.split(pieces):
-            own = losses[first : first + piece.rows]
-            weighted = own if piece.weights is None else own * piece.weights
-            if piece.weight:
-                summed += piece.micro_fraction * float(weighted.sum()) / piece.weight
-            first += piece.rows
-        expected = (losses if masses is None else losses * masses).sum() / whole.weight
-        assert summed == pytest.approx(float(expected), rel=1e-12, abs=1e-12)
-        assert sum(piece.micro_fraction for piece in whole.split(pieces)) == pytest.approx(1, abs=1e-12)
+    for denominators, target in itertools.product((None, random_denominators(rows)), (True, False)):
+        whole = batch(rows, denominators=denominators, target=target)
+        cut = list(whole.split(count))
+        sizes = [each.rows for each in cut]
+        assert (len(cut), sum(sizes)) == (count, rows)
+        assert max(sizes) - min(sizes) <= 1
+        for index, tensor in enumerate(whole.inputs):
+            assert torch.equal(torch.cat([each.inputs[index] for each in cut]), tensor)
+        for name in ("target", "weights", "denominators"):
+            tensor, tensors = getattr(whole, name), [getattr(each, name) for each in cut]
+            assert tensors == [None] * count if tensor is None else torch.equal(torch.cat(tensors), tensor)
+        assert {(each.weight_fraction, each.total) for each in cut} == {(0.25, 4 * rows)}
+        if whole.weight:
+            weighted = losses if denominators is None else losses * whole.weights
+            sums = [float(part.sum()) for part in weighted.split(sizes)]
+            parts = [
+                each.micro_fraction * one / each.weight for each, one in zip(cut, sums, strict=True) if each.weight
+            ]
+            assert sum(parts) == pytest.approx(float(weighted.sum()) / whole.weight, rel=1e-12, abs=1e-12)
+            assert sum(each.micro_fraction for each in cut) == pytest.approx(1, abs=1e-12)
 
 
-def test_one_piece_is_the_batch_itself() -> None:
-    whole = batch(5)
+def test_one_micro_batch_is_the_batch_and_several_share_its_memory():
+    whole = batch(6)
     assert list(whole.split(1)) == [whole]
     assert whole.micro_fraction == 1
+    pointers = [each.inputs[0].data_ptr() for each in whole.split(2)]
+    assert pointers == [whole.inputs[0].data_ptr(), whole.inputs[0][3:].data_ptr()]
 
 
-def test_pieces_of_nothing_weigh_nothing() -> None:
-    for whole in (batch(0), batch(3, masses=torch.zeros(3).double())):
-        assert [piece.micro_fraction for piece in whole.split(4)] == [0.0] * 4
+def test_micro_batches_without_weight_have_fraction_0():
+    for whole in (batch(0), batch(3, denominators=torch.zeros(3).double())):
+        assert [each.micro_fraction for each in whole.split(4)] == [0.0] * 4
 
 
-def test_pieces_share_the_memory_of_the_batch() -> None:
-    whole = batch(6)
-    assert [piece.inputs[0].data_ptr() for piece in whole.split(2)] == [
-        whole.inputs[0].data_ptr(),
-        whole.inputs[0][3:].data_ptr(),
-    ]
+def test_dtypes_have_the_names_of_numpy():
+    assert {name: torch.from_numpy(np.zeros(1, name)).dtype for name in DTYPES} == DTYPES
 
-
-def test_dtypes_have_the_names_of_numpy() -> None:
-    for name, dtype in DTYPES.items():
-        assert torch.from_numpy(np.zeros(1, name)).dtype == dtype
-
-
-# ---- rows of several lengths -----------------------------------------------------------------------------------------
 
 ROWS = [[3, 1], [], [4, 1, 5, 9], [2], [], []]
 
 
-def ragged(rows: list[list[Any]], padding: float | None = None) -> Ragged:
+def ragged(rows, padding=None):
     values = torch.tensor([value for row in rows for value in row], dtype=torch.int64)
     return Ragged(values, torch.tensor(np.cumsum([0, *map(len, rows)])), padding)
 
 
-def listed(found: Ragged) -> list[list[int]]:
+def listed(found):
     return [found.values[first:last].tolist() for first, last in itertools.pairwise(found.bounds.tolist())]
 
 
-@pytest.mark.parametrize("first", range(7))
-@pytest.mark.parametrize("last", range(7))
-def test_ragged_rows_are_cut_like_a_list(first: int, last: int) -> None:
-    found = ragged(ROWS)[first:last]
-    assert listed(found) == ROWS[first:last]
-    assert len(found) == len(ROWS[first:last])
-    assert int(found.bounds[0]) == 0
-    assert found.lengths.tolist() == [len(row) for row in ROWS[first:last]]
+def test_ragged_rows_slice_like_a_list():
+    for first, last in itertools.product(range(7), repeat=2):
+        found = ragged(ROWS)[first:last]
+        assert listed(found) == ROWS[first:last]
+        assert (len(found), int(found.bounds[0])) == (len(ROWS[first:last]), 0)
+        assert found.lengths.tolist() == [len(row) for row in ROWS[first:last]]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ragged_rows_in_any_order(seed: int) -> None:
+def test_ragged_rows_are_selected_in_any_order(seed):
     draw = np.random.default_rng(seed)
     rows = [draw.integers(0, 99, draw.integers(0, 5)).tolist() for _ in range(30)]
     chosen = draw.integers(0, 30, draw.integers(0, 60))
@@ -127,14 +103,14 @@ def test_ragged_rows_in_any_order(seed: int) -> None:
         assert listed(found) == [rows[index] for index in chosen]
 
 
-def test_a_ragged_batch_is_cut_for_accumulation() -> None:
+def test_ragged_batch_splits_into_micro_batches():
     whole = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
-    pieces = [piece.inputs for piece in whole.split(4)]
-    assert [listed(tokens) for tokens, _ in pieces] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
-    assert [numbers.tolist() for _, numbers in pieces] == [[0], [1, 2], [3], [4, 5]]
+    inputs = [each.inputs for each in whole.split(4)]
+    assert [listed(tokens) for tokens, _ in inputs] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
+    assert [numbers.tolist() for _, numbers in inputs] == [[0], [1, 2], [3], [4, 5]]
 
 
-def test_offsets_are_what_an_embedding_bag_takes() -> None:
+def test_offsets_fit_an_embedding_bag():
     values, offsets = ragged(ROWS).arguments()
     assert offsets.tolist() == [0, 2, 2, 6, 7, 7]
     bag = nn.EmbeddingBag(10, 3, mode="sum")
@@ -144,7 +120,7 @@ def test_offsets_are_what_an_embedding_bag_takes() -> None:
     assert torch.equal(bag(*ragged([[], []]).arguments()), torch.zeros(2, 3))
 
 
-def test_padded_rows_and_their_mask() -> None:
+def test_padded_rows_and_their_mask():
     values, mask = ragged(ROWS, padding=-1).arguments()
     assert values.tolist() == [row + [-1] * (4 - len(row)) for row in ROWS]
     assert mask.dtype == torch.bool
@@ -152,25 +128,21 @@ def test_padded_rows_and_their_mask() -> None:
     for rows in ([], [[], []]):
         values, mask = ragged(rows, padding=0).arguments()
         assert values.shape == mask.shape == (len(rows), 0)
-
-
-def test_padded_rows_of_vectors() -> None:
-    values = torch.arange(10.0).view(5, 2)
-    padded, mask = Ragged(values, torch.tensor([0, 3, 3, 5]), 0.5).arguments()
+    vectors = torch.arange(10.0).view(5, 2)
+    padded, mask = Ragged(vectors, torch.tensor([0, 3, 3, 5]), 0.5).arguments()
     assert padded.shape == (3, 3, 2)
-    assert torch.equal(padded[mask], values)
+    assert torch.equal(padded[mask], vectors)
     assert torch.equal(padded[~mask], torch.full((4, 2), 0.5))
 
 
-def test_ragged_inputs_are_two_arguments_and_others_one() -> None:
-    tokens, number = ragged(ROWS, padding=0), torch.arange(6)
-    found = arguments((number, tokens, number))
+def test_ragged_input_gives_two_arguments():
+    found = arguments((torch.arange(6), ragged(ROWS, padding=0), torch.arange(6)))
     assert [tuple(each.shape) for each in found] == [(6,), (6, 4), (6, 4), (6,)]
     assert arguments(()) == []
 
 
-def test_ragged_rows_have_one_dimension_to_cut() -> None:
-    with pytest.raises(IndexError, match="a step of 2"):
+def test_ragged_rows_reject_steps_and_other_dimensions():
+    with pytest.raises(IndexError, match="step 2"):
         ragged(ROWS)[::2]
-    with pytest.raises(IndexError, match="1 was asked for"):
+    with pytest.raises(IndexError, match="dimension 1"):
         ragged(ROWS).index_select(1, torch.arange(2))

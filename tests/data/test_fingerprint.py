@@ -1,4 +1,4 @@
-"""Fingerprints: the same for the same rows, another one for any other."""
+"""Fingerprints: equal for equal rows, different for any others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl.data import fingerprint as module
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
 from sparkdl.data.shard import Shard
-from sparkdl.data.spool import Spool
+from tests.data.spooled import parts_of, shuffled
 
 ROWS = 500
 COLUMNS = Columns(
@@ -24,7 +24,7 @@ COLUMNS = Columns(
 )
 
 
-def table(order: np.ndarray | None = None, **changes: object) -> pa.Table:
+def table(**changes):
     draw = np.random.default_rng(0)
     arrays = {
         "x": pa.array(draw.normal(size=(ROWS, 3)).tolist(), pa.list_(pa.float64())),
@@ -32,89 +32,68 @@ def table(order: np.ndarray | None = None, **changes: object) -> pa.Table:
         "words": pa.array([list(range(row % 5)) for row in range(ROWS)], pa.list_(pa.int64())),
         "y": pa.array(draw.normal(size=ROWS)),
         "id": pa.array(np.arange(ROWS)),
-    } | changes
-    found = pa.table(arrays)
-    return found if order is None else found.take(order)
+    }
+    return pa.table(arrays | changes)
 
 
-def part(rows: pa.Table, columns: Columns = COLUMNS) -> Shard:
-    spool = Spool(columns)
-    for batch in rows.to_batches(max_chunksize=77):
-        spool.append(batch)
-    return spool.part(0, (spool.rows,), spool.layout())
+def of(rows, columns=COLUMNS):
+    (shard,) = parts_of([rows], columns, batch_rows=77)
+    return fingerprint(shard)
 
 
 @pytest.fixture(scope="module")
 def expected():
-    return fingerprint(part(table()))
+    return of(table())
 
 
-def test_rows_in_another_order_of_arrival_are_the_same(expected):
-    shuffled = np.random.default_rng(1).permutation(ROWS)
-    assert fingerprint(part(table(shuffled))) == expected
+def test_order_of_arrival_and_chunks_do_not_matter(expected, monkeypatch):
+    assert of(shuffled(table(), 1)) == expected
+    monkeypatch.setattr(module, "_CHUNK", 100)
+    assert of(table()) == expected
 
 
-def test_rows_in_another_order_of_ids_are_the_same_rows_in_another_order(expected):
-    found = fingerprint(part(table(id=pa.array(np.arange(ROWS)[::-1]))))
+def test_order_of_ids_changes_the_order_alone(expected):
+    found = of(table(id=pa.array(np.arange(ROWS)[::-1])))
     assert (found.rows, found.content) == (expected.rows, expected.content)
     assert found.order != expected.order
 
 
-def test_how_rows_are_chunked_does_not_matter(expected, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK", 100)
-    assert fingerprint(part(table())) == expected
-
-
-def test_parts_add_up_to_the_data_however_they_are_dealt_out(expected):
-    whole = table()
+def test_shards_add_up_to_the_data_set(expected):
     for cuts in ([250], [0, 100, 499]):
-        edges = [0, *cuts, ROWS]
-        parts = [fingerprint(part(whole.slice(a, b - a))) for a, b in itertools.pairwise(edges)]
-        assert total(parts) == (ROWS, expected.content)
+        edges = itertools.pairwise([0, *cuts, ROWS])
+        assert total([of(table().slice(a, b - a)) for a, b in edges]) == (ROWS, expected.content)
 
 
+WORDS = table()["words"].to_pylist()
 CHANGED = {
     "a bit of a double": ("y", lambda values: np.where(np.arange(ROWS) == 7, np.nextafter(values, 9), values)),
     "two signs": ("y", lambda values: np.where(np.arange(ROWS) < 2, -values, values)),
     "a small number": ("small", lambda values: np.where(np.arange(ROWS) == 7, values + 1, values).astype(np.int8)),
+    # One after the other, rows 3 and 4 have the same values as before.
+    "ends of lists": ("words", lambda _: pa.array([*WORDS[:3], [0, 1], [2, 0, 1, 2, 3], *WORDS[5:]])),
 }
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGED.values(), ids=CHANGED)
-def test_another_value_is_found(expected, name, change):
-    values = change(table()[name].to_numpy())
-    assert fingerprint(part(table(**{name: pa.array(values)}))).content != expected.content
+def test_changed_values_are_detected(expected, name, change):
+    assert of(table(**{name: pa.array(change(table()[name].to_numpy()))})).content != expected.content
 
 
-def test_signs_of_two_values_of_a_row_do_not_cancel():
+def test_values_that_move_or_change_signs_together_are_detected():
     columns = Columns((InputColumn("x"),), floating="float64")
-
-    def of(*row: float) -> int:
-        return fingerprint(part(pa.table({"x": pa.array([list(row)], pa.list_(pa.float64()))}), columns)).content
-
-    assert len({of(1.0, 2.0), of(-1.0, -2.0), of(2.0, 1.0), of(-2.0, -1.0), of(-1.0, 2.0)}) == 5
-
-
-def test_values_that_move_between_rows_or_columns_are_found(expected):
-    words = table()["words"].to_pylist()
-    words[3], words[4] = [0, 1], [2, 0, 1, 2, 3]  # one after the other they are the same values
-    assert fingerprint(part(table(words=pa.array(words, pa.list_(pa.int64()))))).content != expected.content
+    rows = [[1.0, 2.0], [-1.0, -2.0], [2.0, 1.0], [-2.0, -1.0], [-1.0, 2.0]]
+    assert len({of(pa.table({"x": pa.array([row])}), columns).content for row in rows}) == 5
     columns = Columns((InputColumn("a"), InputColumn("b")))
-    one, other = ({"a": pa.array([1.0]), "b": pa.array([2.0])}, {"a": pa.array([2.0]), "b": pa.array([1.0])})
-    assert fingerprint(part(pa.table(one), columns)) != fingerprint(part(pa.table(other), columns))
+    assert of(pa.table({"a": [1.0], "b": [2.0]}), columns) != of(pa.table({"a": [2.0], "b": [1.0]}), columns)
 
 
-def test_a_part_without_rows():
-    found = fingerprint(part(table().slice(0, 0)))
-    assert found == Fingerprint(0, 0, 0)
-    assert Fingerprint.parse(str(found)) == found
+def test_fingerprint_round_trips_as_text(expected):
+    empty = of(table().slice(0, 0))
+    assert empty == Fingerprint(0, 0, 0)
+    assert [Fingerprint.parse(str(each)) for each in (empty, expected)] == [empty, expected]
 
 
-def test_it_reads_back(expected):
-    assert Fingerprint.parse(str(expected)) == expected
-
-
-def test_nan_is_a_value_like_any_other():
-    columns = Columns((InputColumn("x"),))
+def test_nan_equals_nan():
     tensors = {"x": torch.tensor([float("nan"), 1.0])}
-    assert fingerprint(Shard(0, 1, 2, (2,), columns, tensors)) == fingerprint(Shard(0, 1, 2, (2,), columns, tensors))
+    first, second = (Shard(0, 1, 2, (2,), Columns((InputColumn("x"),)), tensors) for _ in range(2))
+    assert fingerprint(first) == fingerprint(second)

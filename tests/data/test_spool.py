@@ -1,12 +1,11 @@
-"""The spool: real files that nobody sees, rows that come back in the order of their ids whatever order they came in."""
+"""The spool: unlinked files whose rows come back in the order of their ids."""
 
 from __future__ import annotations
 
 import gc
 import math
 import os
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -19,32 +18,47 @@ from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from tests.data.spooled import largest_file, shuffled, spooled
 
-COLUMNS = Columns((InputColumn("x"), InputColumn("image")), target=InputColumn("y"), row_id=InputColumn("id", "int64"))
+X = Columns((InputColumn("x"),))
+COLUMNS = Columns(
+    (InputColumn("x"), InputColumn("image"), InputColumn("words", "int64", ragged="offsets")),
+    target=InputColumn("y"),
+    row_id=InputColumn("id", "int64"),
+)
+LAYOUT = {
+    "x": ("float32", ()),
+    "image": ("uint8", (2, 3)),
+    "words": ("int64", ()),
+    "y": ("int32", ()),
+    "id": ("int64", ()),
+}
 
 
-def table(rows: int, seed: int = 0) -> pa.Table:
+def table(rows):
     """Rows whose ids are in order, with gaps between them."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     image = pa.FixedSizeListArray.from_arrays(pa.array(draw.integers(0, 256, rows * 6).astype(np.uint8)), 3)
     return pa.table(
         {
             "id": pa.array(np.cumsum(draw.integers(1, 9, rows)), pa.int64()),
-            "x": pa.array(draw.standard_normal(rows)),
+            "x": pa.array(draw.standard_normal(rows).astype(np.float32)),
             "image": pa.FixedSizeListArray.from_arrays(image, 2),
+            "words": pa.array([[*range(-1, row % 4)] for row in range(rows)], pa.list_(pa.int32())),
             "y": pa.array(draw.integers(-9, 9, rows).astype(np.int32)),
         }
     )
 
 
-def reads(spool: Spool) -> dict[str, torch.Tensor]:
-    """Every column in the order of the ids."""
+def reads(spool):
+    """Every column in the order of the ids, as lists."""
     tensors = spool.seal(spool.layout())
-    order = spool.order(tensors["id"])
-    return {name: tensor if order is None else tensor[order] for name, tensor in tensors.items()}
+    words, order = tensors.pop("words"), spool.order(tensors["id"])
+    places = range(spool.rows) if order is None else order.tolist()
+    lists = [words.values[words.bounds[place] : words.bounds[place + 1]].tolist() for place in places]
+    return {"words": lists} | {name: tensor[list(places)].tolist() for name, tensor in tensors.items()}
 
 
-def open_files(folder: Path) -> list[int]:
-    """This process's descriptors of files, unlinked ones too, that lie in a folder."""
+def open_files(folder):
+    """This process's descriptors of files in a folder, unlinked ones included."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -56,108 +70,89 @@ def open_files(folder: Path) -> list[int]:
     return found
 
 
-# ---- reading back ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rows", [0, 1, 2, 50])
 @pytest.mark.parametrize("batch_rows", [1, 7, 1000])
-def test_rows_come_back_as_they_were(rows: int, batch_rows: int) -> None:
+def test_rows_come_back_as_they_were(rows, batch_rows):
     given = table(rows)
-    spool = spooled(
-        COLUMNS, given.to_batches(max_chunksize=batch_rows) or [pa.RecordBatch.from_pylist([], given.schema)]
-    )
+    batches = given.to_batches(max_chunksize=batch_rows) or [pa.RecordBatch.from_pylist([], given.schema)]
+    batches[-1] = batches[-1].select(["y", "words", "image", "x", "id"])  # columns may be in any order
+    spool = spooled(COLUMNS, batches)
     assert spool.rows == rows
-    layout = {"x": ("float32", ()), "image": ("uint8", (2, 3)), "y": ("int32", ()), "id": ("int64", ())}
-    assert spool.layout() == (layout if rows else {})
-    tensors = spool.seal(layout)
-    assert {name: (str(t.dtype), tuple(t.shape)) for name, t in tensors.items()} == {
-        name: (f"torch.{dtype}", (rows, *shape)) for name, (dtype, shape) in layout.items()
-    }
-    assert tensors["y"].tolist() == given["y"].to_pylist()
-    assert tensors["image"].tolist() == given["image"].to_pylist()
-    assert torch.equal(tensors["x"], torch.tensor(given["x"].to_pylist(), dtype=torch.float32))
+    assert spool.layout() == (LAYOUT if rows else {})
+    tensors = spool.seal(LAYOUT)
+    words = tensors.pop("words")
+    assert words.padding is None
+    assert [row.tolist() for row in words.values.split(words.lengths.tolist())][:rows] == given["words"].to_pylist()
+    for name, tensor in tensors.items():
+        dtype, shape = LAYOUT[name]
+        assert (str(tensor.dtype), tensor.shape) == (f"torch.{dtype}", (rows, *shape))
+        assert tensor.tolist() == given[name].to_pylist()
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [(pa.bool_(), torch.bool), (pa.int8(), torch.int8), (pa.int16(), torch.int16), (pa.uint16(), torch.int32)],
+    ("values", "kind", "dtype"),
+    [
+        *[([0, 1, 1, 0], kind, dtype) for kind, dtype in [(pa.int8(), torch.int8), (pa.int16(), torch.int16)]],
+        ([0, 1, 1, 0], pa.uint16(), torch.int32),
+        ([False, True, True], pa.bool_(), torch.bool),
+        ([[], [], []], pa.list_(pa.float32()), torch.float32),
+    ],
     ids=str,
 )
-def test_every_dtype_is_mapped(kind: pa.DataType, dtype: torch.dtype) -> None:
-    given = pa.table({"x": pa.array([0, 1, 1, 0]).cast(kind)})
-    tensor = spooled(Columns((InputColumn("x"),)), given.to_batches()).seal({})["x"]
+def test_dtypes_and_rows_without_values(values, kind, dtype):
+    tensor = spooled(X, pa.table({"x": pa.array(values, kind)}).to_batches()).seal({})["x"]
     assert tensor.dtype == dtype
-    assert tensor.tolist() == given["x"].to_pylist()
+    assert tensor.tolist() == values
 
 
-def test_batches_may_have_their_columns_in_any_place() -> None:
-    given = table(6)
-    spool = spooled(
-        COLUMNS, [*given.slice(0, 3).to_batches(), *given.slice(3).select(["y", "image", "x", "id"]).to_batches()]
-    )
-    assert reads(spool)["y"].tolist() == given["y"].to_pylist()
-
-
-def test_an_empty_part_takes_the_layout_of_the_others() -> None:
+def test_empty_shard_takes_the_layout_of_the_others():
     tensors = Spool(COLUMNS).seal({"image": ("uint8", (2, 3)), "x": ("float64", ()), "y": ("bool", (4,))})
+    assert len(tensors.pop("words")) == 0
     assert {name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()} == {
         "image": (torch.uint8, (0, 2, 3)),
         "x": (torch.float64, (0,)),
         "y": (torch.bool, (0, 4)),
-        "id": (torch.float32, (0,)),  # of which no part saw a row
+        "id": (torch.float32, (0,)),  # no shard has rows of it
     }
 
 
-def test_rows_without_elements_keep_their_count() -> None:
-    given = pa.table({"x": pa.array([[], [], []], pa.list_(pa.float32()))})
-    assert spooled(Columns((InputColumn("x"),)), given.to_batches()).seal({})["x"].shape == (3, 0)
-
-
-# ---- the order of the ids --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1 << 20])
-def test_any_order_of_arrival_gives_the_same_bits(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_of_arrival_does_not_matter(chunk, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", chunk)
     for rows in (1, 2, 3, 13, 40):
-        expected = reads(spooled(COLUMNS, table(rows).to_batches()))
+        expected = table(rows).to_pydict()
         for seed in range(4):
-            found = reads(spooled(COLUMNS, shuffled(table(rows), seed).to_batches(max_chunksize=seed + 1)))
-            assert all(torch.equal(found[name], expected[name]) for name in expected)
-            assert found["id"].tolist() == sorted(found["id"].tolist())
+            batches = shuffled(table(rows), seed).to_batches(max_chunksize=seed + 1)
+            assert reads(spooled(COLUMNS, batches)) == expected
 
 
-def test_sorted_rows_need_no_index() -> None:
-    for rows in (0, 1, 40):
-        spool = spooled(COLUMNS, table(rows).to_batches())
-        assert spool.order(torch.arange(rows)) is None
+LOW, HIGH = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 
 
-def test_the_index_is_narrow() -> None:
-    order = Spool(COLUMNS).order(torch.tensor([5, 3, 9, 1]))
-    assert order is not None
-    assert order.dtype == torch.int32
-    assert order.tolist() == [3, 1, 0, 2]
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        *[(list(range(rows)), None) for rows in (0, 1, 40)],
+        ([5, 3, 9, 1], [3, 1, 0, 2]),
+        ([HIGH, LOW], [1, 0]),
+        ([LOW, HIGH], None),
+        ([0, LOW, HIGH], [1, 0, 2]),
+        ([HIGH, 1, LOW, -1], [2, 3, 1, 0]),
+        ([HIGH - 1, LOW, HIGH], [1, 0, 2]),
+    ],
+)
+def test_index_sorts_ids_and_is_narrow(ids, expected):
+    order = Spool(COLUMNS).order(torch.tensor(ids, dtype=torch.int64))
+    assert order is expected or (order.dtype, order.tolist()) == (torch.int32, expected)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
 @pytest.mark.parametrize("ids", [[1, 1], [1, 2, 2, 3], [3, 2, 1, 3], [7, 1, 2, 3, 4, 5, 6, 7], [0] * 9], ids=str)
-def test_an_id_that_comes_twice_is_refused(ids: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_id_raises(ids, chunk, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", chunk)
     twice = next(value for value in sorted(ids) if ids.count(value) > 1)
-    with pytest.raises(InvalidInput, match=f"the row id column 'id' holds {twice} more than once in one part"):
+    with pytest.raises(InvalidInput, match=f"the row id column 'id' holds {twice} more than once in one shard"):
         Spool(COLUMNS).order(torch.tensor(ids))
-
-
-def test_ids_from_one_end_of_int64_to_the_other() -> None:
-    low, high = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
-    for ids in ([high, low], [low, high], [0, low, high], [high, 1, low, -1], [high - 1, low, high]):
-        order = Spool(COLUMNS).order(torch.tensor(ids))
-        kept = ids if order is None else [ids[place] for place in order.tolist()]
-        assert kept == sorted(ids)
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,31 +160,24 @@ def test_ids_from_one_end_of_int64_to_the_other() -> None:
     [([[1.0]], [[1.0, 2.0]]), ([[1.0]], [[]]), ([[[1.0]]], [[[1.0], [1.0]]])],
     ids=str,
 )
-def test_shapes_that_differ_between_batches_are_refused(first: list[Any], second: list[Any]) -> None:
-    spool = spooled(Columns((InputColumn("x"),)), pa.table({"x": first}).to_batches())
-    for batch in pa.table({"x": pa.array(second, pa.array(first).type)}).to_batches():
-        with pytest.raises(InvalidInput, match=r"column 'x' has rows of float32 and shape .*; expected one dtype and"):
-            spool.append(batch)
+def test_shapes_that_differ_between_batches_raise(first, second):
+    spool = spooled(X, pa.table({"x": first}).to_batches())
+    with pytest.raises(InvalidInput, match=r"column 'x' has rows of float32 and shape .*; expected one dtype and"):
+        spool.append(pa.record_batch({"x": pa.array(second, pa.array(first).type)}))
 
 
-def test_what_cannot_be_decoded_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="column 'x' has arrays of several lengths"):
-        spooled(Columns((InputColumn("x"),)), pa.table({"x": [[1.0], [1.0, 2.0]]}).to_batches())
-
-
-def test_values_that_cannot_be_used_are_counted_over_the_whole_part() -> None:
+def test_invalid_values_are_counted_over_the_whole_shard():
     nan, inf = math.nan, math.inf
     given = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
-    columns = Columns((InputColumn("x"),), InputColumn("y", "int64"))
-    spool = Spool(columns, part=3)
+    spool = Spool(Columns((InputColumn("x"),), InputColumn("y", "int64")), part=3)
     for batch in given.to_batches(max_chunksize=3):
         spool.append(batch)
-    for refuse in (spool.check, lambda: spool.seal({})):
+    for call in (spool.check, lambda: spool.seal({})):
         with pytest.raises(InvalidInput) as caught:
-            refuse()
+            call()
         first, second = caught.value.message.splitlines()
         assert first.startswith(
-            "part 3: column 'x' has 10 nulls, 5 NaN and 5 infinite values in 20 rows; expected none. Drop or fill nulls"
+            "shard 3: column 'x' has 10 nulls, 5 NaN and 5 infinite values in 20 rows; expected none. Drop or fill null"
         )
         assert second.startswith(
             "column 'y' has 5 nulls and 10 values that are not whole numbers within int64's range in 20 rows"
@@ -197,56 +185,37 @@ def test_values_that_cannot_be_used_are_counted_over_the_whole_part() -> None:
     assert spool.rows == 20
 
 
-def test_many_bad_columns_fit_a_screen() -> None:
+def test_many_invalid_columns_fit_a_screen():
     names = [f"x{index}" for index in range(500)]
-    spool = Spool(Columns(tuple(map(InputColumn, names))))
-    spool.append(pa.record_batch({name: pa.array([1.0, None]) for name in names}))
+    spool = spooled(Columns(tuple(map(InputColumn, names))), [pa.record_batch({name: [1.0, None] for name in names})])
     with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
         spool.check()
     assert len(caught.value.message.splitlines()) == 11
 
 
-def test_another_error_says_which_part_it_is() -> None:
-    spool = Spool(Columns((InputColumn("x"),)), part=7)
-    with pytest.raises(InvalidInput, match=r"part 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
+def test_rows_that_cannot_be_decoded_raise():
+    spool = Spool(X, part=7)
+    with pytest.raises(InvalidInput, match=r"shard 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
         spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))
-
-
-def test_a_batch_without_the_column_is_an_error() -> None:
     with pytest.raises(KeyError, match="x"):
-        spooled(Columns((InputColumn("x"),)), pa.table({"y": [1.0]}).to_batches())
+        spool.append(pa.record_batch({"y": [1.0]}))
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_ever_seen_in_the_directory(tmp_path: Path) -> None:
-    spool = Spool(COLUMNS, directory=str(tmp_path))
-    assert len(open_files(tmp_path)) == 4
-    for batch in shuffled(table(30), 1).to_batches():
-        spool.append(batch)
-    assert os.listdir(tmp_path) == []
-    tensors = spool.seal(spool.layout())
-    order = spool.order(tensors["id"])
-    assert order is not None
-    assert os.listdir(tmp_path) == []
-    assert tensors["id"][order].tolist() == table(30)["id"].to_pylist()
-    del spool, tensors, order
-    gc.collect()
-    assert open_files(tmp_path) == []
-
-
-def test_an_abandoned_spool_leaves_nothing(tmp_path: Path) -> None:
+def test_files_are_unlinked_and_closed_with_the_last_reference(tmp_path):
     spool = spooled(COLUMNS, table(30).to_batches(), tmp_path)
-    del spool
-    gc.collect()
-    assert open_files(tmp_path) == []
+    assert len(open_files(tmp_path)) == 6  # the ragged column has two
+    tensors = spool.seal(spool.layout())
     assert os.listdir(tmp_path) == []
+    abandoned = spooled(COLUMNS, table(30).to_batches(), tmp_path)
+    assert len(open_files(tmp_path)) == 12
+    del spool, tensors, abandoned
+    gc.collect()
+    assert open_files(tmp_path) == os.listdir(tmp_path) == []
 
 
-def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
+def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path):
     given = pa.table({"x": pa.array(range(100), pa.int64())})
-    tensor = spooled(Columns((InputColumn("x"),)), given.to_batches(), tmp_path).seal({})["x"]
+    tensor = spooled(X, given.to_batches(), tmp_path).seal({})["x"]
     (mapped,) = open_files(tmp_path)
     before = os.pread(mapped, 1000, 0)
     tensor.mul_(0)
@@ -254,33 +223,21 @@ def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
     assert os.pread(mapped, 1000, 0) == before == np.arange(100).tobytes()
 
 
-def test_what_one_write_leaves_is_written_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of more than 2 GiB takes only a part of it; here every one takes 7 bytes."""
-    spool = Spool(Columns((InputColumn("x"),)))
+def test_partial_writes_are_completed():
+    """A write of more than 2 GiB is partial; here every write takes 7 bytes."""
+    spool = Spool(X)
     file = spool._files["x"]
-
-    class Slow:
-        def __init__(self, raw: Any) -> None:
-            self.raw = raw
-
-        def write(self, data: memoryview) -> int:
-            return int(self.raw.write(data[:7]))
-
-    raw, file._file = file._file, Slow(file._file)  # type: ignore[assignment]
+    raw, file._file = file._file, SimpleNamespace(write=lambda data: raw.write(data[:7]))
     spool.append(pa.record_batch({"x": pa.array(range(50), pa.int64())}))
     file._file = raw
     assert spool.seal({})["x"].tolist() == list(range(50))
 
 
-def test_a_directory_that_takes_no_more_is_an_os_error(tmp_path: Path) -> None:
-    spool = Spool(Columns((InputColumn("x"),)), directory=str(tmp_path))
+def test_unusable_directory_raises_os_error(tmp_path):
+    spool = Spool(X, directory=str(tmp_path))
     with largest_file(10_000), pytest.raises(OSError, match="File too large"):
         spool.append(pa.record_batch({"x": pa.array(range(5000), pa.int64())}))
-
-
-def test_a_directory_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Spool(COLUMNS, directory=str(tmp_path / "nowhere"))
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        Spool(COLUMNS, directory=str(tmp_path / "file"))
+    for name, error in (("nowhere", FileNotFoundError), ("file", NotADirectoryError)):
+        with pytest.raises(error):
+            Spool(COLUMNS, directory=str(tmp_path / name))

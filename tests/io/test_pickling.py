@@ -1,4 +1,4 @@
-"""What cannot be sent to members is named, and so is what they lack."""
+"""Errors name what cannot be sent to workers, and what workers lack."""
 
 from __future__ import annotations
 
@@ -16,59 +16,48 @@ from sparkdl.io.pickling import ship, unship
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
-
-class Locked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(1, 1)
-        self.inner.lock = threading.Lock()
+LOCK = threading.Lock()
 
 
-def made(path: str, **_: object) -> nn.Module:
+def made(path, **_):
     return nn.Linear(1, 1)
 
 
-def refused(work: object) -> str:
-    with pytest.raises(InvalidInput) as caught:
-        ship(work)
-    return str(caught.value)
+def locked():
+    module = nn.Sequential(nn.Linear(1, 1))
+    module[0].lock = LOCK
+    return module
 
 
-def test_what_can_be_pickled_comes_back():
+def enclosing(lock):
+    return lambda: lock
+
+
+def test_function_travels_by_value():
     weight = 3
     assert unship(ship(lambda x: weight * x))(2) == 6
 
 
-def test_the_attribute_of_a_module_is_named():
-    message = refused(Training(Objective(Locked(), nn.MSELoss()), 4))
-    assert message.startswith("objective.model._modules['inner'].lock is of type lock")
-    assert "cannot pickle '_thread.lock' object" in message
-    assert "__getstate__" in message
-
-
 @pytest.mark.parametrize(
-    ("factory", "path"),
+    ("model", "path"),
     [
-        (partial(made, "a", handle=threading.Lock()), "objective.model.handle"),
-        (partial(made, threading.Lock()), "objective.model.args[0]"),
-        (partial(made, "a", options={"deep": [threading.Lock()]}), "objective.model.options['deep'][0]"),
+        (locked(), "_modules['0'].lock"),
+        (partial(made, "a", handle=LOCK), "handle"),
+        (partial(made, LOCK), "args[0]"),
+        (partial(made, "a", options={"deep": [LOCK]}), "options['deep'][0]"),
+        (enclosing(LOCK), "lock"),
     ],
+    ids=["attribute", "keyword", "argument", "nested", "closure"],
 )
-def test_arguments_of_a_factory_are_named(factory, path):
-    assert refused(Training(Objective(factory, nn.MSELoss()), 4)).startswith(f"{path} is of type lock")
+def test_value_that_cannot_be_pickled_is_named(model, path):
+    with pytest.raises(InvalidInput) as caught:
+        ship(Training(Objective(model, nn.MSELoss()), 4))
+    assert caught.value.message.startswith(f"objective.model.{path} is of type lock and cannot be sent to the workers")
+    assert "cannot pickle '_thread.lock' object" in caught.value.message
+    assert "__getstate__" in caught.value.message
 
 
-def test_the_variable_of_a_closure_is_named():
-    lock = threading.Lock()
-
-    def factory() -> nn.Module:
-        with lock:
-            return nn.Linear(1, 1)
-
-    assert refused(Training(Objective(factory, nn.MSELoss()), 4)).startswith("objective.model.lock is of type lock")
-
-
-def test_a_module_that_members_do_not_have(monkeypatch):
+def test_missing_module_of_a_worker_is_named(monkeypatch):
     module = ModuleType("only_here")
     exec("def make():\n    return 1", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)

@@ -1,4 +1,4 @@
-"""Calls in threads of their own."""
+"""Calls in background threads."""
 
 from __future__ import annotations
 
@@ -9,88 +9,77 @@ import pytest
 from sparkdl.io import threads
 from sparkdl.io.threads import BackgroundQueue, in_background
 
+LONG = 30
 
-def test_it_goes_on_beside_and_says_what_came_of_it() -> None:
+
+def test_call_runs_in_a_named_daemon_thread():
     go = threading.Event()
-    answer = in_background(lambda: go.wait(60) and threading.current_thread().name, "a name")
+    answer = in_background(lambda: go.wait(LONG) and threading.current_thread(), "a name")
     assert not answer.done()
     go.set()
-    assert answer.result(60) == "a name"
+    assert (answer.result(LONG).name, answer.result().daemon) == ("a name", True)
 
 
 @pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit])
-def test_what_it_raises_is_raised_by_who_waits(kind: type[BaseException]) -> None:
-    def fails() -> None:
+def test_result_raises_the_error_of_the_call(kind):
+    def fail():
         raise kind("no such thing")
 
     with pytest.raises(kind, match="no such thing"):
-        in_background(fails, "fails").result(60)
+        in_background(fail, "fails").result(LONG)
 
 
-def test_it_does_not_keep_the_process_alive() -> None:
-    running = threading.Event()
-    ends = threading.Event()
-    in_background(lambda: (running.set(), ends.wait(60)), "waits")
-    assert running.wait(60)
-    [thread] = [each for each in threading.enumerate() if each.name == "waits"]
-    assert thread.daemon
-    ends.set()
-
-
-def test_what_is_beside_is_not_waited_for_until_the_end() -> None:
-    go, seen = threading.Event(), []
-
-    def slow(number: int) -> None:
-        assert go.wait(30)
-        seen.append(number)
-
-    aside = BackgroundQueue(slow, "slow")
-    assert not aside.busy
-    for number in range(100):
-        aside.put(number)
-    assert aside.busy
-    assert not seen
-    go.set()
-    aside.close()
-    assert seen == list(range(100))
-    assert not aside.busy
-
-
-def test_what_a_queue_has_no_room_for_is_counted() -> None:
-    go, begun = threading.Event(), threading.Event()
-
-    def slow(_: int) -> None:
-        begun.set()
-        assert go.wait(30)
-
-    aside = BackgroundQueue(slow, "slow", 3)
-    aside.put(0)
-    assert begun.wait(30)
-    for number in range(1, 10):
-        aside.put(number)
-    assert aside.lost == 6
-    go.set()
-    aside.close()
-    aside.put(10)
-    assert aside.lost == 7
-
-
-def test_the_end_does_not_wait_for_ever_and_nothing_follows_it(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setattr(threads, "CLOSING", 0.1)
+@pytest.fixture
+def slow():
+    """The event that lets items pass, the event that one has begun, the items seen, and the function."""
     go, begun, seen = threading.Event(), threading.Event(), []
 
-    def slow(number: int) -> None:
-        seen.append(number)
+    def call(item):
         begun.set()
-        go.wait(30)
+        assert go.wait(LONG)
+        seen.append(item)
 
-    aside = BackgroundQueue(slow, "slow")
-    for number in range(5):
-        aside.put(number)
-    assert begun.wait(30)
-    aside.close()
-    assert "slow does not end; 4 still wait for it, and are left out" in caplog.text
-    assert aside.lost == 4
+    return go, begun, seen, call
+
+
+def test_close_waits_for_the_queued_items(slow):
+    go, _, seen, call = slow
+    queue = BackgroundQueue(call, "slow")
+    assert not queue.busy
+    for number in range(100):
+        queue.put(number)
+    assert queue.busy
+    assert not seen
     go.set()
-    aside._thread.join(30)
+    queue.close()
+    assert seen == list(range(100))
+    assert not queue.busy
+
+
+def test_items_beyond_the_capacity_or_after_the_end_are_counted_as_lost(slow):
+    go, begun, _, call = slow
+    queue = BackgroundQueue(call, "slow", 3)
+    queue.put(0)
+    assert begun.wait(LONG)
+    for number in range(1, 10):
+        queue.put(number)
+    assert queue.lost == 6
+    go.set()
+    queue.close()
+    queue.put(10)
+    assert queue.lost == 7
+
+
+def test_close_gives_up_and_drops_the_rest(slow, monkeypatch, caplog):
+    monkeypatch.setattr(threads, "CLOSING", 0.1)
+    go, begun, seen, call = slow
+    queue = BackgroundQueue(call, "slow")
+    for number in range(5):
+        queue.put(number)
+    assert begun.wait(LONG)
+    queue.close()
+    assert "thread slow did not end within 0.1 s; 4 waiting items are dropped" in caplog.text
+    assert queue.lost == 4
+    go.set()
+    queue._thread.join(LONG)
     assert seen == [0]

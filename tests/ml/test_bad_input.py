@@ -126,11 +126,11 @@ MISTAKES = {
     "a struct": Mistake(
         ["'features'", "struct<", "Select its fields", "VectorAssembler"], data=typed("struct(1 as a)")
     ),
-    "a null": Mistake(["part ", "'features'", "1 null", "na.drop()"], data=row(features=None)),
+    "a null": Mistake(["shard ", "'features'", "1 null", "na.drop()"], data=row(features=None)),
     "a null label": Mistake(["'label'", "1 null"], data=row(label=None)),
-    "a NaN": Mistake(["part ", "'features'", "1 NaN"], data=row(features=[0.0, float("nan"), 0.0])),
-    "infinity": Mistake(["part ", "'features'", "1 infinite"], data=row(features=[0.0, float("inf"), 0.0])),
-    "ragged arrays": Mistake(["part ", "'features'", "several lengths"], data=row(features=[0.0])),
+    "a NaN": Mistake(["shard ", "'features'", "1 NaN"], data=row(features=[0.0, float("nan"), 0.0])),
+    "infinity": Mistake(["shard ", "'features'", "1 infinite"], data=row(features=[0.0, float("inf"), 0.0])),
+    "ragged arrays": Mistake(["shard ", "'features'", "several lengths"], data=row(features=[0.0])),
     "ragged vectors": Mistake(
         ["'features'", "several lengths"],
         data=lambda spark: spark.createDataFrame(

@@ -108,7 +108,7 @@ def test_a_part_and_a_model_without_tokens(data):
 
 def test_tokens_that_are_not_described_are_refused_with_advice(data):
     with pytest.raises(
-        InvalidInput, match=r"part \d: column 'tokens' has arrays of several lengths.*ragged=\"offsets\""
+        InvalidInput, match=r"shard \d: column 'tokens' has arrays of several lengths.*ragged=\"offsets\""
     ):
         TorchRegressor(model=typed_nets.Bag, inputCols=["tokens"], labelCol="y", **STILL).fit(data)
 
@@ -145,7 +145,9 @@ def test_a_closure_decodes(data):
 
 
 def test_bytes_of_another_length(data):
-    with pytest.raises(InvalidInput, match=r"part \d: column 'image' has a value of 12 bytes, .*; expected 48 bytes"):
+    with pytest.raises(
+        InvalidInput, match=r"shard \d: column 'image' has .* values of a wrong length, such as 12 bytes; expected 48"
+    ):
         pictures(InputColumn("image", "float32", shape=(4, 3))).fit(data)
 
 
@@ -154,7 +156,7 @@ def test_a_decode_that_fails_says_where(data):
         raise KeyError("no such codec")
 
     with pytest.raises(
-        InvalidInput, match=r"part \d: decode of column 'image' raised KeyError: 'no such codec'"
+        InvalidInput, match=r"shard \d: decode of column 'image' raised KeyError: 'no such codec'"
     ) as caught:
         pictures(InputColumn("image", decode=fail)).fit(data)
     assert caught.value.stage == "feed"
@@ -256,7 +258,7 @@ def test_bad_values_are_counted_over_the_whole_part(data):
     holed = data.withColumn(
         "y", F.expr("case when row % 4 = 0 then null when row % 4 = 1 then double('nan') else y end")
     )
-    with pytest.raises(InvalidInput, match="part 0: column 'y' has 10 nulls and 10 NaN in 40 rows; expected none"):
+    with pytest.raises(InvalidInput, match="shard 0: column 'y' has 10 nulls and 10 NaN in 40 rows; expected none"):
         TorchRegressor(model=nets.Line, inputCols=["x"], labelCol="y").fit(holed)
 
 

@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_saved_replaces_nothing(spark, tmp_path, overwrit
     made(history=HISTORY).save(str(path))
     hopeless = TorchModel(factory=Unpicklable(), weights=pack(nets.Line()), kind="regressor")
     writer = hopeless.write().overwrite() if overwrite else hopeless.write()
-    with pytest.raises(InvalidInput, match="cannot be saved, not even pickled" if overwrite else "exists; use"):
+    with pytest.raises(InvalidInput, match="cannot be pickled, and so not saved" if overwrite else "exists; use"):
         writer.save(str(path))
     assert TorchModel.load(str(path)).history == HISTORY
     assert len(predictions(TorchModel.load(str(path)))) == 20
