@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from sparkdl.checkpoint.manifest import Digest
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.io.serialization import pack_pieces
+from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify, record, span
 
@@ -71,47 +73,39 @@ class Saver:
         self._checkpoints = checkpoints
         self._world = replace(world)  # the original loses its store when the gang ends
         self._given_up = threading.Event()
-        self._under_way: Future[None] | None = None
-        self._thread: threading.Thread | None = None
+        self._last: Future[None] | None = None
+        self._unchecked: Future[None] | None = None  # the last one, until its error is raised
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Wait for the last checkpoint, raise its error, if any, and start to save the next one."""
         self.wait()
-        done: Future[None] = Future()
-        self._under_way = done
-        self._thread = threading.Thread(target=self._run, args=(checkpoint, done), name="sparkdl-saver")
-        self._thread.daemon = True
-        self._thread.start()
+        self._last = self._unchecked = in_background(lambda: self._save(checkpoint), "sparkdl-saver")
 
     def check(self) -> None:
         """Raise the last checkpoint's error, if it has failed; does not wait."""
-        if self._under_way is not None and self._under_way.done():
+        if self._unchecked is not None and self._unchecked.done():
             self.wait()
 
     def wait(self) -> None:
         """Wait until no checkpoint is in progress; raises its error, such as Fenced."""
-        if self._under_way is not None:
-            found, self._under_way = self._under_way, None
-            found.result()
+        if self._unchecked is not None:
+            last, self._unchecked = self._unchecked, None
+            last.result()
 
     def close(self) -> None:
         """End the thread; a checkpoint without a commit does not exist."""
         self._given_up.set()
-        if self._thread is not None:
-            self._thread.join(_PATIENCE)
-
-    def _run(self, checkpoint: Checkpoint, done: Future[None]) -> None:
-        try:
-            _yield_to_training()
-            began = time.monotonic()
-            with span("save checkpoint", clock=checkpoint.clock):
-                self._save(checkpoint)
-            self.cost = time.monotonic() - began
-            done.set_result(None)
-        except BaseException as error:  # wait() raises it
-            done.set_exception(error)
+        if self._last is not None:
+            futures.wait([self._last], _PATIENCE)
 
     def _save(self, checkpoint: Checkpoint) -> None:
+        _yield_to_training()
+        began = time.monotonic()
+        with span("save checkpoint", clock=checkpoint.clock):
+            self._write(checkpoint)
+        self.cost = time.monotonic() - began
+
+    def _write(self, checkpoint: Checkpoint) -> None:
         name = self._checkpoints.name(checkpoint.clock, self._world.attempt)
         answer: dict[str, Any] = {}
         try:
@@ -124,11 +118,9 @@ class Saver:
         key = f"saved {name}"
         self._world.publish(key, answer)
         if self._world.rank == 0:
-            answers = self._world.collect(key)
-            while answers is None:
+            while (answers := self._world.collect(key)) is None:
                 if self._given_up.wait(_LOOK):
                     return
-                answers = self._world.collect(key)
             self._commit(name, checkpoint, answers)
 
     def _commit(self, name: str, checkpoint: Checkpoint, answers: Sequence[Mapping[str, Any]]) -> None:
@@ -149,7 +141,7 @@ class Saver:
         goes_on = checkpoint.pinned and not checkpoint.last  # a gang of another size may resume here
         record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
         if trouble:
-            notify(f"there is no checkpoint {name}: {trouble[0]}")
+            notify(f"checkpoint {name} was not saved: {trouble[0]}")
 
 
 def _yield_to_training() -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
@@ -28,6 +28,7 @@ from sparkdl.telemetry.step_timer import enter_phase
 
 logger = logging.getLogger(__name__)
 
+_ALIKE = "alike-"  # before a rank: that worker's shard of the replicated state
 _HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
 _LOOK = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
@@ -85,7 +86,7 @@ class Checkpointer:
         """
         if self._token is not None and not self._sees_own(world, self._token):
             return None
-        _all(world, "fence", lambda: self.checkpoints.fence(world.attempt) if world.rank == 0 else None)
+        _on_rank_0(world, "fence", lambda: self.checkpoints.fence(world.attempt))
         if not self.temporary:
             self._see(world)
         parts = [str(each) for each in world.group().gather(fingerprint(part))]
@@ -122,7 +123,7 @@ class Checkpointer:
         if over or stop:
             self._saver.wait()
         if stop:
-            raise Stopped(f"the run was asked to stop, and is saved as it was after step {world.clock.step}.")
+            raise Stopped(f"the driver asked the run to stop; its checkpoint is of step {world.clock.step}.")
 
     def close(self) -> None:
         """End the threads, whether the attempt succeeded or failed."""
@@ -141,9 +142,9 @@ class Checkpointer:
         """Whether a checkpoint is due, and whether a stop was requested, both according to rank 0."""
         if world.clock.step < self._look:
             return False, False
-        told = world.broadcast_json(f"look {world.clock.step}", self._report(world) if world.rank == 0 else {})
-        self._looked, self._seen, self._look = world.clock.step, time.monotonic(), told["next"]
-        return told["due"], told["stop"]
+        answer = world.broadcast_json(f"look {world.clock.step}", self._report(world) if world.rank == 0 else {})
+        self._looked, self._seen, self._look = world.clock.step, time.monotonic(), answer["next"]
+        return answer["due"], answer["stop"]
 
     def _report(self, world: World) -> dict[str, Any]:
         assert self._saver is not None
@@ -161,9 +162,9 @@ class Checkpointer:
         phase, world.phase = world.phase, "checkpoint"
         enter_phase("checkpoint")
         self._saver.wait()
-        shards = {_own(world.rank): copied(state["own"])}
+        shards = {f"{world.rank:05d}": copied(state["own"])}
         if state["alike"]:
-            shards[_alike(world.rank)] = copied(shard(state["alike"], world.rank, world.size))
+            shards[f"{_ALIKE}{world.rank:05d}"] = copied(shard(state["alike"], world.rank, world.size))
         clock = Clock(**world.clock.state_dict())
         self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
         self._epoch, self._step, self._saved = clock.epoch, clock.step, time.monotonic()
@@ -174,9 +175,9 @@ class Checkpointer:
         blind = SharedDirectory(self.checkpoints.folder, token).blind_members(world, "directory")
         if blind and world.rank == 0:
             notify(
-                f"there are no checkpoints: without runDir they are in a temporary directory of the driver's host, "
-                f"which {', '.join(blind)} cannot read. A gang that is run again begins anew; set runDir to a "
-                "directory that all hosts share, such as hdfs:// or s3://."
+                f"sparkdl saves no checkpoints: without runDir they are in a temporary directory on the driver's host, "
+                f"which {', '.join(blind)} cannot read. A restarted gang begins anew; set runDir to a directory "
+                "that all hosts share, such as hdfs:// or s3://."
             )
         return not blind
 
@@ -184,14 +185,14 @@ class Checkpointer:
         """Raise if the workers do not share the directory: each would restore only its own files."""
         first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.folder, first["token"])
-        _all(world, "announce", lambda: directory.announce() if world.rank == 0 else None)
+        _on_rank_0(world, "announce", directory.announce)
         blind = directory.blind_members(world, "seen")
         if world.rank == 0:
             directory.withdraw()
         if blind:
             raise InvalidInput(
-                f"{self.checkpoints.folder.path} is not one directory for all members: {', '.join(blind)} cannot read "
-                f"what rank 0 on {first['host']} wrote there. Expected a runDir that all hosts share, such as "
+                f"{self.checkpoints.folder.path} is not one directory for all workers: {', '.join(blind)} cannot read "
+                f"what rank 0 on {first['host']} wrote there. Set runDir to a directory that all hosts share, such as "
                 "hdfs:// or s3://."
             )
 
@@ -199,16 +200,15 @@ class Checkpointer:
         def pick(manifest: Manifest) -> list[str]:
             # An added worker resumes from rank 0's shard.
             own = world.rank if world.rank < manifest.world_size else 0
-            return [_own(own), *filter(_is_alike, manifest.shards)]
+            return [f"{own:05d}", *(shard for shard in manifest.shards if shard.startswith(_ALIKE))]
 
         if world.rank == 0 and (newest := self.checkpoints.latest(verify=False)) is not None:
             fitting.newest(newest[1].manifest)
         found = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
         if found is None:
             return None
-        states = {shard: unpack_state(packed) for shard, packed in found[1].items()}
-        alike = unshard([states.pop(shard) for shard in [*filter(_is_alike, states)]])
-        return {"alike": alike, "own": next(iter(states.values()))}
+        own, *alike = [unpack_state(packed) for packed in found[1].values()]  # in the order of ``pick``
+        return {"alike": unshard(alike), "own": own}
 
 
 class StopPoller:
@@ -239,30 +239,19 @@ class StopPoller:
                     self.asked.set()
                     return
             except OSError as error:  # the next poll may succeed
-                logger.warning("%s cannot be looked at: %s", self._checkpoints.folder.path, error)
+                logger.warning("%s cannot be polled for a stop request: %s", self._checkpoints.folder.path, error)
 
 
-def _own(rank: int) -> str:
-    return f"{rank:05d}"
-
-
-def _alike(rank: int) -> str:
-    return f"alike-{rank:05d}"
-
-
-def _is_alike(shard: str) -> bool:
-    return shard.startswith("alike-")
-
-
-def _all(world: World, key: str, call: Callable[[], None]) -> None:
+def _on_rank_0(world: World, key: str, call: Callable[[], None]) -> None:
     """Run a call on rank 0; if it fails, every worker raises."""
     trouble: Exception | None = None
-    try:
-        call()
-    except Exception as error:
-        trouble = error
-    answers: list[Mapping[str, Any]] = [*world.all_gather_json(key, {"trouble": trouble is not None})]
+    if world.rank == 0:
+        try:
+            call()
+        except Exception as error:
+            trouble = error
+    answers = world.all_gather_json(key, {"trouble": trouble is not None})
     if trouble is not None:
         raise trouble
-    if any(each["trouble"] for each in answers):
-        raise PeerLost(f"rank 0 failed ({key}).")
+    if answers[0]["trouble"]:
+        raise PeerLost(f"rank 0 failed to {key}.")

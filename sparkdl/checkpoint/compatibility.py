@@ -41,23 +41,23 @@ class Compatibility:
         saved: Sequence[str] = manifest.extra["parts"]
         if self._total(saved) != self._total(self.parts) and manifest.extra["writer"] != self.writer:
             raise InvalidInput(
-                f"{self.directory} has checkpoints of a run on other data: {self._total(saved)[0]} rows, and now there "
-                f"are {self._total(self.parts)[0]}, or others than those. Take another runDir; or, where a query gives "
-                "other rows each time it runs, write its result to a table and train on that."
+                f"{self.directory} has checkpoints of a run on other data: {self._total(saved)[0]} rows, and this run "
+                f"has {self._total(self.parts)[0]} or other values. Take another runDir. If the query gives other rows "
+                "each time, write its result to a table and train on that."
             )
         if self.accepts(manifest):
             return
         where = f"step {manifest.clock.step} of epoch {manifest.clock.epoch + 1}"
         if manifest.world_size != self.size:
-            what = f"the gang has {self.size} members and had {manifest.world_size} at {where}"
+            what = f"the gang has {self.size} workers and had {manifest.world_size} at {where}"
         else:
             other = [part for part, (old, new) in enumerate(zip(saved, self.parts, strict=True)) if old != new]
             what = (
-                f"the rows of part{'s' * (len(other) > 1)} {', '.join(map(str, other))} have come back different from "
-                f"those that were read before {where}: the data are not computed the same twice (rand() without a "
-                "seed, an order that is not fixed). Give idCol, or write the rows to a table and train on that"
+                f"the query returned other rows for shard{'s' * (len(other) > 1)} {', '.join(map(str, other))} than "
+                f"before {where}: it is not deterministic, as with rand() without a seed or without an order. Set "
+                "idCol, or write the rows to a table and train on that"
             )
-        notify(f"{what}; the epoch is begun again from its first step.")
+        notify(f"{what}; sparkdl restarts the epoch.")
 
     def accepts(self, manifest: Manifest) -> bool:
         """Whether the gang can resume from the checkpoint."""

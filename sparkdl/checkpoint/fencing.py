@@ -90,14 +90,15 @@ class Attempts:
         newest = max(self.announced(), default=-1)
         if newest < attempt:
             raise Fenced(
-                f"attempt {attempt} was not announced in {self.folder.path}, or its announcement was deleted; call "
-                f"fence({attempt}) before the attempt starts."
+                f"{self.folder.path} has no announcement of attempt {attempt}; call fence({attempt}) before the "
+                "attempt starts."
             )
         who = self._read(newest)
         if newest > attempt or who.get("writer") != self.writer:
             raise Fenced(
-                f"attempt {attempt} may not commit to {self.folder.path}: attempt {newest} was announced by process "
-                f"{who.get('pid')} on {who.get('host')}. Stop this one; for another fit, wait until that has ended."
+                f"attempt {attempt} may not commit to {self.folder.path}: process {who.get('pid')} on "
+                f"{who.get('host')} announced attempt {newest}. If that is another fit, wait until it ends; otherwise "
+                "stop this one."
             )
 
     def check_owner(self) -> None:
@@ -109,8 +110,8 @@ class Attempts:
         """Raise InvalidInput if ``run`` is another run."""
         if run != self.run:
             raise InvalidInput(
-                f"{self.folder.path} belongs to the run {run!r}, and this is the run {self.run!r}: its configuration "
-                "or its data differ. Take another runDir for this run, or delete that one."
+                f"{self.folder.path} belongs to the run {run!r}, not to the run {self.run!r}, which has another "
+                "configuration or other data. Take another runDir, or delete this one."
             )
 
     def _numbers(self, endings: str) -> list[int]:

@@ -33,10 +33,6 @@ SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
-class UnknownFormat(CheckpointDamaged):
-    """The manifest has the format of another version of sparkdl."""
-
-
 @dataclass(frozen=True, order=True)
 class Name:
     """The name of a checkpoint, ordered by time within a run.
@@ -128,7 +124,7 @@ class Manifest:
             return (json.dumps(document, indent=1) + "\n").encode()
         except (TypeError, ValueError) as error:
             raise InvalidInput(
-                f"the extra of {self.name} is not JSON: {error}. Pass str, numbers, lists, dicts."
+                f"extra of {self.name} is not JSON: {error}; expected str, numbers, lists, dicts."
             ) from None
 
     @staticmethod
@@ -137,25 +133,23 @@ class Manifest:
 
         Raises:
             CheckpointDamaged: its hash or its fields are wrong.
-            UnknownFormat: another version of sparkdl wrote it.
+            InvalidInput: another version of sparkdl wrote it.
         """
         try:
             document = json.loads(data)
-            found = document["format"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointDamaged(f"its manifest is damaged ({type(error).__name__}: {error})") from error
-        if found != FORMAT:
-            raise UnknownFormat(
-                f"its manifest has format {found!r} and this version of sparkdl reads {FORMAT}; read it with the "
-                "version that wrote it"
-            )
-        try:
+            if document["format"] != FORMAT:
+                raise InvalidInput(
+                    f"has format {document['format']!r}, and this version of sparkdl reads format {FORMAT}. Take "
+                    "another runDir, or resume with the version that wrote it."
+                )
             if document["sha256"] != _seal(document["manifest"]):
-                raise ValueError("its SHA-256 differs from the one it carries")
+                raise ValueError("its SHA-256 is wrong")
             body = dict(document["manifest"])
             digests = [Digest.from_json(values) for values in body["shards"]]
             shards = {digest.shard: digest for digest in digests}
             return Manifest(**{**body, "clock": Clock(**body["clock"]), "shards": shards})
+        except InvalidInput:
+            raise
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointDamaged(f"its manifest is damaged ({type(error).__name__}: {error})") from error
 

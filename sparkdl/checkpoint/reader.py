@@ -34,10 +34,12 @@ class Reader:
             CheckpointDamaged: the bytes differ from the committed ones.
             InvalidInput: the checkpoint has no such shard.
         """
-        digest = self._digest(shard)
+        if shard not in self.manifest.shards:
+            shards = ", ".join(self.manifest.shards)
+            raise InvalidInput(f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {shards}.")
         with self._guarded(shard):
             data = self.folder.read(shard)
-            self._compare(digest, len(data), hashlib.sha256(data).hexdigest())
+            self._compare(self.manifest.shards[shard], len(data), hashlib.sha256(data).hexdigest())
         return data
 
     def verify(self) -> None:
@@ -50,13 +52,6 @@ class Reader:
                     hashed.update(chunk)
                 self._compare(digest, size, hashed.hexdigest())
 
-    def _digest(self, shard: str) -> Digest:
-        if shard not in self.manifest.shards:
-            raise InvalidInput(
-                f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {', '.join(self.manifest.shards)}."
-            )
-        return self.manifest.shards[shard]
-
     def check_presence(self) -> None:
         """Raise CheckpointDamaged if a shard is missing or has another size; one listing, no reads."""
         sizes = self.folder.sizes("")
@@ -67,9 +62,9 @@ class Reader:
 
     def _compare(self, digest: Digest, size: int, sha256: str) -> None:
         if size != digest.size:
-            raise self._damaged(digest.shard, f"has {size} bytes and {digest.size} were written")
+            raise self._damaged(digest.shard, f"has {size} bytes; expected {digest.size}")
         if sha256 != digest.sha256:
-            raise self._damaged(digest.shard, f"has SHA-256 {sha256} and {digest.sha256} was written")
+            raise self._damaged(digest.shard, f"has SHA-256 {sha256}; expected {digest.sha256}")
 
     @contextmanager
     def _guarded(self, shard: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkdl.checkpoint.manifest import Manifest
-from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.checkpoint.store import NEXT, Checkpoints
 from sparkdl.errors import CheckpointDamaged
 
 
@@ -39,7 +39,7 @@ def restore(
         name = agree(f"{key} before {before}", {"name": found})[0]["name"]
         if name is None:
             return None
-        trouble, restored = None, None
+        trouble = restored = None
         try:
             reader = checkpoints.open(name)
             restored = reader.manifest, {shard: reader.read(shard) for shard in pick(reader.manifest)}
@@ -50,7 +50,7 @@ def restore(
             return restored
         if rank == 0:
             first = next(filter(None, troubles))
-            warnings.warn(f"{first} The one before it is taken, if there is one.", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{first} {NEXT}", RuntimeWarning, stacklevel=2)
         before = name
 
 

@@ -58,8 +58,8 @@ class SharedDirectory:
         """Raise InvalidInput if this process does not see the file; ``content`` completes the message."""
         if not self.sees():
             raise InvalidInput(
-                f"the directory {self.folder.path} is not the driver's on this host, and {content} there; set runDir "
-                "to one that all hosts share, such as hdfs:// or s3://."
+                f"this host does not share the driver's directory {self.folder.path}, and {content} there; set runDir "
+                "to a directory that all hosts share, such as hdfs:// or s3://."
             )
 
     def blind_members(self, world: World, key: str) -> list[str]:

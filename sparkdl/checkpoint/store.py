@@ -6,17 +6,21 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name, UnknownFormat
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
+
+NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
+"""The end of a warning about an unusable checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if self.keep < 1:
-            raise InvalidInput(f"keep is {self.keep}; expected at least 1 checkpoint to keep.")
+            raise InvalidInput(f"keep is {self.keep}; expected at least 1.")
         if not self.run:
             raise InvalidInput("run is empty; expected the run's identity, so that no other run reads its checkpoints.")
         object.__setattr__(self, "directory", absolute(self.directory))
@@ -54,9 +58,6 @@ class Checkpoints:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the fields alone: each process opens the filesystem itself."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
 
     @property
     def attempts(self) -> Attempts:
@@ -132,7 +133,7 @@ class Checkpoints:
             raise OSError(
                 error.errno,
                 f"shard {shard} ({digest.size} bytes) of checkpoint {self.folder.at(name)} cannot be written: {error}. "
-                "The checkpoints before it are as they were; make room, or take another runDir",
+                "Earlier checkpoints are unchanged; free disk space, or take another runDir",
             ) from error
         return digest
 
@@ -169,9 +170,9 @@ class Checkpoints:
         shards = {digest.shard: digest for digest in sorted(digests, key=lambda digest: digest.shard)}
         if not shards or len(shards) < len(digests):
             named = ", ".join(digest.shard for digest in digests) or "none"
-            raise InvalidInput(f"checkpoint {name} was given the shards {named}; expected each once, and at least one.")
+            raise InvalidInput(f"checkpoint {name} has the shards {named}; expected at least one, and each once.")
         if (own.epoch, own.step) != (clock.epoch, clock.step):
-            raise InvalidInput(f"checkpoint {name} is not of {clock}; expected the clock that its name was made from.")
+            raise InvalidInput(f"checkpoint {name} does not match {clock}; expected the clock of its name.")
         kept = Clock(**clock.state_dict())
         manifest = Manifest(name, self.run, own.attempt, kept, world_size, shards, pinned, dict(extra or {}))
         for _ in self._commit(own, manifest):
@@ -194,7 +195,7 @@ class Checkpoints:
     def _check_new(self, name: str) -> None:
         if self.folder.exists(f"{name}/{MANIFEST}"):
             raise InvalidInput(
-                f"checkpoint {self.folder.at(name)} is committed already; take next_attempt() for a new attempt."
+                f"checkpoint {self.folder.at(name)} exists already; start another attempt with next_attempt()."
             )
 
     def _prune(self, own: Name) -> None:
@@ -202,42 +203,24 @@ class Checkpoints:
 
         The commit stands even if this fails.
         """
-        whole, pins = 0, 0
-        try:
+        whole = pins = 0
+        names: list[Name] = []
+        with _warning(self.folder.path):
             names = [name for name in reversed(self.names()) if name <= own]
-        except OSError as error:
-            warnings.warn(f"nothing in {self.folder.path} is pruned: {error}", RuntimeWarning, stacklevel=2)
-            return
         for name in names:
-            try:
-                reader = self.open(str(name))
-                reader.check_presence()
-                pin = reader.manifest.pinned
-                kept = name == own or whole < self.keep or (pin and not pins)
-                whole, pins = whole + 1, pins + pin
-            except (InvalidInput, UnknownFormat):  # another run or a newer sparkdl owns it
-                continue
-            except CheckpointDamaged:
-                # Never committed, or damaged, and a newer complete one exists.
-                kept = False
-            except OSError as error:
-                warnings.warn(f"{self.folder.at(str(name))} is not pruned: {error}", RuntimeWarning, stacklevel=2)
-                continue
-            if not kept:
-                self._remove(str(name))
-
-    def _remove(self, name: str) -> None:
-        try:
-            self.folder.delete(f"{name}/{MANIFEST}")  # first, so that a partial checkpoint has no manifest
-            self.folder.delete(name)
-        except FileNotFoundError:
-            return  # another writer deleted it
-        except OSError as error:
-            warnings.warn(
-                f"checkpoint {self.folder.at(name)} is superfluous and cannot be deleted: {error}. Delete it by hand.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            with _warning(self.folder.at(str(name))):
+                try:
+                    pin = self._complete(str(name)).manifest.pinned
+                    kept = name == own or whole < self.keep or (pin and not pins)
+                    whole, pins = whole + 1, pins + pin
+                except InvalidInput:  # of another run or another version of sparkdl
+                    continue
+                except CheckpointDamaged:  # never committed, or damaged, and a newer complete one exists
+                    kept = False
+                if not kept:
+                    with suppress(FileNotFoundError):  # another writer deleted it
+                        self.folder.delete(f"{name}/{MANIFEST}")  # first, so that a partial checkpoint has no manifest
+                        self.folder.delete(str(name))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -251,7 +234,7 @@ class Checkpoints:
             before: consider only checkpoints older than this one.
 
         Raises:
-            InvalidInput: the directory belongs to another run.
+            InvalidInput: the directory belongs to another run, or another version of sparkdl wrote the checkpoint.
             OSError: the filesystem is unreachable.
         """
         end = None if before is None else _parse(before)
@@ -259,15 +242,12 @@ class Checkpoints:
             if end is not None and name >= end:
                 continue
             try:
-                reader = self.open(str(name))
-                reader.check_presence()
+                reader = self._complete(str(name))
                 if verify:
                     reader.verify()
                 return str(name), reader
-            except CheckpointDamaged as found:
-                warnings.warn(
-                    f"{found.message} The one before it is taken, if there is one.", RuntimeWarning, stacklevel=2
-                )
+            except CheckpointDamaged as error:
+                warnings.warn(f"{error.message} {NEXT}", RuntimeWarning, stacklevel=2)
         return None
 
     def epoch(self) -> int:
@@ -279,28 +259,46 @@ class Checkpoints:
         """Open a committed checkpoint; its shards are verified when read.
 
         Raises:
-            CheckpointDamaged: it is not committed, or its manifest is damaged or has another format.
-            InvalidInput: it belongs to another run.
+            CheckpointDamaged: it is not committed, or its manifest is damaged.
+            InvalidInput: it belongs to another run, or another version of sparkdl wrote it.
         """
         folder = Folder(self.folder.system, self.folder.at(str(_parse(name))))
         try:
             manifest = Manifest.from_bytes(folder.read(MANIFEST))
         except FileNotFoundError as error:
             raise damage(folder, "it has no manifest: its writer did not finish") from error
-        except CheckpointDamaged as found:
-            raise type(found)(damage(folder, found.message).message) from found
+        except InvalidInput as error:
+            raise InvalidInput(f"checkpoint {folder.path} {error.message}") from error
+        except CheckpointDamaged as error:
+            raise damage(folder, error.message) from error
         self.attempts.check_run(manifest.run)
         if manifest.name != name:
-            raise damage(folder, f"its manifest is that of {manifest.name}")
+            raise damage(folder, f"it has the manifest of {manifest.name}")
         return Reader(folder, manifest)
+
+    def _complete(self, name: str) -> Reader:
+        """Open a checkpoint and check that all its shards are there."""
+        reader = self.open(name)
+        reader.check_presence()
+        return reader
 
     def names(self) -> list[Name]:
         """All checkpoints in the directory, committed or not, in order of time."""
         return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
 
 
+@contextmanager
+def _warning(place: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        warnings.warn(
+            f"{place} cannot be pruned: {error}. Delete old checkpoints by hand.", RuntimeWarning, stacklevel=4
+        )
+
+
 def _parse(name: str) -> Name:
     found = Name.parse(name)
     if found is None:
-        raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one like {Name(2, 3, 123)}, of name().")
+        raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one from name(), like {Name(2, 3, 123)}.")
     return found

@@ -194,7 +194,7 @@ def test_a_round_that_is_damaged_is_run_again(pair, quiet, stopped):
     folder, _ = stopped
     newest, _ = checkpoints(folder, ADMM).latest()
     flip(folder / "checkpoints" / newest / "rounds")
-    with pytest.warns(RuntimeWarning, match="The one before it is taken"):
+    with pytest.warns(RuntimeWarning, match="resumes from the checkpoint before it"):
         found = run(pair, rows(), folder, ADMM)
     assert found == quiet(ADMM)
     assert [len(calls(folder, number)) for number in range(ROUNDS)] == [PARTS] * 2 + [2 * PARTS] + [PARTS] * 3

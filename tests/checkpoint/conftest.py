@@ -1,19 +1,15 @@
-"""Where the tests keep their checkpoints."""
+"""Directories of checkpoints on every kind of filesystem."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from sparkdl.checkpoint.store import Checkpoints
 from tests.checkpoint.saving import fenced
 from tests.object_store import object_store
 
 
 @pytest.fixture(params=["local", "file uri", "s3"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def directory(request, tmp_path):
     if request.param == "s3":
         with object_store(tmp_path) as query:
             yield f"s3://key:secret@runs/deep/checkpoints?{query}"
@@ -22,5 +18,5 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Checkpoints:
+def local(tmp_path):
     return fenced(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the step loop: what it changes meanwhile is not in them, and its errors come back."""
+"""Checkpoints are written while training continues: later changes are not in them, and errors are raised later."""
 
 from __future__ import annotations
 
@@ -21,25 +21,13 @@ from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
 
 
-class Board:
-    """What the rendezvous store is to ``World.publish`` and ``World.collect``."""
+class Board(dict):
+    """The rendezvous store of ``World.publish`` and ``World.collect``."""
 
-    def __init__(self, size):
-        self.values, self.size = {}, size
-
-    def world(self, rank):
-        world = World(rank, self.size)
-        world.store = self
-        return world
-
-    def set(self, key, value):
-        self.values[key] = value
+    set = dict.__setitem__
 
     def check(self, keys):
-        return all(key in self.values for key in keys)
-
-    def get(self, key):
-        return self.values[key]
+        return all(key in self for key in keys)
 
 
 def checkpoint(step, **shards):
@@ -47,7 +35,7 @@ def checkpoint(step, **shards):
     return Checkpoint(Clock(0, step, 0), states)
 
 
-def both(savers, step):
+def save_both(savers, step):
     for saver, shard in zip(savers, "ab", strict=True):
         saver.save(checkpoint(step, **{shard: step}))
 
@@ -61,11 +49,24 @@ def checkpoints(tmp_path):
 
 @pytest.fixture
 def savers(checkpoints):
-    board = Board(2)
-    made = [Saver(checkpoints, board.world(rank)) for rank in range(2)]
+    board, worlds = Board(), [World(rank, 2) for rank in range(2)]
+    for world in worlds:
+        world.store = board
+    made = [Saver(checkpoints, world) for world in worlds]
     yield made
     for saver in made:
         saver.close()
+
+
+@pytest.fixture
+def on_write(monkeypatch):
+    """Makes a function run before each file is written."""
+
+    def install(before):
+        write = Folder.write
+        monkeypatch.setattr(Folder, "write", lambda self, name, *data: (before(name), write(self, name, *data)))
+
+    return install
 
 
 def value(checkpoints, shard):
@@ -74,34 +75,24 @@ def value(checkpoints, shard):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have the priority of their process")
-def test_training_comes_first(checkpoints, savers, monkeypatch):
-    seen, write = [], Folder.write
-
-    def noticing(folder, name, *data):
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        write(folder, name, *data)
-
-    monkeypatch.setattr(Folder, "write", noticing)
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    both(savers, 1)
-    for saver in savers:
-        saver.wait()
-    assert set(seen) == {max(own, 10)}
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own
-
-
-def test_where_priorities_may_not_be_changed_it_is_saved_all_the_same(checkpoints, savers, monkeypatch):
-    def forbidden(*_):
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_writing_has_a_lower_priority_than_training_if_permitted(checkpoints, savers, monkeypatch, on_write, forbidden):
+    def refuse(*_):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "setpriority", forbidden)
-    both(savers, 1)
+    if forbidden:
+        monkeypatch.setattr(os, "setpriority", refuse)
+    seen, own = set(), os.getpriority(os.PRIO_PROCESS, 0)
+    on_write(lambda name: seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    save_both(savers, 1)
     for saver in savers:
         saver.wait()
+    assert seen == {own if forbidden else max(own, 10)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
     assert value(checkpoints, "a") == (1, 1.0)
 
 
-def test_it_exists_when_all_have_written(checkpoints, savers):
+def test_checkpoint_exists_once_all_workers_have_written(checkpoints, savers):
     first, second = savers
     first.save(checkpoint(1, a=1))
     assert checkpoints.latest() is None
@@ -113,75 +104,59 @@ def test_it_exists_when_all_have_written(checkpoints, savers):
     assert first.cost > 0
 
 
-def test_training_goes_on_while_it_is_written_and_the_next_one_waits(checkpoints, savers, monkeypatch):
-    go, write = threading.Event(), Folder.write
-
-    def slow(self, name, *data):
-        assert "manifest" in name or go.wait(20)
-        write(self, name, *data)
-
-    monkeypatch.setattr(Folder, "write", slow)
-    first = savers[0]
-    both(savers, 1)  # returns although nothing can be written
-    first.check()  # nothing to say yet
+def test_training_continues_while_a_checkpoint_is_written_and_the_next_one_waits(checkpoints, savers, on_write):
+    go = threading.Event()
+    on_write(lambda name: None if "manifest" in name else go.wait(20))
+    save_both(savers, 1)  # returns although nothing can be written
+    savers[0].check()
     assert checkpoints.latest() is None
-    after = threading.Thread(target=lambda: both(savers, 2))
+    after = threading.Thread(target=lambda: save_both(savers, 2))
     after.start()
     go.set()
     after.join(20)
-    first.wait()
+    savers[0].wait()
     assert value(checkpoints, "b") == (2, 2.0)
 
 
-def test_what_it_raises_comes_back_later(checkpoints, savers):
+def test_error_of_a_commit_is_raised_once_and_later(checkpoints, savers):
     checkpoints.fence(1)  # a newer attempt begins
-    both(savers, 1)
+    save_both(savers, 1)
     savers[1].wait()
     with pytest.raises(Fenced):
         savers[0].wait()
-    savers[0].wait()  # once
+    savers[0].wait()
     assert checkpoints.latest() is None
 
 
-def test_one_that_cannot_be_written_is_a_warning(checkpoints, savers, monkeypatch):
-    write = Folder.write
-
-    def full(self, name, *data):
+@pytest.mark.filterwarnings("ignore:checkpoint .* cannot be used")
+def test_checkpoint_that_cannot_be_written_is_a_warning(checkpoints, savers, on_write):
+    def full(name):
         if name.endswith("/b"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, name, *data)
 
-    monkeypatch.setattr(Folder, "write", full)
-    both(savers, 1)
-    with pytest.warns(RuntimeWarning, match=r"there is no checkpoint attempt-0000.*No space left"):
+    on_write(full)
+    save_both(savers, 1)
+    with pytest.warns(RuntimeWarning, match=r"checkpoint attempt-0000.* was not saved: .*No space left"):
         savers[0].wait()
     assert checkpoints.latest() is None
 
 
-def test_a_member_that_has_gone_is_not_waited_for_when_the_gang_ends(checkpoints, savers):
+@pytest.mark.filterwarnings("ignore:checkpoint .* cannot be used")
+def test_close_does_not_wait_for_a_lost_worker(checkpoints, savers):
     savers[0].save(checkpoint(1, a=1))
     savers[0].close()
-    assert not savers[0]._thread.is_alive()
+    assert savers[0]._last.done()
     assert checkpoints.latest() is None
 
 
-def test_a_copy_stays_as_it_is():
-    weights, rows = torch.ones(3), [{"loss": 1.0}]
-    view = weights[:2]
-    nested = {"w": weights, "same": weights, "view": view, "n": np.ones(2), "rows": rows, "c": Counter(a=1), "t": (1,)}
-    copy = copied(nested)
-    weights.zero_()
-    nested["n"][:] = 0
+def test_copy_is_independent_and_keeps_sharing():
+    weights, rows = torch.nn.Parameter(torch.ones(3)), [{"loss": 1.0}]
+    state = {"w": weights, "same": weights, "view": weights[:2], "n": np.ones(2), "rows": rows, "c": Counter(a=1)}
+    copy = copied(state | {"t": (1,)})
+    weights.data.zero_()
+    state["n"][:] = 0
     rows[0]["loss"] = 2.0
-    assert copy["w"].tolist() == [1, 1, 1]
     assert copy["same"] is copy["w"]
-    assert copy["view"].tolist() == [1, 1]
-    assert copy["n"].tolist() == [1, 1]
-    assert copy["rows"] == [{"loss": 1.0}]
-    assert type(copy["c"]) is Counter
-    assert copy["t"] == (1,)
-
-
-def test_a_copy_of_parameters_needs_no_gradients():
-    parameter = torch.nn.Parameter(torch.ones(2))
-    assert not copied({"p": parameter})["p"].requires_grad
+    assert not copy["w"].requires_grad
+    assert [copy[name].tolist() for name in ("w", "view", "n")] == [[1, 1, 1], [1, 1], [1, 1]]
+    assert (copy["rows"], copy["t"], type(copy["c"])) == ([{"loss": 1.0}], (1,), Counter)

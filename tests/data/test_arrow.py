@@ -90,7 +90,10 @@ def test_slices_at_any_depth(seed):
         *[([], kind, InputColumn("x", shape=(3, 4)), (0, 3, 4)) for kind in (FLOATS, pa.list_(FLOATS))],
         ([[], []], FLOATS, X, (2, 0)),
         ([[[], []]], pa.list_(FLOATS), X, (1, 2, 0)),
-        *[([[*range(12)]] * 2, FLOATS, InputColumn("x", shape=s), (2, *s)) for s in [(12,), (3, 4), (1, 3, 4), (12, 1)]],
+        *[
+            ([[*range(12)]] * 2, FLOATS, InputColumn("x", shape=s), (2, *s))
+            for s in [(12,), (3, 4), (1, 3, 4), (12, 1)]
+        ],
     ],
     ids=str,
 )

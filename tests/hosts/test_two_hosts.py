@@ -39,7 +39,7 @@ def test_a_directory_that_is_another_one_on_each_host_is_refused_before_the_firs
     folder = cluster.hosts.local / "run"
     found = cluster.driver().call(drivers.refused, folder).result()
     one, two = found.find("rank 0 on"), found.find("rank 1 on")
-    assert f"{folder}/checkpoints is not one directory for all members" in found
+    assert f"{folder}/checkpoints is not one directory for all workers" in found
     assert "cannot read what rank 0 on" in found
     assert "Expected a runDir that all hosts share" in found
     assert {found[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}

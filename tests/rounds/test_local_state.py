@@ -24,12 +24,12 @@ def test_a_memory_is_read_by_its_name_by_whoever_has_a_copy(tmp_path):
 
 def test_a_directory_that_is_not_the_drivers_is_refused(tmp_path):
     memories = LocalState(str(tmp_path / "memories"))
-    with pytest.raises(InvalidInput, match=r"not the driver's on this host.*set runDir"):
+    with pytest.raises(InvalidInput, match=r"not share the driver's directory .*set runDir"):
         memories.write(1, 0, {})
     memories.open()
     name = memories.write(1, 0, {})
     memories.close()
-    with pytest.raises(InvalidInput, match="not the driver's on this host"):
+    with pytest.raises(InvalidInput, match="not share the driver's directory"):
         memories.read(name)
 
 

@@ -109,7 +109,7 @@ def test_two_tasks_that_write_the_same_member_write_the_same_bits(tmp_path):
 
 
 def test_a_directory_that_is_not_the_drivers_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match=r"not the driver's on this host.*set runDir to one that all hosts share"):
+    with pytest.raises(InvalidInput, match=r"not share the driver's directory .*set runDir to a directory that all"):
         MemberStore(str(tmp_path)).write(0, STATE)
     assert not list(tmp_path.iterdir())
 
