@@ -150,7 +150,7 @@ def test_the_largest_part_gathered_far_more_than_it_should(monkeypatch: pytest.M
     rows = (5000, *([1] * 99))
     (part, *_) = parts_of([pa.table({"x": pa.array(range(n), pa.float32())}) for n in rows], X)
     chunks = list(Batcher(part, Plan(rows, 100))._chunks(0, 0, torch.device("cpu")))
-    assert max(chunk.rows["x"].nbytes for chunk in chunks) <= 2 * 4000
+    assert max(batch.inputs[0].nbytes for *_, batch in chunks) <= 2 * 4000
 
 
 # ---- the objective ---------------------------------------------------------------------------------------------------

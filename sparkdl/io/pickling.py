@@ -40,7 +40,7 @@ def unship(packed: bytes) -> Any:
     except ModuleNotFoundError as error:
         raise InvalidInput(
             f"the module {error.name!r} is on the driver but not on {socket.gethostname()}: {error}. Ship your own "
-            "modules by spark-submit --py-files or spark.addArtifacts(..., pyfile=True). Install packages on every host."
+            "modules with --py-files or spark.addArtifacts(..., pyfile=True). Install packages on every host."
         ) from error
 
 

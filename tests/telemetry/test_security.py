@@ -60,7 +60,7 @@ def test_old_checkpoint_renamed_as_newest_is_skipped(tmp_path):
     checkpoints = fenced(str(tmp_path))
     save(checkpoints, 1)
     shutil.copytree(tmp_path / checkpoints.name(at(1), 0), tmp_path / checkpoints.name(at(2), 0))
-    with pytest.warns(RuntimeWarning, match="its manifest is that of attempt-0000-epoch-0000-step-0000000001"):
+    with pytest.warns(RuntimeWarning, match="it has the manifest of attempt-0000-epoch-0000-step-0000000001"):
         assert newest(checkpoints) == 1
 
 
