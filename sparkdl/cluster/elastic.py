@@ -19,12 +19,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from types import TracebackType
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.protocol import Capacity, Cluster, Listener
 from sparkdl.cluster.shutdown import pause
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
+from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
@@ -125,12 +125,12 @@ class Elastic:
             if size is not None:
                 break
             if now - began > _SILENT:
-                what = f"room for {self._sizes.goal(room)} members, there is room for {room.now}"
+                what = f"capacity for {self._sizes.goal(room)} workers; {room.now} fit now"
                 self._emit("waiting", attempt, what=what, seconds=now - began)
             pause(_POLL)
         self._warn(self._sizes, room)
         if size != self._last:
-            logger.warning("attempt %d has %d of %d members", attempt, size, self._sizes.most)
+            logger.warning("attempt %d has %d of %d workers", attempt, size, self._sizes.most)
             self._emit("resized", attempt, size=size, of=self._sizes.most)
         self._last = size
         return size
@@ -158,13 +158,13 @@ class Elastic:
             if size == sizes.most:
                 yield listener
             else:
-                with _ScaleUpWatcher(self._cluster, sizes, size, guard, listener) as growth:
-                    yield growth
+                with _growing(self._cluster, sizes, size, guard, listener) as receive:
+                    yield receive
         except ClusterUnavailable as error:
             if size == sizes.least:
                 raise
             sizes.refuse(size)
-            raise Resized(f"{size} members could not be had: {error.message}") from error
+            raise Resized(f"the cluster could not supply {size} workers: {error.message}") from error
         except SparkdlError:
             sizes.forget()  # capacity may have changed while the gang ran
             raise
@@ -173,8 +173,8 @@ class Elastic:
         if not self._warned and room.ever is not None and sizes.least <= room.ever < sizes.most:
             self._warned = True
             warnings.warn(
-                f"a gang of {sizes.most} members is wanted, and the configuration allows for {room.ever} at a time: it "
-                f"has {room.ever}. Ask for more executors or cores, or for fewer members (numWorkers).",
+                f"the configuration allows {room.ever} workers at a time, so the gang of {sizes.most} has {room.ever}. "
+                "Add executors or cores, or lower numWorkers.",
                 stacklevel=4,
             )
 
@@ -183,48 +183,51 @@ class Elastic:
             self._listener(Event(kind, -1, attempt, time.time(), None, payload))
 
 
-class _ScaleUpWatcher:
-    def __init__(
-        self, cluster: Cluster, sizes: SizePolicy, size: int, guard: CancellationToken, listener: Listener
-    ) -> None:
-        self._cluster, self._sizes, self._size = cluster, sizes, size
-        self._guard, self._listener = guard, listener
-        self._full = False  # whether all workers fitted at the last query
-        self._news: SimpleQueue[str] = SimpleQueue()
-        self._thread = threading.Thread(target=self._look, name="sparkdl-elastic", daemon=True)
+@contextmanager
+def _growing(
+    cluster: Cluster, sizes: SizePolicy, size: int, guard: CancellationToken, listener: Listener
+) -> Iterator[Listener]:
+    """End a small attempt at an epoch's end, once all workers fit."""
+    full = threading.Event()  # all workers fitted at the last query
+    news: SimpleQueue[bool | None] = SimpleQueue()  # True: an epoch has ended; None: the attempt has
 
-    def __enter__(self) -> _ScaleUpWatcher:
-        self._thread.start()
-        return self
+    def receive(event: Event) -> None:
+        if full.is_set() and _ends_epoch(event):
+            news.put(True)
+        listener(event)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._news.put("the attempt is over")
-        self._thread.join()
+    def look(_: threading.Event) -> None:
+        while (epoch_ended := _next(news)) is not None and query(epoch_ended):
+            continue
 
-    def __call__(self, event: Event) -> None:
-        if self._full and _ends_epoch(event):
-            self._news.put("an epoch is over")
-        self._listener(event)
-
-    def _look(self) -> None:
+    def query(epoch_ended: bool) -> bool:
+        """Whether to query again."""
         try:
-            while (news := self._next()) != "the attempt is over":
-                room = self._cluster.capacity()
-                goal, full = self._sizes.goal(room), self._sizes.full(room, time.monotonic())
-                self._full = full and goal > self._size
-                if self._full and news == "an epoch is over":
-                    self._guard.end(Resized(f"there is room for {goal} members, and {self._size} ran."))
-                    return
+            room = cluster.capacity()
         except Exception as error:  # the session may be stopping: the gang keeps its size, or ends by itself
-            logger.warning("a gang stays small, as nobody knows what room there is: %s", error)
+            logger.warning("the gang stays small, since its cluster reports no capacity: %s", error)
+            return False
+        goal = sizes.goal(room)
+        if not sizes.full(room, time.monotonic()) or goal <= size:
+            full.clear()
+            return True
+        full.set()
+        if epoch_ended:
+            guard.end(Resized(f"the cluster has capacity for {goal} workers again; the attempt had {size}."))
+        return not epoch_ended
 
-    def _next(self) -> str | None:
+    with watching(look, "sparkdl-elastic"):
         try:
-            return self._news.get(timeout=_LOOK)
-        except Empty:
-            return None
+            yield receive
+        finally:
+            news.put(None)
+
+
+def _next(news: SimpleQueue[bool | None]) -> bool | None:
+    try:
+        return news.get(timeout=_LOOK)
+    except Empty:
+        return False
 
 
 def _ends_epoch(event: Event) -> bool:

@@ -91,10 +91,10 @@ def raise_first_cause(
     Raises:
         SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.
     """
-    hear = None if listener is None else SafeCallback(listener)  # survives exceptions of the listener
-    for outcome in outcomes if hear is not None else ():
+    hear = SafeCallback(listener or (lambda event: None))
+    for outcome in outcomes:
         told = {"seconds": outcome.seconds, **vars(outcome.told)}
-        hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))  # type: ignore[misc]
+        hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures:
         raise first_cause(failures).error()
@@ -110,7 +110,7 @@ def _value(outcome: WorkerResult) -> Any:
     try:
         return cloudpickle.loads(outcome.value)
     except Exception as error:
-        message = f"what rank {outcome.rank} returned cannot be unpickled here: {type(error).__name__}: {error}"
+        message = f"the driver cannot unpickle the result of rank {outcome.rank}: {type(error).__name__}: {error}"
         raise WorkerFailed(message, place=ErrorContext("result", outcome.rank)) from error
 
 

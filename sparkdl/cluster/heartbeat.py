@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sparkdl.errors import ErrorContext, WorkerLost
+from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
 
 _PER_TIMEOUT = 6  # heartbeats within the timeout: a few may be late
@@ -35,20 +36,14 @@ def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
     if every is None:
         yield
         return
-    ended = threading.Event()
 
-    def run() -> None:
+    def run(ended: threading.Event) -> None:
         while not ended.wait(every):
             beat()
 
     beat()
-    thread = threading.Thread(target=run, name="sparkdl-heartbeat", daemon=True)
-    thread.start()
-    try:
+    with watching(run, "sparkdl-heartbeat"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @dataclass
@@ -103,7 +98,7 @@ class HeartbeatMonitor:
         """The error that ends the attempt; None while all workers are alive and progress."""
         for rank, sign in sorted(self._signs.items()):
             if now - sign.received > self._timeout:
-                return self._error(rank, f"rank {rank} has not been heard of for {now - sign.received:.0f} s.")
+                return self._error(rank, f"rank {rank} sent nothing for {now - sign.received:.0f} s.")
         stuck = [
             (sign.state[0] or 0, rank)
             for rank, sign in self._signs.items()
@@ -113,7 +108,8 @@ class HeartbeatMonitor:
             return None
         step, rank = min(stuck)  # the others wait for the slowest worker
         phase = self._signs[rank].state[1]
-        return self._error(rank, f"rank {rank} lives but has been at step {step}, {phase}, for {self._stall:.0f} s.")
+        message = f"rank {rank} is alive but made no progress for {self._stall:.0f} s, at step {step} in phase {phase}."
+        return self._error(rank, message)
 
     def _move(self, event: Event, now: float) -> None:
         sign = self._signs.setdefault(event.rank, _WorkerStatus(now, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,9 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer, emit, mapped, raise_on_failure
+from sparkdl.cluster.tasks import (
+    MapReduce,
+    TaskResult,
+    Tensors,
+    TreeReducer,
+    emit,
+    mapped,
+    raise_on_failure,
+    reduce_results,
+)
 from sparkdl.cluster.worker_process import WorkerProcess
-from sparkdl.data.batch import Input
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.shard import Shard
@@ -36,8 +45,27 @@ Processes = Callable[[], AbstractContextManager[list[WorkerProcess]]]
 """Yields the processes of a round, all of them alive."""
 
 
+@dataclass(frozen=True)
+class ShardedData:
+    """Data that is divided into shards; attributes as the arguments of ``Cluster.map_reduce``."""
+
+    data: Any
+    columns: Columns | Sequence[str] | None
+    parts: int
+
+    def shards(self) -> list[Shard]:
+        """Spool the data in this process; a list of tables stays as it is, and no client is split."""
+        return dealt(self.data, self.columns, self.parts)
+
+    def as_one_shard(self) -> Shard:
+        """All rows as one shard; without ids, in the order of the shards."""
+        tables, wanted = split_rows(self.data, self.columns, self.parts)
+        assert wanted is not None  # shards() has raised if there are no data
+        return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
+
+
 class InlineTaskRunner:
-    """``TaskRunner`` that map every shard in this process.
+    """``TaskRunner`` that maps every shard in this process.
 
     Args:
         parts: the shards.
@@ -53,11 +81,10 @@ class InlineTaskRunner:
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in this process."""
-        shipped, packed, tree = ship(work), pack_state(state), TreeReducer(work.reduce)
-        notes = []
+        shipped, packed, tree, notes = ship(work), pack_state(state), TreeReducer(work.reduce), []
         reporting = replace(self._reporting, number=number)
         for part in self._parts:
-            found: TaskResult = mapped(shipped, unpack_state(packed), part, reporting=reporting)
+            found = mapped(shipped, unpack_state(packed), part, reporting=reporting)
             raise_on_failure([found], number)
             tree.push(found.tensors)
             notes.append(found.note)
@@ -65,61 +92,34 @@ class InlineTaskRunner:
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in this process."""
-        shipped, every = ship(work), self._all() if all_rows else None
-        found = [
+        if all_rows and self._whole is None:
+            raise InvalidInput("this InlineTaskRunner has no function that returns all rows as one shard.")
+        shipped, every = ship(work), self._whole() if all_rows and self._whole is not None else None
+        yield from [
             mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
             for index in indices
         ]
-        yield from found
-
-    def _all(self) -> Shard:
-        if self._whole is None:
-            raise InvalidInput("all rows were asked for, and these parts were given without a way to have them as one.")
-        return self._whole()
-
-
-@contextmanager
-def inline_jobs(
-    data: Any, columns: Columns | Sequence[str] | None, parts: int, *, reporting: Reporting
-) -> Iterator[InlineTaskRunner]:
-    """Divide the data into shards for rounds in this process; arguments as for ``Cluster.map_reduce``."""
-    yield InlineTaskRunner(dealt(data, columns, parts), partial(_whole, data, columns, parts), reporting)
 
 
 @contextmanager
 def process_jobs(
     processes: Processes,
-    data: Any,
-    columns: Columns | Sequence[str] | None,
-    parts: int,
+    data: ShardedData,
     *,
     threads: int,
     reporting: Reporting,
     listener: Callable[[Event], None] | None,
 ) -> Iterator[ProcessTaskRunner]:
-    """Divide the data into shards on disk for rounds in processes; arguments as for ``Cluster.map_reduce``."""
-    found = dealt(data, columns, parts)
+    """Write shards to disk for rounds in processes; other arguments as for ``ProcessTaskRunner``."""
+    shards = data.shards()
+    # Empty shards were sealed with the layout of the others, so any shard has it.
+    values = {name: rows if isinstance(rows, Tensor) else rows.values for name, rows in shards[0].tensors.items()}
+    layout = {name: (str(each.dtype).removeprefix("torch."), tuple(each.shape[1:])) for name, each in values.items()}
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-        store = ShardStore(Path(folder) / "parts")
-        for part in found:
-            store.write(part.index, pack(part))
-        # Empty shards were sealed with the layout of the others, so any shard has it.
-        layout = {name: _layout(tensor) for name, tensor in found[0].tensors.items()}
-        rows = tuple(part.rows for part in found)
-        task = _Task(folder, found[0].columns, rows, layout, threads, reporting)
-        yield ProcessTaskRunner(processes, task, partial(_whole, data, columns, parts), listener)
-
-
-def _whole(data: Any, columns: Columns | Sequence[str] | None, count: int) -> Shard:
-    """All rows as one shard; without ids, in the order of the shards."""
-    tables, wanted = split_rows(data, columns, count)
-    assert wanted is not None  # dealt() has raised if there are no data
-    return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
-
-
-def _layout(rows: Input) -> Layout:
-    values = rows if isinstance(rows, Tensor) else rows.values
-    return str(values.dtype).removeprefix("torch."), tuple(values.shape[1:])
+        task = _Task(folder, shards[0].columns, tuple(shard.rows for shard in shards), layout, threads, reporting)
+        for shard in shards:
+            task.store.write(shard.index, pack(shard))
+        yield ProcessTaskRunner(processes, task, data.as_one_shard, listener)
 
 
 class ProcessTaskRunner:
@@ -146,44 +146,33 @@ class ProcessTaskRunner:
         """Map all shards in processes."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
-        found, lost = self._mapped(task.map, range(len(self.parts)))
-        for part, reason in lost.items():
-            raise WorkerLost(
-                f"part {part} in round {number} was lost {_TRIES} times: {reason}", place=ErrorContext("map")
-            )
-        emit(found, self._listener)
+        found = self._mapped(task.map, range(len(self.parts)), f"shard {{}} in round {number}")
         raise_on_failure(found, number)
-        tree = TreeReducer(work.reduce)
-        for each in found:
-            tree.push(each.tensors)
-        return tree.result(), [each.note for each in found]
+        return reduce_results(work, found), [each.note for each in found]
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in processes."""
-        task, store = replace(self._task, work=ship(work)), ShardStore(Path(self._task.folder) / "parts")
-        if all_rows and not store.has(len(self.parts)):
-            store.write(len(self.parts), pack(self._whole()))
-        found, lost = self._mapped(task.map_whole if all_rows else task.map_part, indices)
-        for index, reason in lost.items():
-            raise WorkerLost(f"task {index} was lost {_TRIES} times: {reason}", place=ErrorContext("map", index))
-        emit(found, self._listener)
-        yield from found
+        task = replace(self._task, work=ship(work))
+        if all_rows and not task.store.has(len(self.parts)):
+            task.store.write(len(self.parts), pack(self._whole()))
+        yield from self._mapped(task.map_whole if all_rows else task.map_part, indices, "task {}")
 
-    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int]) -> tuple[list[TaskResult], dict[int, str]]:
-        """Results of the calls, or, once a call was lost too often, why; then no further call starts."""
-        left, tries, found = [*indices], dict.fromkeys(indices, 0), dict[int, TaskResult]()
+    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
+        """Results of the calls; raises WorkerLost once a call was lost too often, and starts no further one."""
+        left, tries, found = [*indices], Counter[int](), dict[int, TaskResult]()
         while left:
-            # The next request for processes replaces those that ended.
-            with self._processes() as processes:
+            with self._processes() as processes:  # without those that ended
                 done, lost = _work_off(processes, call, left)
             found |= done
-            for index in lost:
-                tries[index] += 1
-            given_up = {index: reason for index, reason in lost.items() if tries[index] == _TRIES}
-            if given_up:
-                return [], given_up
+            tries.update(lost)
+            for index, reason in lost.items():
+                if tries[index] == _TRIES:
+                    message = f"{name.format(index)} was lost {_TRIES} times: {reason}"
+                    raise WorkerLost(message, place=ErrorContext("map", index))
             left = [index for index in left if index not in found]
-        return [found[index] for index in indices], {}
+        results = [found[index] for index in indices]
+        emit(results, self._listener)
+        return results
 
 
 @dataclass(frozen=True)
@@ -196,11 +185,14 @@ class _Task:
     reporting: Reporting
     work: bytes = b""
 
+    @property
+    def store(self) -> ShardStore:
+        return ShardStore(Path(self.folder) / "parts")
+
     def map(self, index: int) -> bytes:
         """Map a shard; as bytes, since a multiprocessing connection would share the tensors' memory."""
-        part = self._open(index)
         state = unpack_state((Path(self.folder) / "state").read_bytes())
-        return mapped(self.work, state, part, reporting=self.reporting).packed()
+        return mapped(self.work, state, self._open(index), reporting=self.reporting).packed()
 
     def map_part(self, index: int) -> bytes:
         return mapped(self.work, index, self._open(index), reporting=self.reporting).packed()
@@ -212,7 +204,7 @@ class _Task:
 
     def _open(self, index: int) -> Shard:
         torch.set_num_threads(self.threads)  # a gang's worker sets its own
-        return ShardStore(Path(self.folder) / "parts").open(index, self.columns, self.parts, self.layout)
+        return self.store.open(index, self.columns, self.parts, self.layout)
 
 
 def _work_off(
@@ -226,7 +218,7 @@ def _work_off(
         while left and idle:
             process = idle.pop(0)
             busy[process] = left.pop()
-            process.call(ship(partial(call, busy[process])))
+            process.start(ship(partial(call, busy[process])))
         ready = wait([end for process in busy for end in (process.connection, process.sentinel)])
         for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
             index = busy.pop(process)
@@ -244,7 +236,7 @@ def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> lis
     """Spool the data in this process as ``count`` shards; a list of tables stays as it is, and no client is split."""
     tables, wanted = split_rows(data, columns, count)
     if wanted is None:
-        raise InvalidInput("there are no data; expected rows to map.")
+        raise InvalidInput("data is None; expected rows to map.")
     if wanted.client is not None and not isinstance(data, Sequence):
         tables = by_client(tables, wanted.client.name)
     return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)])

@@ -114,5 +114,5 @@ def gang_size(wanted: int | None, most: int) -> int:
     if wanted is None:
         return most
     if not 1 <= wanted <= most:
-        raise InvalidInput(f"a gang of {wanted} members was asked for; expected 1 to {most}, the size of the cluster.")
+        raise InvalidInput(f"size is {wanted}; expected 1 to {most}, the workers of the cluster.")
     return wanted

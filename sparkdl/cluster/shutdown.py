@@ -3,7 +3,7 @@
     with stoppable():                # the job: SIGTERM becomes a request
         model = estimator.fit(df)    # raises Stopped once the workers have saved
 
-On a request, a gang saves and ends (``ShutdownWatcher``). Other work in the block, such as saving a model, continues.
+On a request, a gang saves and ends (``watch_shutdown``). Other work in the block, such as saving a model, continues.
 All of it has 28 s, two fewer than Kubernetes' default before SIGKILL.
 
 A signal handler may interrupt the main thread while it holds the lock that ``threading.Event.set`` takes. Therefore a
@@ -19,10 +19,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.errors import Fenced, InvalidInput, SparkdlError, Stopped
+from sparkdl.io.threads import watching
 
 TERMINATED = 143
 """The exit code of a process that SIGTERM ended: 128 + 15."""
@@ -89,35 +89,33 @@ def stoppable(limit: float = _LIMIT) -> Iterator[None]:
         limit: seconds from any request until a process still in the block exits with code 143; default 28.
     """
     if threading.current_thread() is not threading.main_thread():
-        warnings.warn("SIGTERM is not trapped: only the main thread of a process can.", stacklevel=3)
+        warnings.warn("SIGTERM is not trapped: only a process's main thread can trap signals.", stacklevel=3)
         yield
         return
-    over = threading.Event()
-    threading.Thread(target=_last_resort, args=(over, limit), name="sparkdl-stop", daemon=True).start()
+
+    def last_resort(ended: threading.Event) -> None:
+        if _requested_before(ended) and not ended.wait(limit):
+            _end(f"{stop_requested()}, and the job did not stop within {limit:g} s")
+
     before = signal.signal(signal.SIGTERM, lambda *_: take_sigterm("the driver"))
     try:
-        yield
+        with watching(last_resort, "sparkdl-stop"):
+            yield
     finally:
-        over.set()
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
         forget_stop()
 
 
-def _last_resort(over: threading.Event, limit: float) -> None:
-    while (reason := stop_requested()) is None:
-        if over.wait(POLL):
-            return
-    if not over.wait(limit):
-        _end(f"{reason}, and after {limit:g} s the job has not stopped by itself")
-
-
 def _end(why: str) -> None:
-    os.write(2, f"{why}: it is ended now\n".encode())  # print is not for signal handlers
+    os.write(2, f"{why}: exiting now\n".encode())  # print is not for signal handlers
     os._exit(TERMINATED)
 
 
-class ShutdownWatcher:
-    """Watches for a request to stop while one attempt of a gang runs in the block.
+@contextmanager
+def watch_shutdown(
+    guard: CancellationToken, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
+) -> Iterator[None]:
+    """Obey requests to stop while one attempt of a gang runs in the block.
 
     Args:
         guard: the gang's.
@@ -129,50 +127,45 @@ class ShutdownWatcher:
         Stopped: a stop was requested before the block, or within it and the gang failed, except by a user's mistake.
     """
 
-    def __init__(
-        self, guard: CancellationToken, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
-    ) -> None:
-        self._guard, self._ask, self._waiting, self._limit = guard, ask, waiting, limit
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="sparkdl-stop-watch", daemon=True)
+    def cancel(what: str) -> None:
+        guard.end(stopped(what))
 
-    def __enter__(self) -> ShutdownWatcher:
-        if stop_requested() is not None:
-            raise stopped("had not begun")
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        known = isinstance(error, (Stopped, InvalidInput, Fenced))
-        if stop_requested() is not None and isinstance(error, SparkdlError) and not known:
-            raise stopped(f"failed before it was saved: {error.message}") from error
-
-    def _look(self) -> None:
-        while stop_requested() is None:
-            if self._over.wait(POLL):
-                return
-        if self._ask is None:
-            self._end("was not saved: it keeps no checkpoints")
-            return
-        threading.Thread(target=self._call, args=(self._ask,), name="sparkdl-stop-ask", daemon=True).start()
-        end = time.monotonic() + self._limit
-        while not self._over.wait(POLL):
-            if self._waiting():
-                self._end("had not begun")
-                return
-            if time.monotonic() > end:
-                self._end(f"could not be saved within {self._limit:g} s")
-                return
-
-    def _call(self, ask: Callable[[], None]) -> None:
+    def call(ask: Callable[[], None]) -> None:
         try:
             ask()
         except (OSError, SparkdlError) as error:
-            self._end(f"could not be told to save: {error}")
+            cancel(f"could not be asked to save: {error}")
 
-    def _end(self, what: str) -> None:
-        self._guard.end(stopped(what))
+    def look(ended: threading.Event) -> None:
+        if not _requested_before(ended):
+            return
+        if ask is None:
+            cancel("was not saved: it keeps no checkpoints")
+            return
+        threading.Thread(target=call, args=(ask,), name="sparkdl-stop-ask", daemon=True).start()
+        end = time.monotonic() + limit
+        while not ended.wait(POLL) and guard.error is None:
+            if waiting():
+                cancel("had not begun")
+            elif time.monotonic() > end:
+                cancel(f"could not be saved within {limit:g} s")
+
+    if stop_requested() is not None:
+        raise stopped("had not begun")
+    try:
+        with watching(look, "sparkdl-stop-watch"):
+            yield
+    except (Stopped, InvalidInput, Fenced):
+        raise
+    except SparkdlError as error:
+        if stop_requested() is None:
+            raise
+        raise stopped(f"failed before it was saved: {error.message}") from error
+
+
+def _requested_before(ended: threading.Event) -> bool:
+    """Wait for a request to stop; False if ``ended`` is set before."""
+    while stop_requested() is None:
+        if ended.wait(POLL):
+            return False
+    return True

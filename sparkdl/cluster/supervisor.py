@@ -24,8 +24,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from sparkdl.cluster.cancellation import CancellationToken
@@ -33,10 +33,11 @@ from sparkdl.cluster.elastic import Elastic
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.heartbeat import HeartbeatMonitor, interval
 from sparkdl.cluster.protocol import Cluster, Listener
-from sparkdl.cluster.shutdown import ShutdownWatcher, pause, stop_requested
+from sparkdl.cluster.shutdown import pause, stop_requested, watch_shutdown
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, Resized, SparkdlError, Stopped, WorkerFailed
+from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import pass_on
 
@@ -133,7 +134,8 @@ class Supervisor:
             size = elastic.choose(attempt)
             self.sizes.append(size)
             _emit(listener, "attempt", attempt, size=size)
-            with _AttemptMonitor(attempt, *self._limits, listener) as watch, self._stop_watch(watch, attempt):
+            watch = _AttemptMonitor(attempt, *self._limits, listener)
+            with watching(watch.look, "sparkdl-supervisor"), self._shutdown(watch, attempt):
                 try:
                     with elastic.attempt(size, watch.guard, watch) as ear:
                         return self._cluster.gang(
@@ -145,7 +147,9 @@ class Supervisor:
                     self._weigh(error, everywhere=watch.failed_early == set(range(size)))
                     cause = _line(error)
                     seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
-            self._pause(attempt, cause, seconds, listener)
+            logger.warning("attempt %d ended; the next starts in %g s: %s", attempt, seconds, cause)
+            _emit(listener, "restart", attempt, cause=cause, seconds=seconds)
+            pause(seconds)
             attempt += 1
 
     def _weigh(self, error: SparkdlError, *, everywhere: bool) -> None:
@@ -156,14 +160,9 @@ class Supervisor:
                 raise error
             raise _as_one(self.failures) from error
 
-    def _stop_watch(self, watch: _AttemptMonitor, attempt: int) -> ShutdownWatcher:
+    def _shutdown(self, watch: _AttemptMonitor, attempt: int) -> AbstractContextManager[None]:
         ask = None if self._on_stop is None else partial(self._on_stop, attempt)
-        return ShutdownWatcher(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
-
-    def _pause(self, attempt: int, cause: str, seconds: float, listener: Listener | None) -> None:
-        logger.warning("attempt %d ended and another follows in %g s: %s", attempt, seconds, cause)
-        _emit(listener, "restart", attempt, cause=cause, seconds=seconds)
-        pause(seconds)
+        return watch_shutdown(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
 
 
 def _emit(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
@@ -195,7 +194,7 @@ def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None
 def _as_one(failures: Sequence[SparkdlError]) -> SparkdlError:
     last, before = failures[-1], failures[:-1]
     told = "\n".join(f"  {_line(each)}" for each in before)
-    message = f"{last.message}\nIt was attempt number {len(failures)}; why those before it failed:\n{told}"
+    message = f"{last.message}\nThis was attempt {len(failures)}. Earlier attempts failed with:\n{told}"
     return type(last)(message, place=last.place, trace=last.trace)
 
 
@@ -221,18 +220,6 @@ class _AttemptMonitor:
         self._pulse = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="sparkdl-supervisor", daemon=True)
-
-    def __enter__(self) -> _AttemptMonitor:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def __call__(self, event: Event) -> None:
         pass_on(event)
@@ -247,9 +234,10 @@ class _AttemptMonitor:
         if self._listener is not None and event.kind != "heartbeat":
             self._listener(event)
 
-    def _look(self) -> None:
+    def look(self, ended: threading.Event) -> None:
+        """Check for lost workers until ``ended`` is set."""
         looked = time.monotonic()
-        while not self._ended.wait(min(self._every / 2, _LOOK)):
+        while not ended.wait(min(self._every / 2, _LOOK)):
             now = time.monotonic()
             with self._lock:
                 if now - looked > 2 * self._every:  # this process was stopped, for example by a debugger

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import cloudpickle
 from torch import Tensor
 
+from sparkdl.data.column_file import Layout
 from sparkdl.data.shard import Shard
 from sparkdl.errors import Cause, ErrorContext, InvalidInput, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
@@ -101,7 +102,7 @@ class TreeReducer:
     def result(self) -> Tensors:
         """The reduced tensors of all shards; raises InvalidInput without any."""
         if not self._stack:
-            raise InvalidInput("there are no parts to reduce.")
+            raise InvalidInput("there are no shards to reduce.")
         _, total = self._stack.pop()
         while self._stack:
             total = self.reduce(self._stack.pop()[1], total)
@@ -130,9 +131,8 @@ class TaskResult:
 
     def packed(self) -> bytes:
         """Serialize the result; pickling the tensors would take a millisecond each."""
-        packed: bytes = cloudpickle.dumps(
-            (self.index, pack_state(self.tensors), self.note, self.trouble, self.host, self.told)
-        )
+        values = {**vars(self), "tensors": pack_state(self.tensors)}
+        packed: bytes = cloudpickle.dumps(values)
         return packed
 
     @classmethod
@@ -153,8 +153,8 @@ class TaskResult:
     @classmethod
     def unpacked(cls, packed: bytes) -> TaskResult:
         """Restore a result that a process of this cluster ``packed``."""
-        index, tensors, *rest = cloudpickle.loads(packed)
-        return cls(index, unpack_state(tensors), *rest)
+        values = cloudpickle.loads(packed)
+        return cls(**{**values, "tensors": unpack_state(values["tensors"])})
 
 
 def mapped(
@@ -192,18 +192,43 @@ def mapped(
         return replace(TaskResult.of_error(index, error), told=told)
 
 
+def common_layout(layouts: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Layout]:
+    """The layout of every column; raises InvalidInput if two shards differ.
+
+    Args:
+        layouts: indices of shards, and their layouts as JSON gives them.
+    """
+    found: dict[str, tuple[int, Layout]] = {}
+    for index, layout in layouts:
+        for name, (dtype, shape) in layout.items():
+            own = dtype, tuple(shape)
+            first, other = found.setdefault(name, (index, own))
+            if other != own:
+                raise InvalidInput(
+                    f"column {name!r} has rows of {other} in shard {first} and of {own} in shard {index}."
+                )
+    return {name: layout for name, (_, layout) in found.items()}
+
+
 def emit(found: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:
     """Report the tasks that may have lost events to a listener."""
-    hear = None if listener is None else SafeCallback(listener)
+    hear = SafeCallback(listener or (lambda event: None))
     for each in found:
-        if hear is not None and (each.told.dropped or each.told.kept or each.told.broken):
+        if each.told.dropped or each.told.kept or each.told.broken:
             hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.told)), each.host))
+
+
+def reduce_results(work: MapReduce, results: Iterable[TaskResult]) -> Tensors:
+    """Reduce the results of all shards, in their order, by ``work.reduce``."""
+    tree = TreeReducer(work.reduce)
+    for result in results:
+        tree.push(result.tensors)
+    return tree.result()
 
 
 def raise_on_failure(found: Sequence[TaskResult], number: int) -> None:
     """Raise the error of the first failed shard of a round, if any."""
     failed = [each for each in found if each.trouble is not None]
-    if not failed:
-        return
-    first = min(failed, key=lambda each: each.index)
-    raise first.error(f"part {first.index} in round {number}", step=number)
+    if failed:
+        first = min(failed, key=lambda each: each.index)
+        raise first.error(f"shard {first.index} in round {number}", step=number)

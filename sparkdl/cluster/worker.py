@@ -21,9 +21,11 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.failure import Failure, WorkerResult
+from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import AllGather, RendezvousResult, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
+from sparkdl.cluster.tasks import common_layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool
@@ -79,6 +81,12 @@ class WorkerTask:
     heartbeat: float | None = None
     level: int | None = None
 
+    def spec(self, rank: int, address: Address) -> RendezvousSpec:
+        """The rendezvous of a worker with this rank and address."""
+        return RendezvousSpec(
+            rank, self.size, self.run, self.attempt, address, timeout=self.timeout, device=self.device
+        )
+
 
 def run_worker(
     task: WorkerTask,
@@ -102,56 +110,51 @@ def run_worker(
     Returns:
         The worker's value, or its failure; errors of the work are not raised.
     """
-    member = _Worker(task, meeting, exchange, directory)
+    worker = _Worker(task, meeting, exchange, directory)
     recorder = Recorder(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads), _quick_collection():
         try:
-            outcome = _outcome(task, member, recorder, batches)
+            outcome = _outcome(task, worker, recorder, batches)
         finally:
-            member.release()
+            worker.release()
             recorder.close()
             _give_back_memory()
     return replace(outcome, told=recorder.told)
 
 
-def _outcome(task: WorkerTask, member: _Worker, recorder: Recorder, batches: Batches) -> WorkerResult:
+def _outcome(task: WorkerTask, worker: _Worker, recorder: Recorder, batches: Batches) -> WorkerResult:
     try:
-        record("started", pid=os.getpid(), host=member.place.host)
-        with beating(member.heartbeat, task.heartbeat):
+        record("started", pid=os.getpid(), host=worker.place.host)
+        with beating(worker.heartbeat, task.heartbeat):
             if task.heartbeat is not None:
                 recorder.flush(_FIRST_SIGN)
-            value = member.take_part(batches)
+            value = worker.take_part(batches)
         record("finished")
-        return WorkerResult(member.meeting.rank, value, seconds=member.seconds)
+        return WorkerResult(worker.meeting.rank, value, seconds=worker.seconds)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        failure = Failure.of(error, member.place)
+        failure = Failure.of(error, worker.place)
         record("failed", **failure.to_json())
-        return WorkerResult(member.meeting.rank, failure=failure, seconds=member.seconds)
+        return WorkerResult(worker.meeting.rank, failure=failure, seconds=worker.seconds)
 
 
 class _Worker:
     def __init__(self, task: WorkerTask, meeting: RendezvousSpec, exchange: AllGather, directory: str | None) -> None:
-        self.task = task
-        self.meeting = meeting
-        self.exchange = exchange
-        self.directory = directory
+        self.task, self.meeting, self.exchange, self.directory = task, meeting, exchange, directory
         self.seconds: dict[str, float] = {}
         self.stage = "launch"
         self.world: World | None = None
 
     @property
     def place(self) -> ErrorContext:
-        working = self.world is not None and self.stage == "work"
-        step = self.world.clock.step if self.world is not None and working else None
+        step = self.world.clock.step if self.world is not None and self.stage == "work" else None
         return ErrorContext(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
 
     def heartbeat(self) -> None:
         world = self.world
-        working = world is not None and self.stage == "work"
-        phase = world.phase if world is not None and working else self.stage
+        phase = world.phase if world is not None and self.stage == "work" else self.stage
         record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
     def release(self) -> None:
@@ -175,8 +178,8 @@ class _Worker:
             self.stage = "feed"  # the stage of the error, not of its report
             raise spoiled
         with self._stage("join"):
-            invitation: RendezvousResult = meeting.result()
-        with join(self.meeting, invitation) as world:
+            joined = meeting.result()
+        with join(self.meeting, joined) as world:
             self.world = world
             part = self._agree(world, spool)
             with self._stage("work"):
@@ -213,11 +216,15 @@ class _Worker:
             answers = world.all_gather_json("parts", own)
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
-                    raise PeerLost(f"rank {rank} failed while it read its part.")
+                    raise PeerLost(f"rank {rank} failed while it read its shard.")
         if spool is None or self.task.columns is None:
             return None
         with self._stage("feed"):
-            return _seal(spool, world, answers)
+            layout = common_layout(enumerate(answer["layout"] for answer in answers))
+            rows = tuple(answer["rows"] for answer in answers)
+            if not sum(rows):
+                raise InvalidInput("the data has no rows; expected at least one.")
+            return spool.part(world.rank, rows, layout)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -229,23 +236,6 @@ class _Worker:
             self.stage = before  # only on success: a failure keeps the stage it occurred in
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-def _seal(spool: Spool, world: World, answers: list[dict[str, Any]]) -> Shard:
-    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
-    owner: dict[str, int] = {}
-    for rank, answer in enumerate(answers):
-        for name, (dtype, shape) in answer["layout"].items():
-            found = dtype, tuple(shape)
-            if layout.setdefault(name, found) != found:
-                raise InvalidInput(
-                    f"column {name!r} has rows of {layout[name]} in part {owner[name]} and of {found} in part {rank}."
-                )
-            owner.setdefault(name, rank)
-    rows = tuple(answer["rows"] for answer in answers)
-    if not sum(rows):
-        raise InvalidInput("the data has no rows; expected at least one.")
-    return spool.part(world.rank, rows, layout)
 
 
 @contextmanager

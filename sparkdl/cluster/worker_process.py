@@ -7,26 +7,17 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
 from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import RendezvousSpec
-from sparkdl.cluster.worker import WorkerTask, run_worker
+from sparkdl.cluster.worker import run_worker
 from sparkdl.cluster.zygote import fork
 from sparkdl.data.tables import read
 from sparkdl.errors import PeerLost
 from sparkdl.io.pickling import unship
-
-
-@dataclass(frozen=True)
-class Call:
-    """A pickled function for a process to call outside a gang; it has no arguments and must not raise."""
-
-    function: bytes
 
 
 class WorkerProcess:
@@ -42,34 +33,19 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         try:
-            self._process = fork("sparkdl.cluster.worker_process:serve", theirs.fileno(), lifeline)
+            self.process = fork("sparkdl.cluster.worker_process:serve", theirs.fileno(), lifeline)
         finally:
             theirs.close()
             os.close(lifeline)
         self.connection: Connection[Any, Any] = Connection(ours.detach())
         # Readable once the process ends. The connection does not show that while a child of the process, such as a
         # loader's worker, holds its end open.
-        self.sentinel = self._process.sentinel
+        self.sentinel = self.process.sentinel
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.alive
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    def start(self, task: WorkerTask, file: str | None) -> None:
-        """Start a task on the shard in ``file``."""
+    def start(self, task: object) -> None:
+        """Start a task: ``WorkerTask``, rank and file of the shard, or a pickled function, which must not raise."""
         self.busy = True
-        self.send((task, self.rank, file))
-
-    def call(self, function: bytes) -> None:
-        """Start a call of a pickled function."""
-        self.busy = True
-        self.send(Call(function))
+        self.send(task)
 
     def send(self, message: object) -> None:
         """Send a message; ``receive`` detects a dead process."""
@@ -92,21 +68,21 @@ class WorkerProcess:
 
     def exit_reason(self) -> str:
         """How the process ended, for a message."""
-        code = self._process.wait(timeout=10)
+        code = self.process.wait(timeout=10)
         if code is None:
-            how = "ended; the process that had forked it has ended as well, so that its exit code is unknown"
+            how = "ended with an unknown exit code, since the process that forked it has ended too"
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        return f"the process of rank {self.rank} (pid {self.pid}) {how}."
+        return f"the process of rank {self.rank} (pid {self.process.pid}) {how}."
 
     def kill(self) -> None:
         """Kill the process."""
         if self._lifeline < 0:
             return
-        self._process.kill()
+        self.process.kill()
         self.connection.close()
         os.close(self._lifeline)
-        self._process.close()
+        self.process.close()
         self._lifeline = -1
 
 
@@ -121,7 +97,7 @@ def serve(connection: int, lifeline: int) -> None:
         parent.send(line)
         lines: list[str] | None = parent.recv()
         if lines is None:
-            raise PeerLost("another member failed before the gang had met.")
+            raise PeerLost("another worker failed before the rendezvous.")
         return lines
 
     while True:
@@ -129,14 +105,11 @@ def serve(connection: int, lifeline: int) -> None:
             message = parent.recv()
         except EOFError:
             return
-        if isinstance(message, Call):
-            parent.send(unship(message.function)())
-            continue
-        task, rank, file = message
-        meeting = RendezvousSpec(
-            rank, task.size, task.run, task.attempt, Address("127.0.0.1"), timeout=task.timeout, device=task.device
-        )
-        parent.send(run_worker(task, meeting, exchange, read(file)))
+        if isinstance(message, bytes):
+            parent.send(unship(message)())
+        else:
+            task, rank, file = message
+            parent.send(run_worker(task, task.spec(rank, Address("127.0.0.1")), exchange, read(file)))
 
 
 def _die_with_parent(lifeline: int) -> None:

@@ -122,3 +122,21 @@ def torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def watching(look: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run ``look(ended)`` in a daemon thread; the block's end sets ``ended`` and waits for the thread.
+
+    Args:
+        look: must return soon after ``ended`` is set.
+        name: the thread's name.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=look, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

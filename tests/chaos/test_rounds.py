@@ -185,7 +185,7 @@ def test_memories_that_no_round_names_are_not_missed(pair, quiet, stopped):
 def test_a_memory_that_is_damaged_is_refused(pair, stopped):
     folder, memories = stopped
     flip(memories[2])
-    with pytest.raises(InvalidInput, match=f"part 2 in round {ROUNDS // 2}: the saved state is damaged"):
+    with pytest.raises(InvalidInput, match=f"shard 2 in round {ROUNDS // 2}: the saved state is damaged"):
         run(pair, rows(), folder, ADMM)
 
 

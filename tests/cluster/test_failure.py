@@ -10,10 +10,7 @@ from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, WorkerFailed, W
 
 
 def test_failures_travel_as_plain_data():
-    try:
-        raise ValueError("sour")
-    except ValueError as error:
-        failure = Failure.of(error, ErrorContext("work", 1))
+    failure = Failure.of(ValueError("sour"), ErrorContext("work", 1))
     assert Failure.from_json(failure.to_json()) == failure
     assert cloudpickle.loads(cloudpickle.dumps(failure)) == failure
 
@@ -21,33 +18,29 @@ def test_failures_travel_as_plain_data():
 @pytest.mark.parametrize(
     ("kind", "error", "message", "trace"),
     [
-        ("ValueError", WorkerFailed, "ValueError: what", "a trace"),
-        ("InvalidInput", InvalidInput, "what", None),
-        ("WorkerLost", WorkerLost, "what", "a trace"),
-        ("PeerLost", PeerLost, "what", "a trace"),
-        ("ErrorContext", WorkerFailed, "ErrorContext: what", "a trace"),
-        ("dataclass", WorkerFailed, "dataclass: what", "a trace"),
+        ("ValueError", WorkerFailed, "ValueError: text", "a trace"),
+        ("InvalidInput", InvalidInput, "text", None),
+        ("WorkerLost", WorkerLost, "text", "a trace"),
+        ("PeerLost", PeerLost, "text", "a trace"),
+        ("ErrorContext", WorkerFailed, "ErrorContext: text", "a trace"),
+        ("dataclass", WorkerFailed, "dataclass: text", "a trace"),
     ],
 )
-def test_the_error_on_the_driver(kind, error, message, trace):
-    raised = Failure(kind, "what", "a trace", ErrorContext("work", 1), False, 0.0).error()
+def test_error_on_driver(kind, error, message, trace):
+    raised = Failure(kind, "text", "a trace", ErrorContext("work", 1), False, 0.0).error()
     assert type(raised) is error
     assert (raised.message, raised.trace, raised.place) == (message, trace, ErrorContext("work", 1))
 
 
-def failure(rank: int, kind: str, peer: bool, when: float) -> Failure:
-    return Failure(kind, f"message of {rank}", "", ErrorContext("work", rank), peer, when)
+def test_first_cause_is_earliest_that_is_no_consequence():
+    def failure(rank: int, kind: str, peer: bool, when: float) -> Failure:
+        return Failure(kind, f"message of {rank}", "", ErrorContext("work", rank), peer, when)
 
-
-def test_the_first_cause_is_the_earliest_that_is_not_a_consequence():
-    lost, failed, later = (
-        failure(0, "PeerLost", True, 1.0),
-        failure(1, "KeyError", False, 2.0),
-        failure(2, "OSError", False, 3.0),
-    )
-    assert first_cause([later, lost, failed]) is failed
+    lost, cause = failure(0, "PeerLost", True, 1.0), failure(1, "KeyError", False, 2.0)
+    later = failure(2, "OSError", False, 3.0)
+    assert first_cause([later, lost, cause]) is cause
     assert first_cause([lost, failure(3, "RuntimeError", True, 0.5)]).place.rank == 3
     with pytest.raises(WorkerFailed, match="KeyError: message of 1"):
         raise_first_cause(
-            [WorkerResult(3, b""), *(WorkerResult(each.place.rank, failure=each) for each in (later, lost, failed))]
+            [WorkerResult(3, b""), *(WorkerResult(each.place.rank, failure=each) for each in (later, lost, cause))]
         )

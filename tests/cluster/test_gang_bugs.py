@@ -1,4 +1,4 @@
-"""What went wrong once in gangs and in training: one test for each bug, with its story."""
+"""Bugs of gangs and of training: one test for each, with its story."""
 
 from __future__ import annotations
 
@@ -46,14 +46,9 @@ from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import make_buckets
 from tests.faults.held import StopsOnArrival
 
+OBJECTIVE = Objective(partial(nn.Linear, 2, 1), nn.MSELoss())
+
 # ---- gangs -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalCluster]:
-    with LocalCluster(2) as cluster:
-        yield cluster
-
 
 FIRST_OPTIMIZER = """
 import sys, torch
@@ -70,17 +65,15 @@ sys.exit(any(isinstance(value, torch.distributed.ProcessGroup) for value in defa
 
 
 @pytest.mark.slow
-def test_the_first_optimizer_of_a_process_kept_the_gangs_sockets_open() -> None:
-    # The first optimizer of a process imports torch._dynamo, and that torch.distributed.nn, whose functions have the
-    # world's group of that moment as a default argument. In the first gang of a process that group was never freed:
-    # when a member failed its peers saw no connection close, and waited until they were killed.
+def test_first_optimizer_of_process_kept_sockets_of_gang_open() -> None:
+    # The first optimizer of a process imports torch.distributed.nn, whose functions have the world's group as a default
+    # argument. That group was never freed: if a worker failed, its peers saw no connection close.
     subprocess.run([sys.executable, "-c", FIRST_OPTIMIZER], check=True)
 
 
-def test_a_replica_was_never_freed() -> None:
-    # The hooks that tell of a gradient referred to the replica, and torch keeps hooks where Python's garbage collector
-    # does not look. Every run left its model and optimizer behind in the process, and its process group.
-    replica = Replicated().place(Objective(partial(nn.Linear, 2, 1), nn.MSELoss()), World())
+def test_replica_was_never_freed() -> None:
+    # Gradient hooks referred to the replica, and torch keeps hooks where Python's garbage collector does not look.
+    replica = Replicated().place(OBJECTIVE, World())
     module = weakref.ref(replica.module)
     del replica
     gc.collect()
@@ -94,63 +87,61 @@ def raises_from_itself(world: World, part: Shard | None) -> None:
         raise error from error
 
 
-def test_an_error_raised_from_itself_was_followed_for_ever() -> None:
-    # Tracebacks are cleared along the chain of causes, and `raise error from error` makes that a circle.
+def test_error_raised_from_itself_was_followed_for_ever() -> None:
+    # `raise error from error` makes the chain of causes a circle.
     with pytest.raises(WorkerFailed, match="ValueError: once"):
         InlineCluster().gang(raises_from_itself)
 
 
-def test_a_wrapped_consequence_was_taken_for_a_cause() -> None:
-    # Whether an error only says that another member has gone was read off the error itself. Code that wraps errors in
-    # its own made a consequence into a cause, which hid the real one if it was reported first.
+def test_wrapped_consequence_was_taken_for_cause() -> None:
+    # Only the last error was asked whether it reports a lost peer, and not the errors that it wraps.
     try:
         try:
-            raise PeerLost("the other one has gone")
+            raise PeerLost("the other worker has gone")
         except PeerLost as lost:
             raise KeyError("wrapped") from lost
     except KeyError:
         try:
-            raise ValueError("without a word of it") from None
+            raise ValueError("without its cause") from None
         except ValueError as last:
             failure = Failure.of(last, ErrorContext("work"))
     assert failure.peer
 
 
-def test_a_member_that_died_between_gangs_broke_the_next_one(pair: LocalCluster) -> None:
-    # A process that had been killed while nothing ran, by the kernel for its memory perhaps, was sent the next task:
-    # BrokenPipeError. After a gang that lost a member the others' processes were forgotten, but not ended.
-    rank, pid = pair.gang(lambda world, part: (world.rank, os.getpid()))[1]
-    with open(os.pidfd_open(pid)) as end:
-        os.kill(pid, signal.SIGKILL)
+def test_worker_that_died_between_gangs_broke_the_next_one(pair: LocalCluster) -> None:
+    # An idle process that the kernel had killed was sent the next task: BrokenPipeError.
+    before = pair.gang(lambda world, part: os.getpid())
+    with open(os.pidfd_open(before[1])) as end:
+        os.kill(before[1], signal.SIGKILL)
         assert select.select([end], [], [], 10.0)[0]
-    assert pair.gang(lambda world, part: world.rank) == [0, rank]
+    after = pair.gang(lambda world, part: os.getpid())
+    assert after[0] == before[0]
+    assert after[1] != before[1]
 
 
 @pytest.mark.chaos
-def test_a_member_that_was_stopped_before_its_first_word_held_up_its_gang_for_ever(tmp_path: Path) -> None:
-    # Whoever has never given a sign of life is not judged by the supervisor, and the timeout of collectives counts for
-    # members that have met. One that was stopped as the task came to it was waited for by all, without any limit.
+def test_worker_stopped_before_rendezvous_times_out(pair: LocalCluster, monkeypatch, tmp_path: Path) -> None:
+    # The supervisor cannot miss a worker without a heartbeat, and collectives time out only after the rendezvous.
     columns = Columns((InputColumn("x", decode=StopsOnArrival(str(tmp_path / "mark"))),))
     rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
-    with LocalCluster(2) as cluster:
-        cluster.gang(lambda world, part: None)  # with a new process comes the import of torch
-        cluster._timeout = 5.0
-        with pytest.raises(WorkerLost, match=r"rank \d did not come to the rendezvous within 5 s"):
-            cluster.gang(lambda world, part: None, rows, columns)
-        cluster._timeout = 60.0
-        assert cluster.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
+    pair.gang(lambda world, part: None)  # starts the processes
+    with monkeypatch.context() as patch:
+        patch.setattr(pair, "_timeout", 5.0)
+        with pytest.raises(WorkerLost, match=r"rank \d did not join the rendezvous within 5 s"):
+            pair.gang(lambda world, part: None, rows, columns)
+    assert pair.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
 
 
-def test_a_member_that_was_stopped_before_it_was_heard_was_never_missed() -> None:
-    # Its first heartbeat was in the queue, and no one is missed who was never heard: the gang waited for its timeout.
-    asked, heard, before = threading.Event(), [], []
+def test_worker_stopped_before_its_first_heartbeat_was_never_missed() -> None:
+    # Its first heartbeat was in the queue, and the monitor ignores workers without one.
+    asked, received, before = threading.Event(), [], []
 
     def listen(event: Event) -> None:
-        asked.wait(0.3)  # a driver that is busy
-        heard.append(event.kind)
+        asked.wait(0.3)  # a busy driver
+        received.append(event.kind)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        before.extend(heard)
+        before.extend(received)
         asked.set()
         yield pa.record_batch({"x": [1.0]})
 
@@ -161,33 +152,27 @@ def test_a_member_that_was_stopped_before_it_was_heard_was_never_missed() -> Non
     assert before == ["started", "heartbeat"]
 
 
-def test_a_part_that_could_not_be_read_was_reported_as_a_join() -> None:
-    # A member with bad rows has to tell the others before it fails, and by then it was in another stage.
-    with pytest.raises(InvalidInput, match="1 NaN") as caught:
-        InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
-    assert caught.value.stage == "feed"
-
-
-def test_the_store_went_while_others_still_read_from_it() -> None:
-    # Rank 0 serves the store, and left with it as soon as it knew everyone's part. A member that was held up just then
-    # found nobody: a gang whose work was short failed although nothing was wrong, and a member with bad rows reported
-    # that a peer had gone, as all the others did. Nobody said which rows.
+def test_store_closed_while_others_still_read() -> None:
+    # Rank 0 serves the store and left as soon as it had all answers. A slow worker found nobody, and a worker with bad
+    # rows reported a lost peer in place of the rows.
     store = HashStore()
     store.set_timeout(datetime.timedelta(seconds=0.05))
     zero, one = World(0, 2, store=store), World(1, 2, store=store)
-    store.set("parts/1", "{}")  # as far as the other one has come: it has told, and not read
+    store.set("parts/1", "{}")  # rank 1 has sent its value, and has not read
     with pytest.raises(PeerLost):
         zero.all_gather_json("parts", {})
     assert one.all_gather_json("parts", {}) == zero.all_gather_json("parts", {}) == [{}, {}]
 
 
-def nobody(world: World, key: str, value: dict[str, object]) -> None:
-    raise PeerLost("another member could not be reached")
+def unreachable(world: World, key: str, value: dict[str, object]) -> None:
+    raise PeerLost("another worker is unreachable")
 
 
-def test_bad_rows_went_unsaid_where_the_others_could_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A member with bad rows first tells the others. Where none came within the timeout that was all it reported.
-    monkeypatch.setattr(World, "all_gather_json", nobody)
+@pytest.mark.parametrize("peers", [True, False])
+def test_bad_rows_were_reported_as_join_or_not_at_all(monkeypatch: pytest.MonkeyPatch, peers: bool) -> None:
+    # A worker with bad rows first reports to its peers: it failed in that stage, or with their timeout.
+    if not peers:
+        monkeypatch.setattr(World, "all_gather_json", unreachable)
     with pytest.raises(InvalidInput, match="1 NaN") as caught:
         InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
     assert caught.value.stage == "feed"
@@ -199,9 +184,8 @@ def broadcast_a_view(world: World, part: Shard | None) -> list[float]:
     return view.tolist()
 
 
-def test_a_strided_tensor_was_broadcast_into_the_memory_between(pair: LocalCluster) -> None:
-    # gloo copies as many elements as a tensor has from where it begins, without a look at its strides. A parameter
-    # that is a slice of something larger came out half rank 0's and half its own, and what lay between was overwritten.
+def test_strided_tensor_was_broadcast_into_the_memory_between(pair: LocalCluster) -> None:
+    # gloo ignores strides: a parameter that is a view was half rank 0's, and the memory between was overwritten.
     assert pair.gang(broadcast_a_view) == [[0.0, 2.0, 4.0]] * 2
 
 
@@ -215,63 +199,57 @@ def statistics(world: World, part: Shard | None) -> float:
     return float(module.running_mean)
 
 
-def test_members_without_rows_pulled_the_statistics_to_their_start(pair: LocalCluster) -> None:
-    # Batch normalisation's running statistics were averaged over members as equals. With one part of 1000 rows and
-    # three of none the saved mean was a quarter of what it should be.
+def test_workers_without_rows_pulled_statistics_to_their_start(pair: LocalCluster) -> None:
+    # Running statistics were averaged without the workers' numbers of rows.
     assert pair.gang(statistics) == [8.0, 8.0]
 
 
 def test_small_buckets_were_not_small() -> None:
-    # The first bucket is closed at 1 MiB however small `bucket_bytes` is, so that models below that had one bucket,
-    # and nothing was exchanged before the backward pass was over.
+    # torch closes the first bucket at 1 MiB, so smaller models exchanged nothing during the backward pass.
     assert len(make_buckets(list(nn.Linear(100, 100).parameters()), 100)) == 2
 
 
-def test_a_shared_weight_between_reentrant_checkpoints_lost_gradients() -> None:
-    # Its gradient comes in several pieces, and each took the place of the one before in what the members exchange.
-    sync = AllReduceSync(
-        AllReduce(), Replicated().place(Objective(partial(nn.Linear, 2, 1), nn.MSELoss()), World()), Group(0, 2)
-    )
+def test_shared_weight_between_reentrant_checkpoints_lost_gradients() -> None:
+    # Its gradient comes in several pieces, and each replaced the one before.
+    sync = AllReduceSync(AllReduce(), Replicated().place(OBJECTIVE, World()), Group(0, 2))
     sync.begin(1.0)
     sync.ready(1)
     with pytest.raises(InvalidInput, match="several pieces"):
         sync.ready(1)
 
 
-class Kept(Metric):
+class Values(Metric):
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("kept", default=[], dist_reduce_fx=None)
+        self.add_state("values", default=[], dist_reduce_fx=None)
 
     def update(self, value: torch.Tensor) -> None:
-        self.kept.append(value)
+        self.values.append(value)
 
     def compute(self) -> torch.Tensor:
-        return torch.cat(self.kept)
+        return torch.cat(self.values)
 
 
-def keep(world: World, part: Shard | None) -> list[float]:
-    metric = Kept()
+def updated(world: World, part: Shard | None) -> list[float]:
+    metric = Values()
     for value in range(3 * world.rank + 1):
         metric.update(torch.tensor([float(value)]))
     found: list[float] = synchronised(metric, world.group())
     return found
 
 
-def test_metrics_with_lists_of_several_lengths_never_came_back(pair: LocalCluster) -> None:
-    # torchmetrics gathers a list state item by item. A member that had skipped an empty batch gathered less often than
-    # the others, which then took its next collective for the one that they waited for.
-    assert pair.gang(keep) == [[0.0, 0.0, 1.0, 2.0, 3.0]] * 2
+def test_metrics_with_lists_of_several_lengths_hung(pair: LocalCluster) -> None:
+    # torchmetrics gathers a list item by item: after an empty batch, workers gathered different numbers of items.
+    assert pair.gang(updated) == [[0.0, 0.0, 1.0, 2.0, 3.0]] * 2
 
 
-def test_a_metric_collection_failed_after_the_first_epoch() -> None:
-    # It looks like a metric, but does not know whether it has been updated.
+def test_metric_collection_failed_after_first_epoch() -> None:
+    # It looks like a metric, but does not know whether it was updated.
     metrics = open_metrics({"m": MetricCollection([MeanSquaredError()])}, torch.device("cpu"))
     assert list(metrics) == ["m_MeanSquaredError"]
 
 
-def test_a_validation_column_without_a_true_value_made_nan() -> None:
-    # The validation loss was NaN, epoch for epoch, and metrics of lists failed inside of torchmetrics.
+def test_validation_column_without_true_value_made_nan() -> None:
     columns = Columns((InputColumn("x"),), validation=InputColumn("v", "bool"))
     training = Training(Objective(partial(nn.Linear, 1, 1), nn.MSELoss()), 2)
     with pytest.raises(InvalidInput, match="no row is a validation row"):

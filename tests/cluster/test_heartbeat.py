@@ -1,4 +1,4 @@
-"""Signs of life, and who is given up for want of them: arithmetic on made-up events, no process and no clock."""
+"""Heartbeats, and which worker is lost or stuck: arithmetic on made-up events."""
 
 from __future__ import annotations
 
@@ -10,116 +10,82 @@ from sparkdl.cluster.heartbeat import HeartbeatMonitor, beating, interval
 from sparkdl.telemetry.event import Event
 
 
-def beat(rank=0, step=None, phase="work", attempt=0, kind="heartbeat"):
-    clock = None if step is None else {"epoch": 0, "step": step, "samples": 0}
-    return Event(kind, rank, attempt, 0.0, clock, {"host": f"host{rank}", "phase": phase})
+def monitor(*received, timeout=60.0):
+    """A monitor that received (time, rank, step, options of the event)."""
+    found = HeartbeatMonitor(0, timeout=timeout, stall=600.0)
+    for now, rank, step, *options in received:
+        given = {"kind": "heartbeat", "phase": "work", "attempt": 0} | dict(*options)
+        clock = None if step is None else {"epoch": 0, "step": step, "samples": 0}
+        payload = {"host": f"host{rank}", "phase": given["phase"]}
+        found.note(Event(given["kind"], rank, given["attempt"], 0.0, clock, payload), float(now))
+    return found
 
 
-def pulse(**limits):
-    return HeartbeatMonitor(0, **{"timeout": 60.0, "stall": 600.0} | limits)
+def alive(until, *steps):
+    """Heartbeats every 10 s of workers that stay at their steps."""
+    return [(now, rank, step) for now in range(0, until, 10) for rank, step in enumerate(steps)]
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(60, 10), (600, 10), (3, 0.5), (0.3, 0.2)])
-def test_several_heartbeats_fit_into_the_timeout(timeout, expected):
+def test_several_heartbeats_fit_into_timeout(timeout, expected):
     assert interval(timeout) == expected
 
 
-def test_who_is_silent_for_too_long_is_lost():
-    heard = pulse()
-    heard.note(beat(0, 5), 0.0)
-    heard.note(beat(1, 5), 0.0)
-    heard.note(beat(0, 6), 50.0)
-    assert heard.lost(60.0) is None
-    error = heard.lost(61.0)
-    assert "rank 1 has not been heard of for 61 s" in error.message
+def test_silent_worker_is_lost():
+    found = monitor((0, 0, 5), (0, 1, 5), (50, 0, 6))
+    assert found.lost(60.0) is None
+    error = found.lost(61.0)
+    assert "rank 1 sent nothing for 61 s" in error.message
     assert (error.rank, error.host, error.stage, error.attempt, error.step) == (1, "host1", "work", 0, 5)
 
 
-def test_any_event_is_a_sign_of_life():
-    heard = pulse()
-    heard.note(beat(0, 5), 0.0)
-    heard.note(beat(0, 5, kind="progress"), 50.0)
-    assert heard.lost(100.0) is None
+@pytest.mark.parametrize(
+    ("received", "now"),
+    [
+        ([(0, 0, 5), (50, 0, 5, {"kind": "progress"})], 100.0),  # any event is a sign of life
+        ([(0, 0, 5), (1, 0, 5, {"kind": "failed"}), (2, 0, 5)], 1000.0),  # the worker has ended; one was on its way
+        ([(0, 0, 5), (1, 0, 5, {"kind": "finished"}), (2, 0, 5)], 1000.0),
+        ([(0, 0, None, {"kind": "started"})], 1e6),  # without a heartbeat
+        ([(0, 0, 5, {"attempt": 1})], 1000.0),
+        ([*alive(2000, 40, 40), (2001, 0, None)], 2001.0),  # the first step after a resume at step 40
+    ],
+)
+def test_worker_is_not_lost(received, now):
+    assert monitor(*received).lost(now) is None
 
 
-@pytest.mark.parametrize("kind", ["failed", "finished"])
-def test_who_has_ended_need_not_be_heard_of(kind):
-    heard = pulse()
-    heard.note(beat(0, 5), 0.0)
-    heard.note(beat(0, 5, kind=kind), 1.0)
-    heard.note(beat(0, 5), 2.0)  # it was on its way
-    assert heard.lost(1000.0) is None
+def test_time_in_which_driver_did_not_run_does_not_count():
+    found = monitor((0, 0, 5))
+    found.extend_deadlines(300.0)
+    assert found.lost(350.0) is None
+    assert found.lost(361.0) is not None
 
 
-def test_who_was_never_heard_of_is_not_judged():
-    heard = pulse()
-    heard.note(beat(0, kind="started"), 0.0)
-    assert heard.lost(1e6) is None
-
-
-def test_events_of_an_earlier_attempt_are_nobodys_life():
-    heard = pulse()
-    heard.note(beat(0, 5, attempt=1), 0.0)
-    assert heard.lost(1000.0) is None
-
-
-def test_time_in_which_the_driver_did_not_run_does_not_count():
-    heard = pulse()
-    heard.note(beat(0, 5), 0.0)
-    heard.extend_deadlines(300.0)
-    assert heard.lost(350.0) is None
-    assert heard.lost(361.0) is not None
-
-
-def alive(heard, until, *, steps, phase="work"):
-    """Members that beat every 10 s and stay at their steps."""
-    for now in range(0, until, 10):
-        for rank, step in enumerate(steps):
-            heard.note(beat(rank, step, phase), float(now))
-
-
-def test_a_gang_that_does_not_move_is_stuck_and_the_one_behind_is_named():
-    heard = pulse()
-    alive(heard, 10, steps=(3, 3))
-    alive(heard, 700, steps=(8, 7))
-    error = heard.lost(700.0)
-    assert "rank 1 lives but has been at step 7, work, for 600 s" in error.message
+def test_stuck_gang_names_worker_behind():
+    error = monitor((0, 0, 3), (0, 1, 3), *alive(700, 8, 7)).lost(700.0)
+    assert "rank 1 is alive but made no progress for 600 s, at step 7 in phase work" in error.message
     assert error.step == 7
 
 
-def test_the_first_step_takes_as_long_as_it_takes():
-    heard = pulse()
-    alive(heard, 2000, steps=(40, 40))  # resumed at step 40
-    assert heard.lost(2000.0) is None
-    heard.note(beat(0), 2001.0)
-    assert heard.lost(2001.0) is None
-
-
 def test_another_phase_is_progress():
-    heard = pulse(timeout=1000.0)
-    heard.note(beat(0, 1), 0.0)
-    heard.note(beat(0, 2), 10.0)
-    heard.note(beat(0, 2, "validate"), 590.0)
-    heard.note(beat(0, 2, "validate"), 1180.0)
-    assert heard.lost(1185.0) is None
-    assert heard.lost(1191.0) is not None
+    validates = [(590, 0, 2, {"phase": "validate"}), (1180, 0, 2, {"phase": "validate"})]
+    found = monitor((0, 0, 1), (10, 0, 2), *validates, timeout=1000.0)
+    assert found.lost(1185.0) is None
+    assert found.lost(1191.0) is not None
 
 
-def test_the_first_beat_is_at_once_and_the_others_come_from_a_thread_until_the_block_ends():
+def test_first_heartbeat_is_immediate_and_others_come_from_a_thread():
     beats, twice = [], threading.Event()
 
-    def note():
+    def beat():
         beats.append(threading.current_thread().name)
         if len(beats) == 2:
             twice.set()
 
-    with beating(note, 0.001):
+    with beating(beat, 0.001):
         assert beats[0] == threading.current_thread().name
         assert twice.wait(30)
     assert set(beats[1:]) == {"sparkdl-heartbeat"}
     assert "sparkdl-heartbeat" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_without_an_interval_there_are_none():
-    with beating(lambda: pytest.fail("a beat"), None):
+    with beating(lambda: pytest.fail("a heartbeat"), None):
         pass

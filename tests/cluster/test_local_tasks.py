@@ -9,15 +9,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.worker_process import WorkerProcess
 from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as found:
-        yield found
 
 
 class TestInline(MapReduceContract):
@@ -31,12 +24,11 @@ class TestLocal(MapReduceContract, LossContract):
     def cluster(self, pair):
         return pair
 
-    def test_a_gang_and_rounds_take_turns(self, cluster):
+    def test_gang_and_rounds_take_turns(self, cluster):
         assert cluster.gang(lambda world, part: world.rank) == [0, 1]
 
 
-def test_an_answer_that_breaks_off_is_that_of_a_process_that_has_ended():
-    """It was killed while it sent a large result: a part like any other whose process went."""
+def test_truncated_answer_means_process_has_ended():
     process = WorkerProcess(0)
     ours, theirs = socket.socketpair()
     process.connection.close()

@@ -1,131 +1,94 @@
-"""Gangs that fail and are run again: which are, which are not, and what the user is told."""
+"""Restarts of failed gangs: which are run again, and the messages. Real processes: tests/chaos."""
 
 from __future__ import annotations
 
-import functools
-import os
-import signal
 import threading
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor, _AttemptMonitor, worth_another
-from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
-from sparkdl.telemetry.emit import record
+from sparkdl.telemetry.event import Event
+from tests.cluster.scripted import Scripted
 
-ROWS = {"x": np.arange(8.0)}
-COLUMNS = Columns((InputColumn("x"),))
+KILLED = WorkerLost("killed")
 
 
 def failed(kind="ValueError", step=3):
     return WorkerFailed(f"{kind}: something", place=ErrorContext("work", 0, "host", 0, step))
 
 
-# ---- what is worth another attempt ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("error", "earlier", "again"),
+    ("error", "earlier", "everywhere", "again"),
     [
-        (WorkerLost("killed"), [], True),
-        (WorkerLost("killed"), [WorkerLost("killed")] * 5, True),
-        (PeerLost("gone"), [], True),
-        (InvalidInput("batchSize is 0"), [], False),
-        (ClusterUnavailable("no slots"), [], False),
-        (Stopped("saved at step 3"), [WorkerLost("killed")], False),
-        (ClusterUnavailable("no slots"), [WorkerLost("killed")], True),
-        (failed(), [], True),
-        (failed(), [failed()], False),
-        (failed(), [WorkerLost("killed"), failed()], False),
-        (failed(), [failed(step=2)], True),
-        (failed(), [failed("KeyError")], True),
+        (KILLED, [], False, True),
+        (KILLED, [KILLED] * 5, False, True),
+        (PeerLost("gone"), [], False, True),
+        (PeerLost("gone"), [], True, True),
+        (InvalidInput("batchSize is 0"), [], False, False),
+        (ClusterUnavailable("no slots"), [], False, False),
+        (ClusterUnavailable("no slots"), [KILLED], False, True),
+        (Stopped("saved at step 3"), [KILLED], False, False),
+        (failed(), [], False, True),
+        (failed(), [failed()], False, False),
+        (failed(), [KILLED, failed()], False, False),
+        (failed(), [failed(step=2)], False, True),
+        (failed(), [failed("KeyError")], False, True),
+        (failed(step=0), [], True, False),
     ],
 )
-def test_worth_another(error, earlier, again):
-    assert worth_another(error, earlier, everywhere=False) is again
+def test_worth_another_attempt(error, earlier, everywhere, again):
+    assert worth_another(error, earlier, everywhere=everywhere) is again
 
 
-def test_what_fails_everywhere_before_the_first_step_is_in_the_code_or_the_data():
-    assert not worth_another(failed(step=0), [], everywhere=True)
-    assert worth_another(PeerLost("gone"), [], everywhere=True)
-
-
-class Scripted:
-    """A cluster whose gangs end as they are told."""
-
-    size = 2
-
-    def __init__(self, *endings: Any) -> None:
-        self.endings = list(endings)
-        self.attempts: list[int] = []
-
-    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None, size=None):
-        self.attempts.append(attempt)
-        ending = self.endings.pop(0)
-        if isinstance(ending, Exception):
-            raise ending
-        return ending
-
-
-def test_attempts_are_numbered_and_the_listener_hears_of_restarts():
-    cluster, events = Scripted(WorkerLost("killed"), PeerLost("gone"), [1, 2]), []
+def test_attempts_are_numbered_and_listener_gets_restarts():
+    cluster, events = Scripted(KILLED, PeerLost("gone"), [1, 2]), []
     supervisor = Supervisor(cluster, back_off=0)
     assert supervisor.gang(print, listener=events.append) == [1, 2]
-    assert cluster.attempts == [0, 1, 2]
+    assert cluster.begun == [(0, 2), (1, 2), (2, 2)]
     assert [type(error) for error in supervisor.failures] == [WorkerLost, PeerLost]
-    assert [(event.kind, event.attempt, event.payload.get("cause")) for event in events] == [
-        ("attempt", 0, None),
+    assert [(event.kind, event.attempt, event.payload.get("cause", event.payload.get("size"))) for event in events] == [
+        ("attempt", 0, 2),
         ("restart", 0, "WorkerLost: killed"),
-        ("attempt", 1, None),
+        ("attempt", 1, 2),
         ("restart", 1, "PeerLost: gone"),
-        ("attempt", 2, None),
+        ("attempt", 2, 2),
     ]
-    assert {event.payload["size"] for event in events if event.kind == "attempt"} == {cluster.size}
 
 
 def test_pauses_double(monkeypatch):
     pauses = []
     monkeypatch.setattr("sparkdl.cluster.supervisor.pause", pauses.append)
-    Supervisor(Scripted(*[WorkerLost("killed")] * 8, [1]), back_off=1.5, max_restarts=8).gang(print)
+    Supervisor(Scripted(*[KILLED] * 8, [1]), back_off=1.5, max_restarts=8).gang(print)
     assert pauses == [1.5, 3, 6, 12, 24, 48, 60, 60]
 
 
-def test_one_failure_too_many_tells_of_all():
-    cluster = Scripted(WorkerLost("the first", place=ErrorContext("work", 1, "a", 0, 7)), *[WorkerLost("killed")] * 2)
+def test_last_failure_lists_earlier_ones():
+    cluster = Scripted(WorkerLost("the first", place=ErrorContext("work", 1, "a", 0, 7)), KILLED, KILLED)
     with pytest.raises(WorkerLost) as caught:
         Supervisor(cluster, back_off=0, max_restarts=2).gang(print)
-    assert cluster.attempts == [0, 1, 2]
+    assert [attempt for attempt, _ in cluster.begun] == [0, 1, 2]
     assert "WorkerLost: the first [stage work, rank 1, host a, attempt 0, step 7]" in caught.value.message
-    assert "attempt number 3" in caught.value.message
+    assert "This was attempt 3" in caught.value.message
 
 
-def test_the_only_failure_is_raised_as_it_is():
-    error = WorkerLost("killed")
+@pytest.mark.parametrize("error", [WorkerLost("killed"), ZeroDivisionError()])
+def test_only_failure_and_foreign_errors_are_raised_unchanged(error):
     error.__cause__ = OSError("Spark's own")
-    with pytest.raises(WorkerLost) as caught:
+    with pytest.raises(type(error)) as caught:
         Supervisor(Scripted(error), max_restarts=0).gang(print)
     assert caught.value is error
     assert isinstance(error.__cause__, OSError)
 
 
-def test_other_errors_are_not_its_business():
-    with pytest.raises(ZeroDivisionError):
-        Supervisor(Scripted(ZeroDivisionError())).gang(print)
-
-
 @pytest.mark.parametrize(("timeout", "seconds"), [(1.2, 0.1), (6.0, 0.5), (60.0, 1.0)])
-def test_silence_is_looked_for_every_second_at_least(timeout, seconds):
-    watch = _AttemptMonitor(0, timeout, 600.0, None)
-    waits: list[float] = []
-    watch._ended = SimpleNamespace(wait=lambda given: waits.append(given) or True)  # type: ignore[assignment]
-    watch._look()
+def test_monitor_checks_every_second_at_least(timeout, seconds):
+    monitor, waits = _AttemptMonitor(0, timeout, 600.0, None), []
+    monitor.look(SimpleNamespace(wait=lambda given: waits.append(given) or True))  # type: ignore[arg-type]
     assert waits == [pytest.approx(seconds)]
 
 
@@ -136,83 +99,50 @@ def test_silence_is_looked_for_every_second_at_least(timeout, seconds):
         ({"back_off": -0.5}, "back_off is -0.5"),
         ({"heartbeat_timeout": 0}, "heartbeat_timeout is 0"),
         ({"stall_timeout": -3}, "stall_timeout is -3"),
+        ({"elastic_timeout": -1}, "elastic_timeout is -1"),
+        ({"min_size": 0}, "min_size is 0; expected 1 to 4"),
+        ({"min_size": 5}, "min_size is 5; expected 1 to 4"),
     ],
 )
-def test_limits_that_cannot_be(given, message):
+def test_invalid_limits_raise(given, message):
     with pytest.raises(InvalidInput, match=message):
-        Supervisor(InlineCluster(), **given)
+        Supervisor(Scripted(size=4), **given)
 
 
-# ---- real processes ----------------------------------------------------------------------------------------------
+def test_stuck_gang_is_restarted():
+    def stuck(listener, attempt, guard):
+        ended = threading.Event()
+        with guard.stopping(ended.set):
+            for step in (1, 2):
+                listener(Event("heartbeat", 0, attempt, 0.0, {"step": step}, {"host": "host", "phase": "work"}))
+            assert ended.wait(30)
+            raise ConnectionError("cancelled")
+
+    supervisor = Supervisor(Scripted(stuck, [1]), back_off=0, heartbeat_timeout=3, stall_timeout=0.3)
+    assert supervisor.gang(print) == [1]
+    assert "rank 0 is alive but made no progress for 0 s, at step 2 in phase work" in supervisor.failures[0].message
 
 
-def rows(world, part):
-    """A step, then the attempt that succeeded and the rows of this part."""
-    world.clock.tick(1)
-    world.group().sum_(torch.ones(1))
+def fails(world, part, *, attempts, step=1):
+    """The attempt and the shard's rows, after some failed attempts."""
+    world.clock.tick(step)
+    if world.attempt < attempts:
+        raise LookupError("no such sample")
     return world.attempt, part.rows
 
 
-def ends(world, part, *, how, rank=1, attempts=1):
-    """``rows``, but in the first attempts one member does not get that far."""
-    if world.attempt < attempts and world.rank == rank:
-        if how == "raise":
-            raise LookupError("no such sample")
-        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
-    return rows(world, part)
+@pytest.mark.parametrize(
+    ("work", "attempts"),
+    [(partial(fails, attempts=9), [0, 1]), (lambda world, part: 1 / 0, [0])],
+    ids=["same step twice", "everywhere before the first step"],
+)
+def test_repeatable_error_is_raised(work, attempts):
+    supervisor = Supervisor(InlineCluster(), back_off=0)
+    with pytest.raises(WorkerFailed, match=r"no such sample|ZeroDivisionError"):
+        supervisor.gang(work, {"x": np.arange(8.0)}, ["x"])
+    assert [error.attempt for error in supervisor.failures] == attempts
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Two members; those that are lost are replaced."""
-    with LocalCluster(2, timeout=60) as cluster:
-        yield cluster
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("how", ["kill", "stop", "raise"])
-def test_a_member_that_goes_is_replaced(cluster, how, rank):
-    supervisor = Supervisor(cluster, back_off=0, heartbeat_timeout=3)
-    found = supervisor.gang(functools.partial(ends, how=how, rank=rank), ROWS, COLUMNS)
-    assert found == [(1, 4), (1, 4)]
-    (failure,) = supervisor.failures
-    assert failure.rank == rank
-    assert failure.attempt == 0
-    assert type(failure) is (WorkerFailed if how == "raise" else WorkerLost)
-
-
-def stuck(world, part):
-    """A gang that is seen to take a step, and in the first attempt never another."""
-    for _ in range(2):
-        record("heartbeat", clock=world.clock, host=world.host, phase=world.phase)
-        world.clock.tick(1)
-    if world.attempt == 0 and world.rank == 0:
-        threading.Event().wait()
-    return world.attempt
-
-
-@pytest.mark.chaos
-def test_a_gang_that_does_not_move_is_run_again(cluster):
-    supervisor = Supervisor(cluster, back_off=0, heartbeat_timeout=3, stall_timeout=2)
-    assert supervisor.gang(stuck) == [1, 1]
-    assert "lives but has been at step 2, work" in supervisor.failures[0].message
-
-
-def test_an_error_of_every_member_is_not_tried_again(cluster):
-    supervisor = Supervisor(cluster, back_off=0)
-    with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
-        supervisor.gang(lambda world, part: 1 / 0, ROWS, COLUMNS)
-    assert len(supervisor.failures) == 1
-
-
-def test_the_same_error_at_the_same_step_twice_is_one_of_the_code(cluster):
-    supervisor = Supervisor(cluster, back_off=0)
-    with pytest.raises(WorkerFailed, match="no such sample") as caught:
-        supervisor.gang(functools.partial(ends, how="raise", attempts=9), ROWS, COLUMNS)
-    assert [error.attempt for error in supervisor.failures] == [0, 1]
-    assert "attempt number 2" in caught.value.message
-
-
-def test_one_member_in_this_process_needs_no_watch():
-    assert Supervisor(InlineCluster()).gang(rows, ROWS, COLUMNS) == [(0, 8)]
+def test_second_attempt_gets_data_again():
+    supervisor = Supervisor(InlineCluster(), back_off=0)
+    assert supervisor.gang(partial(fails, attempts=1), {"x": np.arange(8.0)}, ["x"]) == [(1, 8)]

@@ -1,4 +1,4 @@
-"""Processes forked from one that has loaded PyTorch."""
+"""Processes forked from a process that has loaded PyTorch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.zygote import fork, zygote
 
+THIS = "tests.cluster.test_zygote"
 
-def report(target: str) -> str:
-    """What a worker writes that calls a function with a file descriptor."""
+
+def report(function: str) -> str:
+    """The bytes that a worker writes to the file descriptor in its argument."""
     end, theirs = os.pipe()
-    worker = fork(target, theirs)
+    worker = fork(f"{THIS}:{function}", theirs)
     os.close(theirs)
     with open(end) as file:
         text = file.read()
@@ -44,30 +46,22 @@ def test_worker_has_environment_and_folder_of_the_fork(monkeypatch, tmp_path):
     zygote()
     monkeypatch.setenv("SPARKDL_TEST", "later")
     monkeypatch.chdir(tmp_path)
-    found = ast.literal_eval(report("tests.cluster.test_zygote:surroundings"))
-    assert found == ("later", str(tmp_path), True)
-
-
-def test_zygote_has_one_thread():
-    """A fork copies one thread: a lock that another one holds would stay locked in the worker."""
-    worker = fork("tests.cluster.test_zygote:leave")  # once it has ended, the zygote has loaded all that it loads
-    worker.wait(10.0)
-    worker.close()
-    assert len(list(Path(f"/proc/{zygote().pid}/task").iterdir())) == 1
+    assert ast.literal_eval(report("surroundings")) == ("later", str(tmp_path), True)
 
 
 def test_workers_draw_different_numbers():
-    assert report("tests.cluster.test_zygote:draw") != report("tests.cluster.test_zygote:draw")
+    assert report("draw") != report("draw")
 
 
-def test_exit_code_of_a_worker():
-    worker = fork("tests.cluster.test_zygote:leave")
-    assert worker.wait(10.0) == 5
-    assert worker.wait() == 5
+def test_exit_code_and_threads_of_the_zygote():
+    worker = fork(f"{THIS}:leave")
+    assert worker.wait(10.0) == worker.wait() == 5
     worker.close()
+    # A fork copies one thread: a lock of another one would stay locked in the worker.
+    assert len(list(Path(f"/proc/{zygote().pid}/task").iterdir())) == 1
 
 
-def test_worker_that_runs_is_waited_for_and_killed():
+def test_running_worker_times_out_and_is_killed():
     worker = fork("signal:pause")
     with pytest.raises(TimeoutError, match="still runs"):
         worker.wait(0.0)
@@ -78,18 +72,14 @@ def test_worker_that_runs_is_waited_for_and_killed():
     worker.close()
 
 
-def test_exit_code_is_unknown_if_the_zygote_has_died():
-    worker = fork("signal:pause")
-    os.kill(zygote().pid, signal.SIGKILL)
-    worker.kill()
-    assert worker.wait() is None
-    worker.close()
-
-
 def test_killed_zygote_is_replaced_and_its_workers_live():
     with LocalCluster(2) as cluster:
         before = cluster.gang(lambda world, part: os.getpid())
+        orphan = fork("signal:pause")
         os.kill(zygote().pid, signal.SIGKILL)
+        orphan.kill()
+        assert orphan.wait() is None  # the exit code is unknown
+        orphan.close()
         assert cluster.gang(lambda world, part: os.getpid()) == before
         with open(os.pidfd_open(before[1])) as end:
             os.kill(before[1], signal.SIGKILL)

@@ -229,7 +229,7 @@ class AlgorithmContract:
 
         for number in range(2 * ROUNDS):
             for part in (1, 2):
-                with pytest.raises(WorkerFailed, match=rf"part {part} in round \d: LookupError: a fault on purpose"):
+                with pytest.raises(WorkerFailed, match=rf"shard {part} in round \d: LookupError: a fault on purpose"):
                     run(0, part)
             try:
                 state, rows = run(1, 0)

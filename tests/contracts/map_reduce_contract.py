@@ -226,7 +226,7 @@ class MapReduceContract:
 
     @pytest.mark.parametrize(("kind", "raised"), [(LookupError, WorkerFailed), (InvalidInput, InvalidInput)])
     def test_an_error_is_named_with_its_part(self, jobs, kind, raised):
-        with pytest.raises(raised, match=r"part 1 in round 4: .*no such thing") as caught:
+        with pytest.raises(raised, match=r"shard 1 in round 4: .*no such thing") as caught:
             jobs.run(Raises(kind=kind), {"factor": 1.0}, number=4)
         assert (caught.value.rank, caught.value.stage, caught.value.step) == (1, "map", 4)
         jobs.run(Sums(), {"factor": 1.0})

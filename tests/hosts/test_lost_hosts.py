@@ -131,10 +131,10 @@ class Harm:
 
 HARMS = [
     Harm(kill_the_executor, 1, "Spark lost a worker of the gang"),
-    Harm(stop_the_member, 1, "has not been heard of"),
+    Harm(stop_the_member, 1, "sent nothing for"),
     Harm(kill_the_worker, 0, "Spark lost a worker of the gang", moved=True),
-    Harm(pull_the_cable, 1, "has not been heard of", moved=True),
-    Harm(cut_the_power, 0, "has not been heard of", moved=True),
+    Harm(pull_the_cable, 1, "sent nothing for", moved=True),
+    Harm(cut_the_power, 0, "sent nothing for", moved=True),
 ]
 
 

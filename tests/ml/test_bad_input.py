@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "no rows": Mistake(["the data has no rows"], data=lambda spark: spark.createDataFrame(ROWS).where("false")),
     "too many workers": Mistake(
-        ["9 members need 9 task slots", "numWorkers"], {"numWorkers": 9}, None, ClusterUnavailable
+        ["9 workers need 9 task slots", "numWorkers"], {"numWorkers": 9}, None, ClusterUnavailable
     ),
     "a batch of nothing": Mistake(["batchSize is 0", "at least 1"], {"batchSize": 0}),
     "no epochs": Mistake(["epochs is -1", "at least 1"], {"epochs": -1}),

@@ -122,7 +122,7 @@ def test_an_error_of_one_member_is_tried_a_second_time(data, tmp_path):
 
 def test_more_workers_that_there_are_never_slots_for_are_not_waited_for(data, tmp_path):
     elastic = regressor(numWorkers=3, minWorkers=1, runDir=str(tmp_path), checkpointInterval="1 epoch", epochs=1)
-    with pytest.warns(UserWarning, match="a gang of 3 members is wanted, and the configuration allows for 2"):
+    with pytest.warns(UserWarning, match="the configuration allows 2 workers at a time, so the gang of 3 has 2"):
         assert elastic.fit(data).report["workers"] == [2]
 
 

@@ -43,7 +43,7 @@ def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_p
     x = data()["x"]
     x[70] = 1e200  # its square is infinite
     jobs = InlineTaskRunner(dealt(tables(x=x), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"part 2 in round 1: .*not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 2 in round 1: .*not finite"):
         Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
@@ -53,7 +53,7 @@ def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_p
 def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
     jobs = InlineTaskRunner(dealt(tables(), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"part 0 in round 1: .*not finite; lower the learning rate"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: .*not finite; lower the learning rate"):
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
 
@@ -76,7 +76,7 @@ def test_a_result_that_is_not_finite_names_the_part_and_the_round(algorithm, nam
     y[60:] *= 1e100
     wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=rate), precision="fp64")
     jobs = InlineTaskRunner(dealt(tables(y=y), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=f"part 2 in round 1: {name} is not finite; lower the learning rate"):
+    with pytest.raises(InvalidInput, match=f"shard 2 in round 1: {name} is not finite; lower the learning rate"):
         Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
 
 

@@ -64,14 +64,14 @@ def test_output_and_inputs_are_known(columns, weights, labels):
 
 @each
 def test_a_model_that_does_not_take_the_rows_is_refused(columns, weights, labels):
-    with pytest.raises(WorkerFailed, match=r"part 0 in round 0: forward\(\) of Linear raised"):
+    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised"):
         inspect_shards(jobs(columns, weights, labels), InspectShard(three(inputs=5)))
 
 
 @each_of_some
 def test_a_loss_that_does_not_take_the_output_is_refused(columns, weights, labels):
     wrong = Objective(lambda: nn.Sequential(nn.Linear(3, 3), nn.Unflatten(1, (3, 1))), LOSS)
-    with pytest.raises(WorkerFailed, match=r"part 0 in round 0: .*the loss raised"):
+    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: .*the loss raised"):
         inspect_shards(jobs(columns, weights, labels), InspectShard(wrong))
 
 

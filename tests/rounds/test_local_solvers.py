@@ -82,5 +82,5 @@ LOSSES = {
 def test_what_is_not_quadratic_is_refused_in_the_first_round(tmp_path, precision, parts, kind):
     x, y = regression("as it is")
     loss, target = LOSSES[kind]
-    with pytest.raises(InvalidInput, match=r"part \d in round 1: the loss is not quadratic"):
+    with pytest.raises(InvalidInput, match=r"shard \d in round 1: the loss is not quadratic"):
         run(tmp_path, precision, loss, x, target(y), parts=parts, rounds=5)

@@ -258,7 +258,7 @@ def test_labels_that_cannot_be_are_refused_before_the_first_round():
 
 
 def test_a_model_that_does_not_take_the_rows_is_told_of_before_the_first_round():
-    with pytest.raises(WorkerFailed, match=r"part 0 in round 0: forward\(\) of Linear raised RuntimeError: mat1"):
+    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised RuntimeError: mat1"):
         run(ParallelSGD(), objective=replace(OBJECTIVE, model=partial(nn.Linear, 4, 2)))
 
 

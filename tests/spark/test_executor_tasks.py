@@ -130,7 +130,7 @@ def test_rows_that_are_others_than_those_that_were_packed_are_refused(disk: Path
     assert missing[2:] == ("missing", b"")
     results = Results(1)
     results.take(task(Sums()).build(iter(rows)))
-    with pytest.raises(InvalidInput, match="part 0 in round 3: its rows have come back different"):
+    with pytest.raises(InvalidInput, match="shard 0 in round 3: its rows have come back different"):
         raise_on_failure(results.found, 3)
 
 
@@ -195,7 +195,7 @@ def test_an_error_comes_as_a_result(disk: Path) -> None:
         pack(part, rows)
     results = Results(3)
     results.take(row for row in mapped(Raises(kind=InvalidInput), most=0, cut=True) if row[1] < 0)
-    with pytest.raises(InvalidInput, match="part 1 in round 2: no such thing"):
+    with pytest.raises(InvalidInput, match="shard 1 in round 2: no such thing"):
         raise_on_failure(results.found, 2)
 
 

@@ -121,7 +121,7 @@ class TestSpark(MapReduceContract, LossContract):
     def test_what_executors_reduce_keeps_its_kind(self, jobs, monkeypatch):
         monkeypatch.setattr(tasks, "_DIRECT", 0)
         self.test_results_of_any_kind_keep_their_kind_and_order(jobs)
-        with pytest.raises(WorkerFailed, match="part 1 in round 3"):
+        with pytest.raises(WorkerFailed, match="shard 1 in round 3"):
             jobs.run(Raises(), {"factor": 1.0}, number=3)
 
     @pytest.mark.parametrize("cut", [False, True])
@@ -180,7 +180,7 @@ class TestSpark(MapReduceContract, LossContract):
             if same:
                 assert torch.equal(jobs.run(Sums(), {"factor": 1.0}, number=2)[0]["sum"], before["sum"])
                 return
-            with pytest.raises(InvalidInput, match=r"part \d in round 2: its rows have come back different.*idCol"):
+            with pytest.raises(InvalidInput, match=r"shard \d in round 2: its rows have come back different.*idCol"):
                 jobs.run(Sums(), {"factor": 1.0}, number=2)
 
 

@@ -90,7 +90,7 @@ def meet(meeting: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
         raise trouble
     for rank, other in enumerate(lines):
         if "trouble" in other:
-            raise PeerLost(f"rank {rank} cannot take part: {other['trouble']}")
+            raise PeerLost(f"rank {rank} cannot join: {other['trouble']}")
     return RendezvousResult(lines, store)
 
 

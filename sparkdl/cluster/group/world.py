@@ -182,11 +182,11 @@ def reaching_peers() -> Iterator[None]:
     try:
         yield
     except dist.DistError as error:
-        raise PeerLost(f"another member could not be reached: {error}") from error
+        raise PeerLost(f"another worker is unreachable: {error}") from error
     except RuntimeError as error:
         if not is_peer_failure(error):
             raise
-        raise PeerLost(f"another member went away: {error}") from error
+        raise PeerLost(f"another worker disconnected: {error}") from error
 
 
 def in_a_group() -> bool:

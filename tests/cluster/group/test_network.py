@@ -1,30 +1,16 @@
-"""Addresses that other hosts can dial, on whatever network this host has."""
+"""Addresses that other hosts can dial, on any network of this host."""
 
 from __future__ import annotations
 
-import ast
 import socket
 
 import pytest
 
-from sparkdl.cluster.group.network import Address, dialable, interface_of, listen, split_host
+from sparkdl.cluster.group.network import Address, _owned, dialable, interface_of, listen, split_host
 from sparkdl.errors import InvalidInput
 
-
-def owned() -> dict[str, list[str]]:
-    """Interface -> its addresses, as the error about an override lists them."""
-    with pytest.raises(InvalidInput) as caught:
-        dialable("localhost", override="192.0.2.1")  # reserved for documentation
-    found: dict[str, list[str]] = ast.literal_eval(str(caught.value).partition("it has ")[2].rstrip("."))
-    return found
-
-
-def outward(family: socket.AddressFamily) -> list[str]:
-    addresses = [address for interface, own in owned().items() if interface != "lo" for address in own]
-    return [address for address in addresses if Address(address).family == family and not address.startswith("fe80")]
-
-
-# ---- names of hosts --------------------------------------------------------------------------------------------------
+OWNED = _owned()
+ADDRESSES = [(name, address) for name, own in OWNED.items() for address in own]
 
 
 @pytest.mark.parametrize(
@@ -44,92 +30,63 @@ def outward(family: socket.AddressFamily) -> list[str]:
         (":80", ""),
     ],
 )
-def test_the_host_of_an_address(address: str, host: str) -> None:
+def test_host_of_address(address: str, host: str) -> None:
     assert split_host(address) == host
 
 
 @pytest.mark.parametrize(
-    ("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6), ("2001:db8::7", socket.AF_INET6)]
+    ("name", "peers", "expected"),
+    [
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", ["127.0.0.1", "127.0.0.1"], "127.0.0.1"),
+        ("127.0.0.1", ["127.0.0.1", "127.0.0.2"], "127.0.0.1"),
+        ("192.0.2.7", ["192.0.2.8"], "192.0.2.7"),  # reserved for documentation
+        ("127.0.0.1", ["no-such-host.invalid"], "127.0.0.1"),
+        ("no-such-host.invalid", ["neither.invalid"], "127.0.0.1"),
+    ],
 )
-def test_the_family_of_an_address(host: str, family: socket.AddressFamily) -> None:
-    assert Address(host).family == family
-
-
-# ---- which address ---------------------------------------------------------------------------------------------------
-
-
-def test_a_host_alone_keeps_its_own_address() -> None:
-    assert dialable("127.0.0.1") == Address("127.0.0.1")
-    assert dialable("127.0.0.1", peers=["127.0.0.1", "127.0.0.1"]) == Address("127.0.0.1")
-    assert Address(dialable("localhost").host).host in ("127.0.0.1", "::1")
-
-
-def test_peers_on_loopback_are_reached_over_loopback() -> None:
-    assert dialable("127.0.0.1", peers=["127.0.0.1", "127.0.0.2"]) == Address("127.0.0.1")
-
-
-def test_an_address_that_peers_can_dial_is_kept() -> None:
-    assert dialable("192.0.2.7", peers=["192.0.2.8"]) == Address("192.0.2.7")
+def test_address_by_peers(name: str, peers: list[str], expected: str) -> None:
+    assert dialable(name, peers=peers) == Address(expected)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
-def test_loopback_is_not_told_to_peers_elsewhere(family: socket.AddressFamily) -> None:
-    """A hosts file that maps the host's name to loopback: what counts is the address from which the peer is reached."""
-    addresses = outward(family)
+def test_peers_elsewhere_do_not_get_loopback(family: socket.AddressFamily) -> None:
+    # Hosts files map names of hosts to loopback: the address that routes to the peer counts.
+    outward = [address for name, address in ADDRESSES if name != "lo" and not address.startswith("fe80")]
+    addresses = [address for address in outward if Address(address).family == family]
     if not addresses:
         pytest.skip("this host has no address beside loopback")
     for name in ("127.0.0.1", "127.0.1.1", "no-such-host.invalid"):
         assert dialable(name, peers=[name, addresses[0]]) == Address(addresses[0])
 
 
-def test_peers_that_nobody_knows_change_nothing() -> None:
-    assert dialable("127.0.0.1", peers=["no-such-host.invalid"]) == Address("127.0.0.1")
-    assert dialable("no-such-host.invalid", peers=["neither.invalid"]) == Address("127.0.0.1")
-
-
-# ---- the override ----------------------------------------------------------------------------------------------------
-
-
-def test_an_override_by_address() -> None:
-    for addresses in owned().values():
-        for address in addresses:
-            if not address.startswith("fe80"):
-                assert dialable("192.0.2.7", peers=["192.0.2.8"], override=address) == Address(address)
-
-
-def test_an_override_by_interface() -> None:
-    assert dialable("192.0.2.7", override="lo") == Address("127.0.0.1")
-    for interface, addresses in owned().items():
+def test_override_by_address_interface_and_name() -> None:
+    for _, address in ADDRESSES:
+        if not address.startswith("fe80"):
+            assert dialable("192.0.2.7", peers=["192.0.2.8"], override=address) == Address(address)
+    for interface, addresses in OWNED.items():
         if addresses:
             assert dialable("192.0.2.7", override=interface) == Address(addresses[0])
-
-
-def test_an_override_by_name() -> None:
-    assert dialable("192.0.2.7", override="localhost").host in owned()["lo"]
+    assert dialable("192.0.2.7", override="lo") == Address("127.0.0.1")
+    assert dialable("192.0.2.7", override="localhost").host in OWNED["lo"]
 
 
 @pytest.mark.parametrize("override", ["192.0.2.1", "no-such-interface", "", "lo0", "256.1.1.1", "2001:db8::7"])
-def test_another_override_is_refused_beside_what_there_is(override: str) -> None:
-    with pytest.raises(
-        InvalidInput, match=rf"'{override}' is neither an interface nor an address .*'lo': \['127.0.0.1"
-    ):
+def test_other_override_raises_with_known_addresses(override: str) -> None:
+    message = rf"'{override}' is neither an interface nor an address .*'lo': \['127.0.0.1"
+    with pytest.raises(InvalidInput, match=message):
         dialable("localhost", override=override)
 
 
-# ---- interfaces and sockets ------------------------------------------------------------------------------------------
-
-
-def test_the_interface_of_an_address() -> None:
-    assert interface_of("127.0.0.1") == "lo"
+def test_interface_of_address() -> None:
     assert interface_of("192.0.2.1") is None
-    for interface, addresses in owned().items():
-        for address in addresses:
-            assert interface_of(address) == interface
+    for interface, address in [("lo", "127.0.0.1"), *ADDRESSES]:
+        assert interface_of(address) == interface
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_listening_socket_can_be_dialled(host: str) -> None:
-    if host not in owned()["lo"]:
+def test_listening_socket_can_be_dialled(host: str) -> None:
+    if host not in OWNED["lo"]:
         pytest.skip(f"this host has no {host}")
     with listen(Address(host)) as first, listen(Address(host)) as second:
         assert first.getsockname()[0] == host
@@ -139,6 +96,6 @@ def test_a_listening_socket_can_be_dialled(host: str) -> None:
             assert here.recv(5) == b"hello"
 
 
-def test_an_address_of_another_host_cannot_be_listened_on() -> None:
+def test_listening_on_address_of_another_host_raises() -> None:
     with pytest.raises(OSError, match="assign requested address"):
         listen(Address("192.0.2.1"))

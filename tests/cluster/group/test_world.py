@@ -1,4 +1,4 @@
-"""Who is in the gang, how its members talk, and what is left of it afterwards."""
+"""Collectives among the workers of a gang, and errors that only report a lost peer."""
 
 from __future__ import annotations
 
@@ -19,47 +19,8 @@ EVERY_DTYPE = (
 )
 
 
-@pytest.fixture(scope="module")
-def three():
-    with LocalCluster(3) as cluster:
-        yield cluster
-
-
-# ---- collectives ------------------------------------------------------------------------------------------------
-
-
-def talk(world: World, part: Shard | None) -> dict[str, Any]:
-    group, own = world.group(), float(world.rank + 1)
-    summed, averaged = torch.full((2, 2), own), torch.full((2,), own)
-    group.sum_(summed)
-    group.mean_(averaged)
-    broadcast = torch.full((2,), own)
-    group.broadcast_(broadcast, source=2)
-    later = torch.full((3,), own)
-    group.sum_(later, wait=False).wait()
-    return {
-        "sum": summed.tolist(),
-        "mean": averaged.tolist(),
-        "broadcast": broadcast.tolist(),
-        "later": later.tolist(),
-        "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), own)}),
-        "agree": [world.all_gather_json("first", {"rank": world.rank}), world.all_gather_json("second", {})],
-    }
-
-
-def test_collectives(three):
-    for found in three.gang(talk):
-        assert found["sum"] == [[6.0, 6.0], [6.0, 6.0]]
-        assert found["mean"] == [2.0, 2.0]
-        assert found["broadcast"] == [3.0, 3.0]
-        assert found["later"] == [6.0] * 3
-        assert [value["rank"] for value in found["gather"]] == [0, 1, 2]
-        assert [value["tensor"].tolist() for value in found["gather"]] == [[], [2.0], [3.0, 3.0]]
-        assert found["agree"] == [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [{}, {}, {}]]
-
-
 def laid_out(own: int) -> dict[str, torch.Tensor]:
-    """The same numbers, ``own`` times, in memory that is laid out in several ways."""
+    """The same numbers, ``own`` times, in several memory layouts."""
     return {
         "strided": (torch.arange(10.0) * own)[::2],
         "columns": (torch.arange(12.0) * own).view(3, 4)[:, 1:3],
@@ -70,39 +31,51 @@ def laid_out(own: int) -> dict[str, torch.Tensor]:
     }
 
 
-def spread(world: World, part: Shard | None) -> dict[str, Any]:
-    group = world.group()
+def talk(world: World, part: Shard | None) -> dict[str, Any]:
+    group, own = world.group(), world.rank + 1
+    averaged, broadcast, later = (torch.full((2,), float(own)) for _ in range(3))
+    group.mean_(averaged)
+    group.broadcast_(broadcast, source=2)
+    group.sum_(later, wait=False).wait()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
-    broadcast, summed = laid_out(world.rank + 1), laid_out(world.rank + 1)
-    for tensor in (*dtypes.values(), *broadcast.values()):
+    spread, summed = laid_out(own), laid_out(own)
+    for tensor in (*dtypes.values(), *spread.values()):
         group.broadcast_(tensor)
     for tensor in summed.values():
         group.sum_(tensor)
-    # Not all of these dtypes can be pickled.
     return {
-        "dtypes": {name: tensor.float() for name, tensor in dtypes.items()},
-        "broadcast": broadcast,
+        "few": (averaged.tolist(), broadcast.tolist(), later.tolist()),
+        "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), float(own))}),
+        "json": [world.all_gather_json("first", {"rank": world.rank}), world.all_gather_json("second", {})],
+        "dtypes": {name: tensor.float() for name, tensor in dtypes.items()},  # not all of them can be pickled
+        "spread": spread,
         "summed": summed,
     }
 
 
-def test_tensors_of_any_dtype_and_layout(three):
-    for found in three.gang(spread):
+def test_collectives_of_any_dtype_and_layout():
+    with LocalCluster(3) as cluster:
+        answers = cluster.gang(talk)
+    for found in answers:
+        assert found["few"] == ([2.0, 2.0], [3.0, 3.0], [6.0, 6.0])
+        assert [value["rank"] for value in found["gather"]] == [0, 1, 2]
+        assert [value["tensor"].tolist() for value in found["gather"]] == [[], [2.0], [3.0, 3.0]]
+        assert found["json"] == [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [{}, {}, {}]]
         for dtype in EVERY_DTYPE:
             assert torch.equal(found["dtypes"][str(dtype)], torch.tensor([0.0, 1.0])), dtype
         for name, tensor in laid_out(1).items():
-            assert torch.equal(found["broadcast"][name], tensor), name
+            assert torch.equal(found["spread"][name], tensor), name
             assert torch.equal(found["summed"][name], tensor * 6), name
 
 
-def test_a_sum_that_is_not_waited_for_has_to_be_contiguous(three):
+def test_pending_sum_of_strided_tensor_raises():
     with pytest.raises(ValueError, match="contiguous"):
         Group(0, 3).sum_(torch.zeros(4)[::2], wait=False)
 
 
-def test_alone_nothing_is_exchanged():
-    world = World(0, 1)
-    group, tensor = world.group(), torch.tensor([1.0, 2.0])
+def test_group_of_one_exchanges_nothing():
+    world, tensor = World(0, 1), torch.tensor([1.0, 2.0])
+    group = world.group()
     group.sum_(tensor)
     group.mean_(tensor)
     group.broadcast_(tensor)
@@ -115,9 +88,6 @@ def test_axes():
     assert World(1, 2, axes={"data": 2}).axes == {"data": 2}
     with pytest.raises(ValueError, match="no axis 'pipeline'; this world has data"):
         World(0, 1).group("pipeline")
-
-
-# ---- consequences -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,7 +103,7 @@ def test_axes():
         (InvalidInput("no rows"), False),
     ],
 )
-def test_what_only_says_that_another_member_has_gone(error, peer):
+def test_errors_that_only_report_a_lost_peer(error, peer):
     assert is_peer_failure(error) is peer
     with pytest.raises(PeerLost if peer else type(error)) as caught, reaching_peers():
         raise error

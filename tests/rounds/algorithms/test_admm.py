@@ -157,7 +157,7 @@ def test_any_solver_comes_to_the_same(tmp_path, solver):
 
 def test_quadratic_refuses_what_is_not(tmp_path):
     loss = Objective(partial(nn.Linear, 4, 1), nn.SmoothL1Loss(beta=0.01), precision="fp64")
-    with pytest.raises(InvalidInput, match=r"part 0 in round 1: the loss is not quadratic .* solver=NewtonCG\(\)"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: the loss is not quadratic .* solver=NewtonCG\(\)"):
         Rounds(ConsensusADMM(solver=ConjugateGradient()), loss, memories=str(tmp_path), max_rounds=5).run(jobs(2))
 
 

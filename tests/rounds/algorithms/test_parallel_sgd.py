@@ -140,7 +140,7 @@ def test_what_is_not_finite_from_the_start_stays_as_it_is(algorithm, light, tmp_
 
 def test_what_is_trained_is_refused_where_it_is_not_finite():
     wanted = replace(MASKED, model=partial(Masked, trained=True))
-    with pytest.raises(InvalidInput, match=r"part 0 in round 1: weights/mask is not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: weights/mask is not finite"):
         Rounds(ParallelSGD(), wanted, max_rounds=2).run(jobs(3))
 
 
@@ -149,7 +149,7 @@ def test_statistics_that_become_infinite_are_refused():
     x = data()["x"] * 1e200
     table = {name: list(array) for name, array in (data() | {"x": x}).items()}
     wanted = Objective(Summed, nn.MSELoss(), objective().optimizer, precision="fp64")
-    with pytest.raises(InvalidInput, match=r"part 0 in round 1: weights/seen is not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: weights/seen is not finite"):
         Rounds(ParallelSGD(), wanted, max_rounds=2).run(InlineTaskRunner(dealt(pa.table(table), COLUMNS, 2)))
 
 
