@@ -1,4 +1,4 @@
-"""What went wrong once on Spark and behind its front door: one test for each bug, with its story."""
+"""Bugs on Spark and of estimators: one test for each, with its story."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -39,32 +40,31 @@ from tests.sessions import frame
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def test_ids_of_a_decimal_type_lost_their_last_digits() -> None:
-    # Decimals travelled as float32 whatever they were for, so that the ids 2^24 and 2^24 + 1, which databases like to
-    # call NUMBER(18, 0), were the same: "the row id column holds 16777216 more than once".
+def test_ids_of_decimal_type_lost_their_last_digits() -> None:
+    # Decimals travelled as float32 also as ids: 2^24 and 2^24 + 1 were the same id.
     row_id = InputColumn("id", "int64")
     assert _travels_as(T.DecimalType(18, 0), row_id, "float32") == T.LongType()
     assert _travels_as(T.DecimalType(18, 2), row_id, "float32") == T.DoubleType()
     assert _travels_as(T.DecimalType(18, 2), InputColumn("price"), "float32") == T.FloatType()
 
 
-def test_whole_numbers_in_vectors_lost_their_last_digits(spark) -> None:
-    # A vector travelled as float32 even where its column was to be int64: the token 2^24 + 1 became 2^24 in silence.
+def test_integers_in_vectors_lost_their_last_digits(spark) -> None:
+    # A vector travelled as float32 also if its column was to be int64: 2^24 + 1 became 2^24.
     data = spark.createDataFrame([(Vectors.dense([float(2**24 + 1)]),)], ["x"])
     prepared, _ = select_columns(data, Columns((InputColumn("x", "int64"),)))
     assert prepared.first()["x"] == [2**24 + 1]
 
 
-def test_a_column_with_a_dot_in_its_name_was_not_found(spark) -> None:
-    # mapInArrow looks up the columns of its DataFrame by name, unquoted, so that "a.b" was the field b of a column a.
+def test_column_with_dot_in_its_name_was_not_found(spark) -> None:
+    # mapInArrow resolves columns by name, unquoted: "a.b" was the field b of a column a.
     data = frame({"a.b": np.arange(4.0), "c`d": np.arange(4)})
     parts = SparkCluster(spark, 2).gang(work.rows, data, ["a.b", "c`d"])
     assert sum(part["columns"]["a.b"].sum() for part in parts) == 6
 
 
-def test_rows_that_the_driver_holds_were_all_in_part_0(spark) -> None:
-    # Of a table of the driver's, as pandas and Arrow give it, Spark's optimizer computes the rows there, with 0 as the
-    # partition of each. Two tasks then packed a part 0, and with the rows of either the fingerprint of the other.
+def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:
+    # Spark's optimizer computes the rows of a pandas or Arrow table on the driver, as partition 0. Two tasks packed
+    # shard 0.
     with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
         assert jobs.parts == (50, 51)
         [found] = jobs.each(Whole(), [0], all_rows=True)
@@ -72,9 +72,8 @@ def test_rows_that_the_driver_holds_were_all_in_part_0(spark) -> None:
 
 
 @pytest.mark.parametrize("does", [Sums(), Raises()], ids=["sums", "raises"])
-def test_events_that_tasks_of_rounds_lost_were_not_counted(spark, monkeypatch, does) -> None:
-    # The jobs were not given the listener, so that nobody heard how many events their tasks could not send; and a task
-    # that failed did not say. The report called a run complete of which not one event had come.
+def test_lost_events_of_round_tasks_were_not_counted(spark, monkeypatch, does) -> None:
+    # The jobs had no listener, and failed tasks reported no counts: a report without one event was called complete.
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
     heard: list[Event] = []
     jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=heard.append)
@@ -85,9 +84,8 @@ def test_events_that_tasks_of_rounds_lost_were_not_counted(spark, monkeypatch, d
     assert min(lost.values()) > 0
 
 
-def test_the_parts_followed_the_partitions_of_the_data(spark) -> None:
-    # Rows were dealt out round robin, which begins anew in each partition of the input: with the same ids but other
-    # partitions each member had other rows, so that a run could not be repeated after the data had been written anew.
+def test_shards_followed_the_partitions_of_the_data(spark) -> None:
+    # Rows were dealt round robin, anew in each partition of the input: other partitions gave other shards.
     data = frame({"id": np.arange(40), "x": np.arange(40.0)})
     columns = work.columns_of("x", row_id="id")
     one, other = (SparkCluster(spark, 2).gang(work.rows, given, columns) for given in (data, data.repartition(7, "x")))
@@ -95,8 +93,8 @@ def test_the_parts_followed_the_partitions_of_the_data(spark) -> None:
         np.testing.assert_array_equal(first["columns"]["id"], second["columns"]["id"])
 
 
-def test_a_dataframe_without_rows_was_an_index_error(spark) -> None:
-    # Spark's optimizer replaces a plan whose input has no rows by an empty table: no task runs and no member reports.
+def test_dataframe_without_rows_was_an_index_error(spark) -> None:
+    # Spark's optimizer replaces a plan without rows by an empty table: no task runs.
     with pytest.raises(InvalidInput, match="the data has no rows"):
         TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y").fit(
             spark.range(3).selectExpr("array(1.0, 2.0, 3.0) as x", "0.5 as y").where("false")
@@ -106,8 +104,8 @@ def test_a_dataframe_without_rows_was_an_index_error(spark) -> None:
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
-class Watch:
-    gave_up = None
+WATCH = SimpleNamespace(gave_up=None)
+CRASH = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
 
 
 def failed(kind: str, rank: int, *, peer: bool) -> Event:
@@ -115,57 +113,51 @@ def failed(kind: str, rank: int, *, peer: bool) -> Event:
     return Event("failed", rank, 1, 0.0, None, failure.to_json())
 
 
-def test_the_loss_of_a_member_was_reported_as_that_of_its_peers() -> None:
-    # A member that is killed says nothing, while the others say at once that a peer has gone. The first of those was
-    # taken for the cause, though a PeerLost never is one, and the user looked for the trouble on the wrong host.
+def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
+    # A killed worker reports nothing, while its peers report at once that a peer is lost. Their host was blamed.
     ear = _FailureListener(None, 2, 1)
     for rank in range(2):
         ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
     ear(failed("PeerLost", 0, peer=True))
-    error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
-    explained = _explained(error, Watch(), ear)
+    explained = _explained(CRASH, WATCH, ear)
     assert isinstance(explained, WorkerLost)
     assert (explained.rank, explained.host, explained.attempt) == (1, "host1", 1)
     ear(failed("ValueError", 0, peer=False))
-    assert str(_explained(error, Watch(), ear)).startswith("ValueError: gone")
+    assert str(_explained(CRASH, WATCH, ear)).startswith("ValueError: gone")
     ear.close()
 
 
-def test_a_member_whose_host_was_gone_before_it_began_was_lost_without_a_rank() -> None:
-    # Spark counts the slots of a host that lost its power until it gives it up, and sent the next attempt there. The
-    # error said which task it was, but of a member that had said nothing nobody looked.
-    error = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
-    explained = _explained(error, Watch(), _FailureListener(None, 2, 3))
+def test_worker_of_lost_host_had_no_rank() -> None:
+    # The error named the task, but a worker without any event was not looked up.
+    explained = _explained(CRASH, WATCH, _FailureListener(None, 2, 3))
     assert isinstance(explained, WorkerLost)
     assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
 
 
 @pytest.mark.chaos
-def test_a_member_that_was_stopped_before_its_first_word_held_up_a_barrier_stage_for_a_year(spark, tmp_path) -> None:
-    # As on a LocalCluster before: of such a member there is no heartbeat to miss, and the others waited for its line
-    # as long as Spark's allGather does.
+def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path) -> None:
+    # Such a worker has no heartbeat to miss, and Spark's allGather waits for a year.
     decode = StopsOnArrival(str(tmp_path / "mark"))
     columns = Columns((InputColumn("x", decode=decode),))
     frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
     events: list[Event] = []
-    with pytest.raises(WorkerLost, match=r"never been heard of: not all members came .* within 5 s") as caught:
+    with pytest.raises(WorkerLost, match=r"never started: some workers did not join .* within 5 s") as caught:
         SparkCluster(spark, 2, timeout=5).gang(lambda world, part: None, frame, columns, listener=events.append)
     [heard] = {event.rank for event in events if event.kind == "started"}
     assert (caught.value.rank, caught.value.stage) == (1 - heard, "launch")
     assert sum(SparkCluster(spark, 2).gang(lambda world, part: part.rows, frame, columns)) == 4
 
 
-def test_an_error_in_the_data_was_its_own_cause(spark) -> None:
-    # `raise error from error` makes a ring, and whoever follows an exception to its first cause never arrives.
+def test_error_in_data_was_its_own_cause(spark) -> None:
+    # `raise error from error` makes a ring of causes.
     data = spark.range(4).selectExpr("if(id = 3, raise_error('no such row'), id) as x")
     with pytest.raises(PySparkException, match="no such row") as caught:
         SparkCluster(spark, 2).gang(work.rows, data, ["x"])
     assert caught.value.__cause__ is not caught.value
 
 
-def test_a_member_without_an_address_kept_the_others_waiting() -> None:
-    # Where rank 0 could not listen, or spark.sparkdl.network named no interface of a host, the member gave up before
-    # the exchange of addresses. The others waited in Spark's allGather, which gives up after a year.
+def test_worker_without_address_kept_the_others_waiting() -> None:
+    # If rank 0 could not listen, it gave up before the exchange of addresses, for which the others waited.
     said: list[str] = []
 
     def exchange(line: str) -> list[str]:
@@ -176,7 +168,7 @@ def test_a_member_without_an_address_kept_the_others_waiting() -> None:
     with pytest.raises(OSError, match="assign"):
         meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
     assert len(said) == 1
-    with pytest.raises(PeerLost, match=r"rank 0 cannot take part: .*assign"):
+    with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
         meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [said[0], line])
 
 
@@ -189,8 +181,8 @@ def scorer(factory, kind, precision="fp32", dtype=torch.float32) -> Scorer:
     return Scorer(factory, pack(factory().to(dtype)), kind, precision, columns)
 
 
-def test_a_raw_output_of_one_number_a_row_was_an_array() -> None:
-    # TorchEstimator's model declares such an output as a number, but an output [B, 1] came as arrays of length 1.
+def test_raw_output_of_one_number_per_row_was_an_array() -> None:
+    # TorchEstimator's model declares a number, but an output [B, 1] came as arrays of length 1.
     for raw in (torch.zeros(2), torch.zeros(2, 1)):
         declared = output_type("estimator", scalar=True, floating="float32")
         assert pa.types.is_float32(outputs(raw, "estimator").type.field("prediction").type)
@@ -198,7 +190,7 @@ def test_a_raw_output_of_one_number_a_row_was_an_array() -> None:
 
 
 def test_predictions_in_double_precision_were_rounded_to_single() -> None:
-    # Every output was cast to float32, then declared a double.
+    # Every output was cast to float32, and then declared a double.
     x = np.random.default_rng(0).normal(size=(5, 3))
     (found,) = scorer(nets.column, "regressor", "fp64", torch.float64).scores([pa.array(x.tolist())])
     with torch.no_grad():
@@ -206,15 +198,15 @@ def test_predictions_in_double_precision_were_rounded_to_single() -> None:
     np.testing.assert_array_equal(found.field("prediction").to_numpy(), expected)
 
 
-def test_several_numbers_a_row_were_several_rows() -> None:
-    # A regressor's output [B, 2] was flattened to 2 B predictions, and Spark complained of a wrong number of rows.
+def test_several_numbers_per_row_were_several_rows() -> None:
+    # A regressor's output [B, 2] was flattened to 2 B predictions.
     three = partial(nets.mlp, 3, outputs=2)
     with pytest.raises(InvalidInput, match=r"the shape \[1, 2\]; expected \[B\] or \[B, 1\]"):
         list(scorer(three, "regressor").scores([pa.array([[1.0, 2.0, 3.0]])]))
 
 
-def test_a_second_column_of_the_same_name_was_made(spark) -> None:
-    # Scoring what has been scored already gave two columns "prediction", which nobody can select by name.
+def test_second_column_of_the_same_name_was_made(spark) -> None:
+    # Scoring twice gave two columns "prediction", which nobody can select by name.
     model = TorchModel(factory=nets.column, weights=pack(nets.column()), kind="regressor").setInputCols(["x"])
     data = frame({"x": np.zeros((2, 3))})
     with pytest.raises(InvalidInput, match="there is a column 'prediction' already; drop it, or set predictionCol"):
@@ -222,10 +214,9 @@ def test_a_second_column_of_the_same_name_was_made(spark) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
-    # The last reference to the process group was DDP's reducer, whose destructor waits for the group's threads without
-    # letting go of Python's lock; a thread about to free a Python object waited for that lock. Every third or fourth
-    # time neither went on, and no error was ever reported. Only where the process outlives the gang does it matter.
+def test_worker_froze_after_failed_ddp_loop(spark) -> None:
+    # The last reference to the process group was DDP's reducer, whose destructor joins threads while it holds the GIL:
+    # every third or fourth time a deadlock, in processes that outlive the gang.
     case = Case(batch_size=7)
     cluster, data = SparkCluster(spark, 2, timeout=30), frame(numbers())
     for _ in range(6):
@@ -236,9 +227,8 @@ def test_a_member_whose_ddp_loop_failed_froze(spark) -> None:
 # ---- Params ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_metric_that_was_added_was_every_estimators() -> None:
-    # The default of metrics was one dict for all estimators of the process, and getMetrics() gave it to whoever asked;
-    # hooks, which pyspark takes as they are if they are a list, stayed the caller's list, and a copy's too.
+def test_added_metric_was_in_every_estimator() -> None:
+    # The default of metrics was one dict for all estimators, and hooks stayed the caller's list, also of a copy.
     TorchRegressor().getMetrics()["error"] = 1
     assert TorchRegressor().getMetrics() == {}
     hooks: list[object] = [1]
@@ -248,31 +238,28 @@ def test_a_metric_that_was_added_was_every_estimators() -> None:
     assert estimator.getHooks() == [1]
 
 
-def test_input_columns_in_a_param_map_were_ignored() -> None:
-    # featuresCol hides inputCols, so that a search over inputCols of an estimator with a featuresCol was a search over
-    # one and the same model, without a word.
+def test_input_columns_in_param_map_were_ignored() -> None:
+    # featuresCol hides inputCols: a search over inputCols was a search over one and the same model.
     estimator = TorchRegressor(featuresCol="a")
     assert estimator.copy({estimator.inputCols: ["b", "c"]}).getInputCols() == ["b", "c"]
 
 
-def test_none_was_set_without_a_look() -> None:
-    # pyspark asks a Param's converter about every value but None: setEpochs(None) was fine, and the fit an
-    # "int() argument must be a string, a bytes-like object or a real number".
+def test_none_was_set_without_check() -> None:
+    # pyspark asks a Param's converter about every value but None.
     for name in ("epochs", "inputCols", "device", "optimizer"):
         with pytest.raises((TypeError, InvalidInput), match=name):
             TorchRegressor().setParams(**{name: None})
 
 
-def test_a_new_estimator_had_a_param_set() -> None:
-    # The constructor could not tell its own default for labelCol from the user's "label".
+def test_new_estimator_had_a_param_set() -> None:
+    # The constructor could not tell its default for labelCol from the user's "label".
     assert not TorchRegressor().isSet("labelCol")
     assert TorchRegressor(labelCol="label").isSet("labelCol")
     assert TorchRegressor(labelCol=None).getLabelCol() is None
 
 
-def test_params_of_the_estimator_were_not_its_models(spark) -> None:
-    # The model had a uid of its own, unlike Spark's own models: {estimator.predictionCol: "p"}, given to transform(),
-    # belonged to nobody and was ignored.
+def test_params_of_estimator_were_not_those_of_its_model(spark) -> None:
+    # The model had another uid, so that {estimator.predictionCol: "p"} in transform() was ignored.
     data = spark.range(4).selectExpr("array(1.0, 2.0, 3.0) as x", "0.5 as y")
     estimator = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y")
     model = estimator.fit(data)
@@ -289,10 +276,8 @@ def query_failed(spark):
         spark.sql("select 1 / id from range(1)").collect()
 
 
-def test_an_error_of_a_query_turned_the_logs_of_later_tests_into_json(query_failed, caplog) -> None:
-    # When an error has a query context, pyspark makes a logger of its own that does not propagate. pytest gives its
-    # handlers to such loggers, and this one has them write JSON: tests of what is logged failed after one whose query
-    # did, where both ran in one process.
+def test_failed_query_turned_logs_of_later_tests_into_json(query_failed, caplog) -> None:
+    # If an error has a query context, pyspark makes a logger that has every handler, also pytest's, write JSON.
     logging.getLogger("sparkdl.tests").warning("as it is")
     assert "as it is\n" in caplog.text
     assert '"msg"' not in caplog.text

@@ -164,7 +164,7 @@ class ProcessTaskRunner:
             with self._processes() as processes:  # without those that ended
                 done, lost = _work_off(processes, call, left)
             found |= done
-            tries.update(lost)
+            tries.update(lost.keys())
             for index, reason in lost.items():
                 if tries[index] == _TRIES:
                     message = f"{name.format(index)} was lost {_TRIES} times: {reason}"

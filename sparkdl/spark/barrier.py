@@ -18,11 +18,12 @@ from pyspark import BarrierTaskContext
 
 from sparkdl.cluster.failure import WorkerResult
 from sparkdl.cluster.group.network import Address, dialable, split_host
-from sparkdl.cluster.group.rendezvous import AllGather, RendezvousSpec
+from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.tensor_chunks import record_batch
 
 SCHEMA = "rank int, piece int, payload binary"
 
@@ -55,19 +56,10 @@ class BarrierTask:
             address = dialable(hosts[rank], peers=hosts, override=self.network)
         except InvalidInput as error:
             address, exchange = Address("127.0.0.1"), _refusing(rendezvous, error)
-        meeting = RendezvousSpec(
-            rank,
-            self.task.size,
-            self.task.run,
-            self.task.attempt,
-            address,
-            timeout=self.task.timeout,
-            device=self.task.device,
-        )
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
-            outcome = run_worker(task, meeting, exchange, named, directory=_local_directory())
+            outcome = run_worker(task, task.spec(rank, address), exchange, named, directory=_local_directory())
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
@@ -97,7 +89,7 @@ class Rendezvous:
         answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
         if not wait([answer], self._timeout).done:
             self.given_up = True
-            raise PeerLost(f"not all members came to the rendezvous within {self._timeout:g} s.")
+            raise PeerLost(f"some workers did not join the rendezvous within {self._timeout:g} s.")
         return answer.result()
 
 
@@ -105,13 +97,7 @@ def pieces(outcome: WorkerResult) -> Iterator[pa.RecordBatch]:
     """Split a pickled outcome into rows of at most 1 MiB."""
     packed = cloudpickle.dumps(outcome)
     for piece, first in enumerate(range(0, len(packed), _PIECE)):
-        yield pa.RecordBatch.from_pydict(
-            {
-                "rank": pa.array([outcome.rank], pa.int32()),
-                "piece": pa.array([piece], pa.int32()),
-                "payload": pa.array([packed[first : first + _PIECE]], pa.binary()),
-            }
-        )
+        yield record_batch(SCHEMA, outcome.rank, piece, packed[first : first + _PIECE])
 
 
 def assemble(rows: Iterable[Any]) -> list[WorkerResult]:

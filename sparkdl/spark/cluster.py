@@ -74,7 +74,7 @@ class SparkCluster:
         title: str = "sparkdl",
     ) -> None:
         if size < 1:
-            raise InvalidInput(f"a SparkCluster of {size} members was asked for; expected at least 1.")
+            raise InvalidInput(f"size is {size}; expected at least 1 worker.")
         self.size = size
         self._spark = spark
         self._device = device
@@ -106,21 +106,21 @@ class SparkCluster:
         Raises:
             pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
-        members = gang_size(size, self.size)
-        check(self._spark, members, allow_unencrypted=self._allow_unencrypted)
-        frame, wanted = self._frame(data, columns, members)
-        ear, guard = _FailureListener(listener, members, attempt), guard or CancellationToken()
+        size = gang_size(size, self.size)
+        check(self._spark, size, allow_unencrypted=self._allow_unencrypted)
+        frame, wanted = self._frame(data, columns, size)
+        ear, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
 
         def waiting(what: str, seconds: float) -> None:
             guard.check()
             ear.waiting(what, seconds)
 
-        wait_for_slots(self._spark, members, timeout=self._resource_timeout, report=waiting)
+        wait_for_slots(self._spark, size, timeout=self._resource_timeout, report=waiting)
         run = uuid.uuid4().hex
         with self._channel(ear) as endpoint:
             task = WorkerTask(
                 ship(work),
-                members,
+                size,
                 run,
                 attempt,
                 wanted,
@@ -132,12 +132,12 @@ class SparkCluster:
                 level=self._level,
             )
             network = setting(self._spark, "spark.sparkdl.network") or None
-            member = BarrierTask(task, network, tuple(frame.columns))
+            barrier_task = BarrierTask(task, network, tuple(frame.columns))
             # mapInArrow resolves columns by name, and takes a dot for a field.
             plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            watch = JobWatch(self._spark, f"sparkdl-{run}", members, timeout=self._resource_timeout, report=ear.waiting)
-            with job_description(self._spark, f"{self._title}, attempt {attempt}: {members} members{_doing(work)}"):
-                return self._run(plain.mapInArrow(member.run, SCHEMA, barrier=True), watch, ear, guard)
+            watch = JobWatch(self._spark, f"sparkdl-{run}", size, timeout=self._resource_timeout, report=ear.waiting)
+            with job_description(self._spark, f"{self._title}, attempt {attempt}: {size} workers{_doing(work)}"):
+                return self._run(plain.mapInArrow(barrier_task.run, SCHEMA, barrier=True), watch, ear, guard)
 
     def map_reduce(
         self,
@@ -179,7 +179,7 @@ class SparkCluster:
         try:
             channel = Channel(ear, addresses=(driver,), bind=bind)
         except InvalidInput as error:
-            warnings.warn(f"there will be no live progress: {error}", stacklevel=2)
+            warnings.warn(f"live progress is unavailable: {error}", stacklevel=2)
             yield None
             return
         with channel:
@@ -266,9 +266,8 @@ def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exce
     """The error behind Spark's, the most certain cause first."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
-            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait for them to end, raise resourceTimeout, "
-            "or give "
-            "the application more cores."
+            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
+            "give the application more cores."
         )
     causes = [failure for failure in ear.failures if not failure.peer]
     if causes:
@@ -278,7 +277,7 @@ def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exce
     waited = [failure for failure in ear.failures if failure.place.stage == "join"]
     if absent and waited:
         place = ErrorContext("launch", absent[0], None, ear.attempt)
-        return WorkerLost(f"rank {absent[0]} has never been heard of: {waited[0].message}", place=place)
+        return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", place=place)
     if ear.started or "barrier ResultStage" in str(error):
         return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=_lost(error, ear))
     return error

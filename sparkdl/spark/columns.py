@@ -36,12 +36,11 @@ ROW_ID = "sparkdl row id"
 _MOST = 200  # characters of a type in a message
 _STRINGS = "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many)."
 _TIMES = (
-    "Say what number it is to be: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, "
-    "F.hour(column) or F.dayofweek(column) for a part of it."
+    "Convert it to a number: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, or "
+    "F.hour(column) and F.dayofweek(column)."
 )
 _INTERVALS = (
-    "Say what number it is to be: subtract F.unix_timestamp of its ends instead of the ends themselves, or take a "
-    "field of it with F.extract."
+    "Convert it to a number: subtract F.unix_timestamp of its ends, or select a field of it with F.extract."
 )
 _STRUCTS = (
     "Select its fields, as in df.select('struct.*'), and join them to a vector with pyspark.ml.feature.VectorAssembler."

@@ -39,9 +39,8 @@ Payload = bytes | Any
 """Bytes within a task, or a broadcast of them."""
 
 CHANGED = (
-    "its rows have come back different from those that were packed, after an executor was lost: they are not computed "
-    "the same twice (rand() without a seed, an order that is not fixed). Give idCol, or write the rows to a table and "
-    "train on that."
+    "after an executor was lost, Spark recomputed its rows with other values. The query is not deterministic, for "
+    "example rand() without a seed or rows without an order. Set idCol, or train on a table with these rows."
 )
 
 

@@ -176,8 +176,8 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
             yield from context.runJob(rows, list, [where]) if found is None else [found]
     except JVM_ERRORS as error:
         if stop_requested() is not None:
-            raise stopped("its tasks were cancelled, but for what finished ones have kept") from error
-        raise WorkerLost(f"Spark gave up the tasks: {first_lines(error)}", place=ErrorContext("map")) from error
+            raise stopped("its unfinished tasks were cancelled") from error
+        raise WorkerLost(f"Spark failed the tasks: {first_lines(error)}", place=ErrorContext("map")) from error
     finally:
         with suppress(*GONE):
             rows.unpersist()

@@ -38,8 +38,8 @@ def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
     slots = find_slots(spark)
     if slots.ever is not None and slots.ever < size:
         raise ClusterUnavailable(
-            f"{size} members need {size} task slots at a time, and the configuration allows for {slots.ever}: "
-            f"{_why(spark)}. Ask for fewer members (numWorkers) or more cores."
+            f"{size} workers need {size} task slots at a time, but the configuration allows {slots.ever}: "
+            f"{_why(spark)}. Lower numWorkers or add cores."
         )
 
 
@@ -61,8 +61,8 @@ def check_encryption(spark: SparkSession, *, allow_unencrypted: bool) -> None:
     encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
     if encrypted and not allow_unencrypted:
         raise InvalidInput(
-            f"{encrypted[0]} is on, but gradients travel between members, and rows lie on local disks, in plain "
-            "text. Set allowUnencrypted=True if the network and the disks may see them."
+            f"{encrypted[0]} is true, but sparkdl encrypts neither gradients on the network nor rows on local disks. "
+            "If that is acceptable, set allowUnencrypted=True."
         )
 
 
@@ -109,9 +109,8 @@ def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Re
             return
         if waited > timeout:
             raise ClusterUnavailable(
-                f"{size} members need {size} task slots at a time; after {waited:.0f} s the executors offer "
-                f"{slots.now}. Start more executors, ask for fewer members (numWorkers) or wait longer "
-                "(resourceTimeout)."
+                f"{size} workers need {size} task slots at a time; after {waited:.0f} s the executors offer "
+                f"{slots.now}. Add executors, lower numWorkers, or raise resourceTimeout."
             )
         report(f"{slots.now} of {size} task slots", waited)
         threading.Event().wait(POLL)

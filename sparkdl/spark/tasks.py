@@ -198,7 +198,7 @@ class SparkTaskRunner:
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
             raise WorkerLost(
-                f"Spark gave up round {number}: {first_lines(error)}", place=ErrorContext("map")
+                f"Spark failed round {number}: {first_lines(error)}", place=ErrorContext("map")
             ) from error
         finally:
             if broadcast is not None:

@@ -1,15 +1,15 @@
-"""Spark drivers that have to be processes of their own. Each returns what its test looks at, as JSON."""
+"""Spark drivers that are processes of their own. Each returns the values of its test, as JSON."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sparkdl.errors import SparkdlError
@@ -19,45 +19,18 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
-from tests.contracts.single_process import single_process
-from tests.contracts.strategy_contract import Case, numbers, together
+from tests.contracts.strategy_contract import Case, numbers
 from tests.sessions import frame, session
-from tests.spark.work import Killed
-
-
-def four_members(folder: str) -> dict[str, Any]:
-    """A gang of four in one JVM: who is there, a run that equals a single process, and two ways to fail."""
-    with session(folder, "local[4]") as spark:
-        cluster, case, arrays = SparkCluster(spark, 4), Case(batch_size=10), numbers()
-        found = cluster.gang(work.Fit(case.training(AllReduce())), frame(arrays), case.columns())
-        expected = single_process(case.training(AllReduce()), arrays, case.columns(), together(found))
-        return {
-            "ranks": [member["rank"] for member in cluster.gang(work.who)],
-            "total": cluster.gang(work.total),
-            "rows": [member["report"]["rows"] for member in found],
-            "distance": max(float(np.abs(found[0]["parameters"][name] - expected[name]).max()) for name in expected),
-            "failure": failure(cluster, work.Fails(2, ValueError("no"))),
-            "lost": failure(cluster, Killed(3))[0],
-            "again": cluster.gang(work.total),
-        }
-
-
-def failure(cluster: SparkCluster, task: Any) -> list[Any]:
-    try:
-        cluster.gang(task)
-    except SparkdlError as error:
-        return [type(error).__name__, error.rank]
-    return []
 
 
 def interrupted(folder: str) -> dict[str, Any]:
     """Ctrl-C at the first sign of progress, and what is left of the job then."""
-    members: dict[int, int] = {}
+    workers: dict[int, int] = {}
     open_while_it_ran: list[str] = []
 
     def listener(event: Event) -> None:
         if event.kind == "started":
-            members[event.payload["pid"]] = os.pidfd_open(event.payload["pid"])
+            workers[event.payload["pid"]] = os.pidfd_open(event.payload["pid"])
         if event.kind == "progress" and not open_while_it_ran:
             open_while_it_ran.extend(opened(folder))
             os.kill(os.getpid(), signal.SIGINT)
@@ -69,12 +42,14 @@ def interrupted(folder: str) -> dict[str, Any]:
             SparkCluster(spark, 2).gang(case.training(AllReduce()), data, case.columns(), listener=listener)
         except KeyboardInterrupt:
             caught = True
+        files = (path for path in Path(folder).rglob("*") if path.is_file())
         return {
             "interrupted": caught,
             "active jobs": list(spark.sparkContext.statusTracker().getActiveJobsIds()),
-            "members": len(members),
-            "still alive": [pid for pid, handle in members.items() if not ended(handle)],
-            "left on disk": left(folder),
+            "workers": len(workers),
+            "still alive": [pid for pid, end in workers.items() if not select.select([end], [], [], 30.0)[0]],
+            # Spark puts its own files into folders of folders.
+            "left on disk": [str(path) for path in files if re.search(r"/(blockmgr-[^/]*/|tmp)[^/]*$", str(path))],
             "open while it ran": len(open_while_it_ran),
             "still open": opened(folder),
             "steps of the next fit": regression().fit(data).history[-1]["step"],
@@ -84,18 +59,6 @@ def interrupted(folder: str) -> dict[str, Any]:
 def regression() -> TorchRegressor:
     sgd = partial(torch.optim.SGD, lr=0.1)
     return TorchRegressor(model=work.Net, inputCols=["x"], labelCol="y", numWorkers=2, batchSize=10, optimizer=sgd)
-
-
-def ended(handle: int) -> bool:
-    """Whether the process behind a pidfd has ended, or does so soon."""
-    readable, _, _ = select.select([handle], [], [], 30.0)
-    return bool(readable)
-
-
-def left(folder: str) -> list[str]:
-    """Files on the local disks that are not Spark's, which puts its own into folders of folders there."""
-    files = (path for path in Path(folder).rglob("*") if path.is_file())
-    return [str(path) for path in files if path.parent.name.startswith("blockmgr-") or path.name.startswith("tmp")]
 
 
 def opened(folder: str) -> list[str]:
@@ -114,18 +77,14 @@ def opened(folder: str) -> list[str]:
 
 
 def encrypted(folder: str) -> dict[str, Any]:
-    """A session whose traffic is encrypted: gangs are refused until plain text is allowed."""
+    """A session whose traffic is encrypted, without and with the permission to run."""
     secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
     with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
         try:
-            SparkCluster(spark, 2).gang(work.total)
-            refused = None
-        except SparkdlError as error:
-            refused = type(error).__name__
-        return {
-            "refused": refused,
-            "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total),
-        }
+            error = str(SparkCluster(spark, 2).gang(work.total))
+        except SparkdlError as raised:
+            error = type(raised).__name__
+        return {"error": error, "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)}
 
 
 def load_and_predict(folder: str) -> list[float]:

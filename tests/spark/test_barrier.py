@@ -1,7 +1,8 @@
-"""Outcomes on their way through the JVM: taken apart into rows of a size that travels, and put together again."""
+"""Barrier tasks: results as rows that the JVM can carry, the rendezvous, and the Python worker."""
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -12,34 +13,35 @@ import pytest
 from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.python_worker import freeze_imports
 
 LARGE = os.urandom((5 << 20) + 3)
+PLACE = ErrorContext("work", 1, "host", 2, 7)
+TRACE = "Traceback " + "x" * (3 << 20)
 
 
-def rows(*outcomes: WorkerResult) -> list[tuple[int, int, bytes]]:
-    """The rows that the driver collects, in the order in which the tasks yield them."""
-    return [
-        (row["rank"], row["piece"], row["payload"])
-        for outcome in outcomes
-        for batch in pieces(outcome)
-        for row in batch.to_pylist()
-    ]
+def rows(*outcomes: WorkerResult) -> list[tuple[int, int, bytearray]]:
+    """The rows that the driver collects, with Spark's type for binary values."""
+    batches = (batch for outcome in outcomes for batch in pieces(outcome))
+    return [(row["rank"], row["piece"], bytearray(row["payload"])) for batch in batches for row in batch.to_pylist()]
 
 
-def by_rank(outcomes: list[WorkerResult]) -> list[WorkerResult]:
-    return sorted(outcomes, key=lambda outcome: outcome.rank)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"x", LARGE], ids=["none", "empty", "small", "large"])
-def test_round_trip(value):
-    outcome = WorkerResult(3, value, seconds={"work": 1.5})
-    assert assemble(rows(outcome)) == [outcome]
-
-
-def test_a_failure_travels_whole():
-    place = ErrorContext("work", 1, "host", 2, 7)
-    outcome = WorkerResult(1, failure=Failure("ValueError", "no", "Traceback " + "x" * (3 << 20), place, False, 12.5))
-    assert assemble(rows(outcome)) == [outcome]
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        WorkerResult(3, None, seconds={"work": 1.5}),
+        WorkerResult(3, b""),
+        WorkerResult(3, b"x"),
+        WorkerResult(3, LARGE),
+        WorkerResult(1, failure=Failure("ValueError", "no", TRACE, PLACE, False, 12.5)),
+    ],
+    ids=["none", "empty", "small", "large", "failure"],
+)
+def test_round_trip_in_small_rows(outcome):
+    found = rows(outcome)
+    assert assemble(found) == [outcome]
+    assert max(len(payload) for *_, payload in found) <= 1 << 20
 
 
 def test_rows_come_in_any_order():
@@ -47,37 +49,23 @@ def test_rows_come_in_any_order():
     found = rows(*outcomes)
     for seed in range(3):
         random.Random(seed).shuffle(found)
-        assert by_rank(assemble(found)) == outcomes
-
-
-def test_a_large_outcome_is_many_small_rows():
-    sizes = [len(payload) for _, _, payload in rows(WorkerResult(0, LARGE))]
-    assert len(sizes) == 6
-    assert max(sizes) <= 1 << 20
-
-
-def test_payloads_may_be_what_spark_makes_of_binary():
-    outcome = WorkerResult(0, LARGE)
-    assert assemble([(rank, piece, bytearray(payload)) for rank, piece, payload in rows(outcome)]) == [outcome]
-
-
-def test_nothing_collected_is_no_outcome():
+        assert sorted(assemble(found), key=lambda outcome: outcome.rank) == outcomes
     assert assemble([]) == []
 
 
-def test_spools_lie_on_the_executors_local_disks(tmp_path, monkeypatch):
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{first},{second},{tmp_path / 'gone'}")
-    assert _local_directory() in {str(first), str(second)}
+def test_spools_lie_on_local_disks_of_executor(tmp_path, monkeypatch):
+    disks = [tmp_path / "first", tmp_path / "second"]
+    for disk in disks:
+        disk.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{disks[0]},{disks[1]},{tmp_path / 'gone'}")
+    assert _local_directory() in map(str, disks)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "gone"))
     assert _local_directory() is None
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
     assert _local_directory() is None
 
 
-def test_sparks_signal_ends_a_member_at_once_and_only_a_member():
+def test_signal_of_spark_ends_worker_at_once():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with _interruptible():
@@ -87,20 +75,28 @@ def test_sparks_signal_ends_a_member_at_once_and_only_a_member():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_rendezvous_is_an_exchange_with_a_limit():
-    meet = Rendezvous(lambda line: [line, "other"], 60)
+def test_rendezvous_passes_answers_and_errors_on():
+    meet, failing = Rendezvous(lambda line: [line, "other"], 60), Rendezvous({}.__getitem__, 60)
     assert meet("own") == ["own", "other"]
-    failing = Rendezvous({}.__getitem__, 60)
     with pytest.raises(KeyError):
         failing("own")
-    assert not meet.given_up
-    assert not failing.given_up
+    assert (meet.given_up, failing.given_up) == (False, False)
 
 
-def test_a_rendezvous_to_which_somebody_does_not_come_is_given_up():
+def test_rendezvous_times_out():
     coming = threading.Event()
     meet = Rendezvous(lambda line: [line] * coming.wait(), 0.05)
-    with pytest.raises(PeerLost, match=r"not all members came to the rendezvous within 0.05 s"):
+    with pytest.raises(PeerLost, match=r"some workers did not join the rendezvous within 0.05 s"):
         meet("own")
     assert meet.given_up
     coming.set()
+
+
+def test_collector_ignores_imports_of_python_worker(spark):
+    before = gc.get_freeze_count()
+    freeze_imports.__wrapped__()  # outside a task
+    assert gc.get_freeze_count() == before
+    counts = SparkCluster(spark, 2).gang(lambda world, part: (gc.get_freeze_count(), len(gc.get_objects())))
+    for frozen, tracked in counts:
+        assert frozen > 100_000
+        assert tracked < frozen / 2

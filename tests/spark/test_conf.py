@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,17 +33,12 @@ UNDECLARED = {"spark.local.dir", "spark.master"}  # Spark reads them by name alo
 
 
 def settings(path):
-    """Every setting, those that are commented out included: (key, value, whether it is in force)."""
+    """Every setting, with those that are commented out: (key, value, whether it is in force)."""
     for line in path.read_text(encoding="utf-8").splitlines():
         found = re.fullmatch(r"(#?)(spark\.\S+)\s+(\S.*)", line)
+        assert found or not line.strip() or line.startswith("#"), line
         if found:
             yield found[2], found[3], not found[1]
-        else:
-            assert not line.strip() or line.startswith("#"), line
-
-
-def test_all_kinds_of_clusters_are_there():
-    assert [path.name for path in FILES] == ["kubernetes.conf", "local.conf", "standalone.conf", "yarn.conf"]
 
 
 @each_file
@@ -54,80 +48,80 @@ def test_spark_knows_every_key(spark, path):
     for home in HOMES:
         java.java.lang.Class.forName(home, True, loader)
     find = java.org.apache.spark.internal.config.ConfigEntry.findEntry
-    unknown = {
-        key for key, _, _ in settings(path) if not OPEN.fullmatch(key) and key not in UNDECLARED and not find(key)
-    }
-    assert unknown == set()
+    keys = {key for key, *_ in settings(path) if not OPEN.fullmatch(key)} - UNDECLARED
+    assert {key for key in keys if not find(key)} == set()
     assert find("spark.executor.memori") is None
 
 
 @each_file
-def test_no_key_is_set_twice(path):
-    counts = Counter(key for key, _, in_force in settings(path) if in_force)
-    assert [key for key, count in counts.items() if count > 1] == []
-
-
-@each_file
-def test_what_gangs_need(path):
+def test_settings_of_gangs(path):
+    keys = [key for key, _, in_force in settings(path) if in_force]
+    assert len(keys) == len(set(keys))
     found = {key: value for key, value, in_force in settings(path) if in_force}
-    named = {key for key, _, _ in settings(path)}
+    named, text = {key for key, *_ in settings(path)}, path.read_text(encoding="utf-8")
     assert "spark.executor.pyspark.memory" not in named
-    assert "spark.executor.pyspark.memory" in path.read_text(encoding="utf-8")  # and why not
+    assert "spark.executor.pyspark.memory" in text  # and why not
     if path.name == "local.conf":
         return
     assert found["spark.dynamicAllocation.enabled"] == "false"
     assert int(found["spark.executor.cores"]) % int(found["spark.task.cpus"]) == 0
     assert {"spark.barrier.sync.timeout", "spark.executor.memory", "spark.task.cpus"} <= set(found)
     assert {"spark.sparkdl.network", "spark.network.crypto.enabled", "spark.archives", "spark.pyspark.python"} <= named
-    text = path.read_text(encoding="utf-8")
     assert all(word in text for word in ("--py-files", "venv-pack", "allowUnencrypted", "OMP_NUM_THREADS"))
 
 
-# ---- a standalone cluster -----------------------------------------------------------------------------------------
+def test_each_kind_of_cluster_has_settings():
+    assert [path.name for path in FILES] == ["kubernetes.conf", "local.conf", "standalone.conf", "yarn.conf"]
+
+
+# ---- a standalone cluster --------------------------------------------------------------------------------------------
 
 BIN = Path(sys.executable).parent
+SMALL = {
+    "spark.executor.cores": 1,
+    "spark.cores.max": 2,
+    "spark.task.cpus": 1,
+    "spark.executor.memory": "1g",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.python.daemon.module": "pyspark.daemon",  # the tests' own is not on the executors' path
+}
 
 
 @pytest.fixture
 def environment(tmp_path):
-    rest = "-Dspark.master.rest.enabled=false"  # its port is a fixed one
+    rest = "-Dspark.master.rest.enabled=false"  # its port is fixed
     given = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
     return {name: value for name, value in given.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture
 def daemon(environment, tmp_path):
-    """Start one of Spark's daemons and wait until it says something; what it said, as a match."""
+    """Starts a daemon of Spark and waits for a line of its log; returns the match."""
+    ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+
+    def start(name, *arguments, line):
+        command = [BIN / "spark-class", f"org.apache.spark.deploy.{name.lower()}.{name}", *ports, *arguments]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        stack.callback(end, process)
+        log = []
+        for each in process.stderr:
+            log.append(each)
+            if found := re.search(line, each):
+                return found
+        pytest.fail(f"the {name} ended with {process.wait()}:\n{''.join(log)}")
+
     with contextlib.ExitStack() as stack:
-
-        def daemon(name, *arguments, says):
-            home = {
-                "master": "org.apache.spark.deploy.master.Master",
-                "worker": "org.apache.spark.deploy.worker.Worker",
-            }
-            process = subprocess.Popen(
-                [
-                    BIN / "spark-class",
-                    home[name],
-                    *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
-                    *arguments,
-                ],
-                env=environment,
-                cwd=tmp_path,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            stack.callback(end, process)
-            said = []
-            for line in process.stderr:
-                said.append(line)
-                if found := re.search(says, line):
-                    return found
-            pytest.fail(f"the {name} ended with {process.wait()}:\n{''.join(said)}")
-
-        yield daemon
+        yield start
 
 
 def end(process):
@@ -141,43 +135,26 @@ def end(process):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_standalone_cluster(daemon, environment, tmp_path):
-    """sparkdl itself and the model travel with --py-files; a small machine overrides sizes alone."""
-    master = daemon("master", says=r"Starting Spark master at (spark://\S+)")[1]
-    work = ("--work-dir", tmp_path / "work", "--cores", "2", "--memory", "2g")
-    daemon("worker", *work, master, says="Successfully registered with master")
+    """sparkdl and the model travel with --py-files; only sizes differ from the file's."""
+    master = daemon("Master", line=r"Starting Spark master at (spark://\S+)")[1]
+    size = ("--work-dir", tmp_path / "work", "--cores", "2", "--memory", "2g")
+    daemon("Worker", *size, master, line="Successfully registered with master")
     subprocess.run([sys.executable, ROOT / "examples/digits_to_parquet.py", tmp_path / "data"], check=True, timeout=60)
     archive = shutil.make_archive(str(tmp_path / "sparkdl"), "zip", ROOT, "sparkdl")
-    small = {
-        "spark.executor.cores": 1,
-        "spark.cores.max": 2,
-        "spark.task.cpus": 1,
-        "spark.executor.memory": "1g",
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.python.daemon.module": "pyspark.daemon",  # the tests' own is not on the executors' path
-    }
     places = {
         "data.path": tmp_path / "data/train",
         "test.path": tmp_path / "data/test",
         "estimator.runDir": tmp_path / "run",
         "output": tmp_path / "model",
     }
-    ended = subprocess.run(
-        [
-            *(BIN / "spark-submit", "--master", master, "--properties-file", "conf/spark/standalone.conf"),
-            *(word for key, value in small.items() for word in ("--conf", f"{key}={value}")),
-            *("--py-files", f"{archive},examples/digits_net.py", "jobs/train.py", "--config", "conf/train/digits.yaml"),
-            *(str(word) for key, value in places.items() for word in (f"--{key}", value)),
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 0, said
-    assert float(re.search(r"held-out accuracy (\S+)", said)[1]) >= 0.97
+    command = [
+        *(BIN / "spark-submit", "--master", master, "--properties-file", "conf/spark/standalone.conf"),
+        *(word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")),
+        *("--py-files", f"{archive},examples/digits_net.py", "jobs/train.py", "--config", "conf/train/digits.yaml"),
+        *(str(word) for key, value in places.items() for word in (f"--{key}", value)),
+    ]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output
+    assert float(re.search(r"held-out accuracy (\S+)", output)[1]) >= 0.97
     assert len(list((tmp_path / "work").glob("app-*/[01]"))) == 2  # one executor for each core

@@ -1,4 +1,4 @@
-"""What tasks do that are not reduced, without Spark."""
+"""Tasks without a reduction, without Spark."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ from tests.contracts.map_reduce_contract import Whole
 from tests.spark.test_executor_tasks import COLUMNS, LAYOUT, MARKS, ROWS, disk, pack  # noqa: F401 - a fixture
 
 
-def blocks(*parts: int) -> list[Any]:
-    """Packed rows as tasks are given them."""
-    return [SimpleNamespace(**row) for part in parts for row in pack(part, ROWS[part], "packed elsewhere")]
+def blocks(*shards: int) -> list[Any]:
+    """Packed rows as tasks get them."""
+    return [SimpleNamespace(**row) for shard in shards for row in pack(shard, ROWS[shard], "packed elsewhere")]
 
 
-def task() -> EachTask:
-    every = blocks(0, 1, 2)
-    assert every
-    marks = tuple(MARKS.get(part, "") for part in range(len(ROWS)))
+@pytest.fixture
+def task(disk) -> EachTask:  # noqa: F811
+    assert blocks(0, 1, 2)
+    marks = tuple(MARKS.get(shard, "") for shard in range(len(ROWS)))
     return EachTask(ship(Whole()), "key", COLUMNS, ROWS, marks, layout=LAYOUT, indices=(0, 2), attempts=1)
 
 
-def found(task: EachTask, rows: list[Any], *, whole: bool, partition: int = 0) -> list[TaskResult]:
-    run = task.all_rows if whole else task.part
-    return [TaskResult.unpacked(packed) for _, packed in run(partition, iter(rows))]
-
-
 @pytest.mark.parametrize("whole", [True, False])
-def test_input_that_ends_too_early_is_not_mapped_and_is_not_left_on_the_disk(disk, whole):  # noqa: F811
-    """As pyspark's worker sees it where a task's input fails."""
-    all_of_it = blocks(0, 2) if whole else blocks(2)
-    partition = 0 if whole else 2
-    for rows in ([], all_of_it[:-1]):
+def test_truncated_input_is_neither_mapped_nor_stored(task, whole):
+    # If a task's input fails, pyspark's worker sees its end.
+    rows, partition = (blocks(0, 2), 0) if whole else (blocks(2), 2)
+
+    def run(rows: list[Any]) -> list[TaskResult]:
+        return [TaskResult.unpacked(found) for _, found in (task.all_rows if whole else task.part)(partition, rows)]
+
+    for few in ([], rows[:-1]):
         with pytest.raises(EOFError, match="rows came before the input ended"):
-            found(task(), rows, whole=whole, partition=partition)
-    (one,) = found(task(), all_of_it, whole=whole, partition=partition)
+            run(few)
+    (one,) = run(rows)
     assert one.trouble is None
     assert len(one.note["ids"]) == (sum(ROWS) if whole else ROWS[2])
-    with pytest.raises(EOFError):  # the rows are there by now, and still the task has failed
-        found(task(), all_of_it[:-1], whole=whole, partition=partition)
+    with pytest.raises(EOFError):  # also if the rows are stored
+        run(rows[:-1])
 
 
 @pytest.mark.parametrize(
-    ("master", "given", "wanted"),
+    ("master", "given", "expected"),
     [
         ("spark://host:7077", None, 4),
         ("spark://host:7077", "7", 7),
@@ -58,19 +56,18 @@ def test_input_that_ends_too_early_is_not_mapped_and_is_not_left_on_the_disk(dis
         ("local[*,3]", None, 3),
     ],
 )
-def test_as_often_as_spark_tries_a_task(master, given, wanted):
+def test_attempts_of_a_task(master, given, expected):
     conf = SimpleNamespace(get=lambda name, default: default if given is None else given)
-    assert attempts(SimpleNamespace(master=master, getConf=lambda: conf)) == wanted  # type: ignore[arg-type]
+    assert attempts(SimpleNamespace(master=master, getConf=lambda: conf)) == expected  # type: ignore[arg-type]
 
 
-def test_a_part_that_came_back_in_another_order_is_not_mapped(disk):  # noqa: F811
-    """All rows are there, and have other numbers than those by which they were drawn."""
-    before = task()
-    changed = replace(before, fingerprints=(before.fingerprints[0][:-1] + "x", *before.fingerprints[1:]))
+def test_reordered_shard_is_not_mapped(task):
+    # All rows are there, with other row ids.
+    changed = replace(task, fingerprints=(task.fingerprints[0][:-1] + "x", *task.fingerprints[1:]))
     rows = iter(blocks(0, 1, 2))
     (one,) = [TaskResult.unpacked(packed) for _, packed in changed.all_rows(0, rows)]
-    with pytest.raises(InvalidInput, match="member 0: its rows have come back different"):
+    with pytest.raises(InvalidInput, match="member 0: after an executor was lost, Spark recomputed its rows"):
         raise one.error("member 0")
     assert next(rows, None) is None
-    (one,) = found(before, blocks(0, 1, 2), whole=True)
+    (one,) = [TaskResult.unpacked(packed) for _, packed in task.all_rows(0, blocks(0, 1, 2))]
     assert one.trouble is None

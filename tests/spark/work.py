@@ -1,4 +1,4 @@
-"""What members do in the tests of Spark clusters, beside what the contracts have them do."""
+"""Work of the tests of Spark clusters, besides that of the contracts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import torch
@@ -19,45 +20,36 @@ from sparkdl.spark.barrier import BarrierTask
 
 @dataclass(frozen=True)
 class Counting(BarrierTask):
-    """Fails where a member meets the others through Spark more than once: each time costs a second."""
+    """Fails if a worker meets the others through Spark more than once: each time costs a second."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        calls: list[str] = []
-        gather, barrier = BarrierTaskContext.allGather, BarrierTaskContext.barrier
+        gather, calls = BarrierTaskContext.allGather, list[str]()
 
         def counted(context: BarrierTaskContext, message: str = "") -> list[str]:
-            calls.append("allGather")
+            calls.append(message)
             return gather(context, message)
 
-        def counted_too(context: BarrierTaskContext) -> None:
-            calls.append("barrier")
-            barrier(context)
-
-        BarrierTaskContext.allGather, BarrierTaskContext.barrier = counted, counted_too
-        try:
+        with patch.object(BarrierTaskContext, "allGather", counted), patch.object(BarrierTaskContext, "barrier", None):
             yield from super().run(batches)
-        finally:
-            BarrierTaskContext.allGather, BarrierTaskContext.barrier = gather, barrier
-        assert calls == ["allGather"]
+        assert len(calls) == 1
 
 
 @dataclass(frozen=True)
 class Killed:
-    """SIGKILL for one member, between two steps of which the others wait for it in the second."""
+    """SIGKILL for one worker, while the others wait for it in a collective."""
 
     rank: int
 
     def __call__(self, world: World, part: Shard | None) -> None:
-        group, numbers = world.group(), torch.ones(8)
-        group.sum_(numbers)
-        if world.rank == self.rank:
-            os.kill(os.getpid(), signal.SIGKILL)
-        group.sum_(numbers)
+        for _ in range(2):
+            world.group().sum_(torch.ones(8))
+            if world.rank == self.rank:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class Held:
-    """Keeps each member until somebody opens its pipe, ``<path>.<rank>``, for writing: nobody has to sleep."""
+    """Keeps each worker until its pipe, ``<path>.<rank>``, is opened for writing and closed."""
 
     path: str
 
@@ -69,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Stubborn(Held):
-    """Rank 0 gives up; the others wait for something that never comes, and notice nothing."""
+    """Rank 0 raises; the others wait for something that never comes, and notice nothing."""
 
     def __call__(self, world: World, part: Shard | None) -> int:
         if world.rank == 0:
@@ -78,7 +70,7 @@ class Stubborn(Held):
 
 
 def interface(world: World, part: Shard | None) -> dict[str, Any]:
-    """The interface that gloo was told to use, and whether it works."""
+    """gloo's interface, and whether it works."""
     numbers = torch.ones(1)
     world.group().sum_(numbers)
     return {"interface": os.environ.get("GLOO_SOCKET_IFNAME"), "total": numbers.item()}
@@ -86,7 +78,7 @@ def interface(world: World, part: Shard | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Slow:
-    """A user's function in the lineage of the data that takes until somebody opens ``path`` for writing."""
+    """A user's function in the query of the data that takes until ``path`` is opened for writing and closed."""
 
     path: str
 
