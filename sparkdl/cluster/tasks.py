@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import cloudpickle
 from torch import Tensor
 
-from sparkdl.data.column_file import Layout
 from sparkdl.data.shard import Shard
 from sparkdl.errors import Cause, ErrorContext, InvalidInput, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
@@ -190,24 +189,6 @@ def mapped(
         raise
     except Exception as error:
         return replace(TaskResult.of_error(index, error), told=told)
-
-
-def common_layout(layouts: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Layout]:
-    """The layout of every column; raises InvalidInput if two shards differ.
-
-    Args:
-        layouts: indices of shards, and their layouts as JSON gives them.
-    """
-    found: dict[str, tuple[int, Layout]] = {}
-    for index, layout in layouts:
-        for name, (dtype, shape) in layout.items():
-            own = dtype, tuple(shape)
-            first, other = found.setdefault(name, (index, own))
-            if other != own:
-                raise InvalidInput(
-                    f"column {name!r} has rows of {other} in shard {first} and of {own} in shard {index}."
-                )
-    return {name: layout for name, (_, layout) in found.items()}
 
 
 def emit(found: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:

@@ -25,7 +25,7 @@ from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import AllGather, RendezvousResult, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
-from sparkdl.cluster.tasks import common_layout
+from sparkdl.data.column_file import common_layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.shard import Shard
 from sparkdl.data.spool import Spool

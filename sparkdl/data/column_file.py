@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -98,3 +99,21 @@ def mapped(file: BinaryIO, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor
     if not size:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), dtype=dtype).view(shape)
+
+
+def common_layout(layouts: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Layout]:
+    """The layout of every column; raises InvalidInput if two shards differ.
+
+    Args:
+        layouts: indices of shards, and their layouts as JSON gives them.
+    """
+    found: dict[str, tuple[int, Layout]] = {}
+    for index, layout in layouts:
+        for name, (dtype, shape) in layout.items():
+            own = dtype, tuple(shape)
+            first, other = found.setdefault(name, (index, own))
+            if other != own:
+                raise InvalidInput(
+                    f"column {name!r} has rows of {other} in shard {first} and of {own} in shard {index}."
+                )
+    return {name: layout for name, (_, layout) in found.items()}

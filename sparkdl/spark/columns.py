@@ -39,9 +39,7 @@ _TIMES = (
     "Convert it to a number: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, or "
     "F.hour(column) and F.dayofweek(column)."
 )
-_INTERVALS = (
-    "Convert it to a number: subtract F.unix_timestamp of its ends, or select a field of it with F.extract."
-)
+_INTERVALS = "Convert it to a number: subtract F.unix_timestamp of its ends, or select a field of it with F.extract."
 _STRUCTS = (
     "Select its fields, as in df.select('struct.*'), and join them to a vector with pyspark.ml.feature.VectorAssembler."
 )

@@ -72,7 +72,7 @@ class PackTask:
             for batch in remaining:
                 self._append(spool, batch)
             spool.check()
-            layout, part = spool.layout(), self._sealed(spool, index)
+            layout, part = spool.layout(), replace(spool.part(0, (spool.rows,), {}), index=index)
         except InvalidInput as error:
             for _ in remaining:
                 continue
@@ -85,11 +85,59 @@ class PackTask:
                 append(payload)
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
 
-    def _sealed(self, spool: Spool, index: int) -> Shard:
-        return replace(spool.part(0, (spool.rows,), {}), index=index)
-
     def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
         spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
+
+
+@dataclass(frozen=True)
+class PackedData:
+    """Packed shards, whose files lie on executors.
+
+    Attributes:
+        key: the key of the packed data, under which executors hold the files.
+        columns: the specification of the columns.
+        parts: rows of every shard.
+        fingerprints: of every shard's rows, as packed.
+        layout: of columns, for empty shards.
+    """
+
+    key: str
+    columns: Columns
+    parts: tuple[int, ...]
+    fingerprints: tuple[str, ...]
+    layout: Mapping[str, Layout]
+
+    def has(self, index: int) -> bool:
+        """Whether this executor has the shard, with the rows as packed; deletes an incomplete one."""
+        if not self.parts[index]:
+            return True
+        store = store_of(self.key, index)
+        if not store.has(index):
+            return False
+        if store.fingerprint(store.open(index, self.columns, self.parts, self.layout)) == self.fingerprints[index]:
+            return True
+        store.discard(index)
+        return False
+
+    def build(self, index: int, rows: Iterable[Any]) -> None:
+        """Read the shard's blocks, and write them unless this executor has the shard."""
+        blocks = expect_rows(rows, self.parts[index])
+        if not self.has(index):
+            with store_of(self.key, index).writing(index) as append:
+                for row in blocks:
+                    append(row.payload)
+        for _ in blocks:
+            continue
+
+    def open(self, index: int) -> Shard:
+        """The shard on this executor; raises InvalidInput if its rows differ from those that were packed."""
+        if not self.parts[index]:
+            return empty_part(index, self.columns, self.parts, self.layout)
+        store = store_of(self.key, index)
+        part = store.open(index, self.columns, self.parts, self.layout)
+        if store.fingerprint(part) != self.fingerprints[index]:
+            raise InvalidInput(CHANGED)
+        return part
 
 
 @dataclass(frozen=True)
@@ -99,11 +147,7 @@ class MapTask:
     Attributes:
         work: the pickled ``MapReduce``, or a broadcast of it.
         state: the packed state, or a broadcast of it.
-        key: the key of the packed data, under which executors hold the files.
-        columns: the specification of the columns.
-        parts: rows of every shard.
-        fingerprints: of every shard's rows, as packed.
-        layout: of columns, for empty shards.
+        data: the shards.
         most: maximum bytes of all shards' tensors for a reduction on the driver; larger ones are split into chunks.
         cut: whether to split large tensors; if False, a large result is left out and marked ``large``.
         reporting: where tasks report their events.
@@ -111,11 +155,7 @@ class MapTask:
 
     work: Payload
     state: Payload
-    key: str
-    columns: Columns
-    parts: tuple[int, ...]
-    fingerprints: tuple[str, ...]
-    layout: Mapping[str, Layout]
+    data: PackedData
     most: int
     cut: bool
     reporting: Reporting = field(default_factory=Reporting)
@@ -125,28 +165,18 @@ class MapTask:
         freeze_imports()
         for _ in rows:
             continue
-        store = store_of(self.key, index)
-        if self.parts[index] and not self._here(store, index):
-            yield index, RESULT_CHUNK, "missing", b""
+        if self.data.has(index):
+            yield from self._map(index)
         else:
-            yield from self._map(store, index)
+            yield index, RESULT_CHUNK, "missing", b""
 
     def build(self, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """Write the shard from its blocks, unless this executor has it, and map it."""
         freeze_imports()
         remaining = iter(rows)
-        first = next(remaining, None)
-        if first is None:
-            return
-        store = store_of(self.key, first.part)
-        blocks = expect_rows(itertools.chain([first], remaining), self.parts[first.part])
-        if not self._here(store, first.part):
-            with store.writing(first.part) as append:
-                for row in blocks:
-                    append(row.payload)
-        for _ in blocks:
-            continue
-        yield from self._map(store, first.part)
+        if (first := next(remaining, None)) is not None:
+            self.data.build(first.part, itertools.chain([first], remaining))
+            yield from self._map(first.part)
 
     def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """``build`` for the shards in ``wanted``; nothing for the others."""
@@ -155,13 +185,10 @@ class MapTask:
         for _ in rows:
             continue
 
-    def _here(self, store: ShardStore, index: int) -> bool:
-        return is_current(store, index, (self.columns, self.parts, self.layout), self.fingerprints[index])
-
-    def _map(self, store: ShardStore, index: int) -> Iterator[TaskRow]:
-        found = self._mapped(store, index)
+    def _map(self, index: int) -> Iterator[TaskRow]:
+        found = self._mapped(index)
         size = sum(tensor.nbytes for tensor in found.tensors.values())
-        if size * len(self.parts) <= self.most:
+        if size * len(self.data.parts) <= self.most:
             yield index, RESULT_CHUNK, "", found.packed()
         elif not self.cut:
             yield index, RESULT_CHUNK, "large", b""
@@ -173,14 +200,14 @@ class MapTask:
             told = replace(found, tensors={}, note=(count, size, found.note))
             yield index, RESULT_CHUNK, "cut", told.packed()
 
-    def _mapped(self, store: ShardStore, index: int) -> TaskResult:
-        known = self.columns, self.parts, self.layout
-        part = store.open(index, *known) if self.parts[index] else empty_part(index, *known)
-        if part.rows and store.fingerprint(part) != self.fingerprints[index]:
-            return TaskResult.of_error(index, InvalidInput(CHANGED))
-        context = TaskContext.get()
-        with torch_threads(None if context is None else context.cpus()):
-            state, attempt = unpack_state(value_of(self.state)), 0 if context is None else context.attemptNumber()
+    def _mapped(self, index: int) -> TaskResult:
+        try:
+            part = self.data.open(index)
+        except InvalidInput as error:
+            return TaskResult.of_error(index, error)
+        threads, attempt = cores_and_attempt()
+        with torch_threads(threads):
+            state = unpack_state(value_of(self.state))
             return mapped(value_of(self.work), state, part, reporting=self.reporting, attempt=attempt)
 
 
@@ -238,23 +265,10 @@ def expect_rows(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
         raise EOFError(f"{seen} of {rows} rows came before the input ended")
 
 
-def is_current(
-    store: ShardStore, index: int, known: tuple[Columns, tuple[int, ...], Mapping[str, Layout]], fingerprint: str
-) -> bool:
-    """Whether the store has a shard with the rows as packed; an incomplete shard is deleted.
-
-    Args:
-        store: of this executor.
-        index: of a shard with rows.
-        known: columns, rows and layout of the shards.
-        fingerprint: of the packed rows.
-    """
-    if not store.has(index):
-        return False
-    if store.fingerprint(store.open(index, *known)) == fingerprint:
-        return True
-    store.discard(index)
-    return False
+def cores_and_attempt() -> tuple[int | None, int]:
+    """Cores and attempt of the running Spark task; None and 0 outside one."""
+    context = TaskContext.get()
+    return (None, 0) if context is None else (context.cpus(), context.attemptNumber())
 
 
 def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:

@@ -10,25 +10,33 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+from pyspark import RDD, SparkContext, StorageLevel
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
 from sparkdl.cluster.tasks import TaskResult, mapped
-from sparkdl.data.column_file import Layout
-from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import Fingerprint, total
 from sparkdl.data.shard import Shard, numbers
-from sparkdl.data.shard_store import ShardStore, empty_part
+from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
-from sparkdl.io.threads import torch_threads
+from sparkdl.io.threads import torch_threads, watching
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import CHANGED, Payload, expect_rows, is_current, local_directory, store_of, value_of
+from sparkdl.spark.executor_tasks import (
+    CHANGED,
+    PackedData,
+    Payload,
+    cores_and_attempt,
+    expect_rows,
+    local_directory,
+    store_of,
+    value_of,
+)
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports
 from sparkdl.telemetry.task_recorder import Reporting
@@ -41,19 +49,18 @@ _SMALL = 1 << 14  # bytes of a result that the driver collects when its task end
 
 @dataclass(frozen=True)
 class EachTask:
-    """Maps all rows, or one shard; other attributes as of ``MapTask``.
+    """Maps all rows, or one shard.
 
     Attributes:
+        work: the pickled ``MapReduce``, or a broadcast of it.
+        data: the shards.
         indices: the tasks' indices, one per partition; or the indices of the shards to map.
         attempts: number of times Spark tries a task before it fails the job.
+        reporting: where tasks report their events.
     """
 
     work: Payload
-    key: str
-    columns: Columns
-    parts: tuple[int, ...]
-    fingerprints: tuple[str, ...]
-    layout: Mapping[str, Layout]
+    data: PackedData
     indices: tuple[int, ...]
     attempts: int
     reporting: Reporting = field(default_factory=Reporting)
@@ -61,26 +68,26 @@ class EachTask:
     def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map all rows, from their blocks."""
         freeze_imports()
-        number = len(self.parts)  # the store holds all rows as one more shard
-        store, remaining = store_of(self.key, number), iter(rows)
-        trouble = self._written(store, number, remaining)
+        data, number = self.data, len(self.data.parts)  # the store holds all rows as one more shard
+        store, remaining = store_of(data.key, number), iter(rows)
+        trouble = self._write(store, number, remaining)
         for _ in remaining:
             continue
 
         def every() -> Shard:
             if trouble is not None:
                 raise trouble
-            part = store.open(number, self.columns, self.parts, self.layout)
-            wanted = total([Fingerprint.parse(each) for each in self.fingerprints if each])
+            part = store.open(number, data.columns, data.parts, data.layout)
+            wanted = total([Fingerprint.parse(each) for each in data.fingerprints if each])
             if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
                 raise InvalidInput(CHANGED)
             return _as_only_shard(part)
 
-        yield self._mapped(partition, every)
+        yield self._mapped(self.indices[partition], every)
 
-    def _written(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
+    def _write(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
         """Write all rows, unless the store has them; returns an error of the rows."""
-        blocks = expect_rows(self._as_packed(rows), sum(self.parts))
+        blocks = expect_rows(self._as_packed(rows), sum(self.data.parts))
         try:
             with store.exclusive(number):  # otherwise each task of an executor would write its own copy
                 if not store.has(number):
@@ -99,46 +106,30 @@ class EachTask:
         A fingerprint of all rows together would miss a reordered shard, in which Spark's row ids differ.
         """
         for row in rows:
-            if row.block == 0 and json.loads(row.about).get("fingerprint") != self.fingerprints[row.part]:
+            if row.block == 0 and json.loads(row.about).get("fingerprint") != self.data.fingerprints[row.part]:
                 raise InvalidInput(CHANGED)
             yield row
 
     def part(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map the shard from its blocks, if it is in ``indices``."""
         freeze_imports()
-        if partition not in self.indices:
-            for _ in rows:
-                continue
-            return
-        store, known = store_of(self.key, partition), (self.columns, self.parts, self.layout)
-        blocks = expect_rows(rows, self.parts[partition])
-        if self.parts[partition] and not is_current(store, partition, known, self.fingerprints[partition]):
-            with store.writing(partition) as append:
-                for row in blocks:
-                    append(row.payload)
-        for _ in blocks:
+        if partition in self.indices:
+            self.data.build(partition, rows)
+            yield self._mapped(partition, partial(self.data.open, partition))
+        for _ in rows:
             continue
 
-        def own() -> Shard:
-            part = store.open(partition, *known) if self.parts[partition] else empty_part(partition, *known)
-            if part.rows and store.fingerprint(part) != self.fingerprints[partition]:
-                raise InvalidInput(CHANGED)
-            return part
-
-        yield self._mapped(self.indices.index(partition), own)
-
-    def _mapped(self, position: int, part: Callable[[], Shard]) -> EachRow:
+    def _mapped(self, index: int, part: Callable[[], Shard]) -> EachRow:
         """Map rows; returns errors, since a task that raises would fail the whole job."""
-        context, index = TaskContext.get(), self.indices[position]
-        attempt = 0 if context is None else context.attemptNumber()
+        threads, attempt = cores_and_attempt()
         try:
-            with torch_threads(None if context is None else context.cpus()):
+            with torch_threads(threads):
                 work = value_of(self.work)
                 found = mapped(work, index, part(), index=index, reporting=self.reporting, attempt=attempt)
         except InvalidInput as error:
             found = TaskResult.of_error(index, error)
         except OSError as error:
-            if context is None or attempt + 1 < self.attempts:
+            if threads is None or attempt + 1 < self.attempts:
                 raise
             found = TaskResult.of_error(index, error)
         return index, found.packed()
@@ -169,7 +160,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
         rows = packed.mapPartitionsWithIndex(task.part)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     try:
-        with _cancelled_by_stop(context, task.key):
+        with _cancelled_by_stop(context, task.data.key):
             told = {index: (where, found) for where, index, found in rows.mapPartitionsWithIndex(_where).collect()}
         for index in task.indices:
             where, found = told[index]
@@ -199,24 +190,17 @@ def _where(partition: int, found: Iterable[EachRow]) -> Iterator[tuple[int, int,
 
 @contextmanager
 def _cancelled_by_stop(context: SparkContext, tag: str) -> Iterator[None]:
-    over = threading.Event()
-
-    def watch() -> None:
-        while stop_requested() is None:
-            if over.wait(POLL):
-                return
-        while not over.wait(POLL):  # repeat, for a job that had not started
-            with suppress(*JVM_ERRORS):
-                context.cancelJobsWithTag(tag)
+    def look(ended: threading.Event) -> None:
+        while not ended.wait(POLL):  # repeat, for a job that had not started
+            if stop_requested() is not None:
+                with suppress(*JVM_ERRORS):
+                    context.cancelJobsWithTag(tag)
 
     if stop_requested() is not None:
         raise stopped("had not begun")
-    thread = threading.Thread(target=watch, name="sparkdl-stop-tasks", daemon=True)
     context.addJobTag(tag)
-    thread.start()
     try:
-        yield
+        with watching(look, "sparkdl-stop-tasks"):
+            yield
     finally:
-        over.set()
-        thread.join()
         context.removeJobTag(tag)

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, emit, raise_on_failure
-from sparkdl.data.column_file import Layout
+from sparkdl.data.column_file import common_layout
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
@@ -33,7 +33,16 @@ from sparkdl.io.serialization import pack_state
 from sparkdl.spark import tensor_chunks
 from sparkdl.spark.columns import col, select_columns
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import PACKED, MapTask, PackTask, Payload, ReduceTask, delete_files, first_rows
+from sparkdl.spark.executor_tasks import (
+    PACKED,
+    MapTask,
+    PackedData,
+    PackTask,
+    Payload,
+    ReduceTask,
+    delete_files,
+    first_rows,
+)
 from sparkdl.spark.independent_tasks import EachTask, attempts, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
 from sparkdl.spark.resources import find_slots
@@ -93,9 +102,15 @@ def spark_jobs(
         # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of them
         # partition 0. A sample of all rows prevents that.
         frame = frame.sample(fraction=1.0, seed=0)
-    copies = 2 if parts is None else 1
     jobs = SparkTaskRunner(
-        spark, frame, wanted, size, copies=copies, reporting=reporting, title=title, listener=listener
+        spark,
+        frame,
+        wanted,
+        size,
+        copies=2 if parts is None else 1,
+        reporting=reporting,
+        title=title,
+        listener=listener,
     )
     try:
         with job_description(spark, f"{title}: pack the rows"):
@@ -121,17 +136,16 @@ class SparkTaskRunner:
         columns: Columns,
         size: int,
         *,
-        copies: int = 1,
-        reporting: Reporting | None = None,
-        title: str = "sparkdl",
-        listener: Callable[[Event], None] | None = None,
+        copies: int,
+        reporting: Reporting,
+        title: str,
+        listener: Callable[[Event], None] | None,
     ) -> None:
         self.parts: tuple[int, ...] = ()
         self._level = StorageLevel.DISK_ONLY_2 if copies == 2 else StorageLevel.DISK_ONLY
         self._spark, self._columns, self._size = spark, columns, size
-        self._reporting, self._title, self._listener = reporting or Reporting(), title, listener
+        self._reporting, self._title, self._listener = reporting, title, listener
         self._key = uuid.uuid4().hex
-        self._layout: dict[str, Layout] = {}
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
         self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
         # mapInArrow resolves columns by name, and takes a dot for a field.
@@ -146,28 +160,18 @@ class SparkTaskRunner:
         # writes its bytes as they come; of a DataFrame it would hold a hundred batches in memory.
         self._packed = self._keep(self._blocks.rdd, self._level)
         self._triggers = self._keep(self._packed.mapPartitions(first_rows), StorageLevel.MEMORY_AND_DISK)
-        found = sorted(self._triggers.collect())
-        owner: dict[str, int] = {}
-        marks: dict[int, str] = {}
-        each_told = [json.loads(about) for _, _, about in found]
-        for (part, _, _), told in zip(found, each_told, strict=True):
+        found = {part: (rows, json.loads(about)) for part, rows, about in sorted(self._triggers.collect())}
+        for part, (_, told) in found.items():
             if "trouble" in told:
                 raise InvalidInput(told["trouble"], place=ErrorContext("feed", part))
-            for name, (dtype, shape) in told["layout"].items():
-                own = dtype, tuple(shape)
-                if self._layout.setdefault(name, own) != own:
-                    raise InvalidInput(
-                        f"column {name!r} has rows of {self._layout[name]} in part {owner[name]} and of {own} in part "
-                        f"{part}."
-                    )
-                owner.setdefault(name, part)
-            marks[part] = told["fingerprint"]
-        rows = {part: count for part, count, _ in found}
-        if not sum(rows.values()):
+        layout = common_layout((part, told["layout"]) for part, (_, told) in found.items())
+        empty: tuple[int, dict[str, Any]] = (0, {"fingerprint": ""})
+        shards = [found.get(part, empty) for part in range(self._triggers.getNumPartitions())]
+        self.parts = tuple(rows for rows, _ in shards)
+        if not sum(self.parts):
             raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
-        count = range(self._triggers.getNumPartitions())
-        self.parts = tuple(rows.get(part, 0) for part in count)
-        self._fingerprints = tuple(marks.get(part, "") for part in count)
+        fingerprints = tuple(told["fingerprint"] for _, told in shards)
+        self._data = PackedData(self._key, self._columns, self.parts, fingerprints, layout)
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Run one round as one or several Spark jobs."""
@@ -178,28 +182,16 @@ class SparkTaskRunner:
         del packed  # a large state is in a file now
         try:
             for _ in range(_TRIES):
-                task = MapTask(
-                    work=shipped,
-                    state=sent,
-                    key=self._key,
-                    columns=self._columns,
-                    parts=self.parts,
-                    fingerprints=self._fingerprints,
-                    layout=self._layout,
-                    most=_DIRECT,
-                    cut=large,
-                    reporting=replace(self._reporting, number=number),
-                )
+                reporting = replace(self._reporting, number=number)
+                task = MapTask(shipped, sent, self._data, most=_DIRECT, cut=large, reporting=reporting)
                 with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
-                    found = (self._apart if large else self._together)(work, task, number)
-                if found is not None:
-                    return found
+                    if found := (self._apart if large else self._together)(work, task, number):
+                        return found
                 large = self._large[type(work)]
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
-            raise WorkerLost(
-                f"Spark failed round {number}: {first_lines(error)}", place=ErrorContext("map")
-            ) from error
+            message = f"Spark failed round {number}: {first_lines(error)}"
+            raise WorkerLost(message, place=ErrorContext("map")) from error
         finally:
             if broadcast is not None:
                 with suppress(*GONE):
@@ -209,11 +201,7 @@ class SparkTaskRunner:
         """Run all tasks as one Spark job."""
         task = EachTask(
             self._shipped(work),
-            self._key,
-            self._columns,
-            self.parts,
-            self._fingerprints,
-            layout=self._layout,
+            self._data,
             indices=tuple(indices),
             attempts=attempts(self._spark.sparkContext),
             reporting=self._reporting,
@@ -233,9 +221,8 @@ class SparkTaskRunner:
         if known != digest:
             if broadcast is not None:
                 broadcast.destroy()
-            broadcast = self._spark.sparkContext.broadcast(shipped)
-            self._works[type(work)] = digest, broadcast
-        return broadcast
+            self._works[type(work)] = digest, self._spark.sparkContext.broadcast(shipped)
+        return self._works[type(work)][1]
 
     def _together(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""

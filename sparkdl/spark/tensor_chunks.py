@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer, reduce_results
 
 PIECES = "part int, piece int, name string, payload binary"
 
@@ -123,8 +123,7 @@ class Results:
         for part, _, name, payload in rows:
             if name == "missing":
                 continue
-            if name == "large":
-                self.large = True
+            self.large |= name == "large"
             found = TaskResult(part) if name == "large" else TaskResult.unpacked(bytes(payload))
             if name == "cut":
                 self.pieces, self.bytes, note = found.note
@@ -148,10 +147,7 @@ class Results:
 
     def reduced(self, work: MapReduce) -> Tensors:
         """Reduce the results of all shards on the driver."""
-        tree = TreeReducer(work.reduce)
-        for each in self.found:
-            tree.push(each.tensors)
-        return tree.result()
+        return reduce_results(work, self.found)
 
 
 def assembled(rows: Iterable[TaskRow]) -> Tensors:

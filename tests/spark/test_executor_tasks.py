@@ -21,7 +21,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark import tensor_chunks
-from sparkdl.spark.executor_tasks import MapTask, PackTask, ReduceTask, delete_files, first_rows, store_of
+from sparkdl.spark.executor_tasks import MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows, store_of
 from sparkdl.spark.tensor_chunks import RESULT_CHUNK, Results, TaskRow, assembled
 from tests.contracts.map_reduce_contract import Kinds, Raises, Sums
 
@@ -75,7 +75,8 @@ def packed(disk: Path) -> None:
 def task(work: MapReduce, *, most: int = 1 << 20, cut: bool = False) -> MapTask:
     """A round's task."""
     marks = tuple(MARKS.get(shard, "") for shard in range(len(ROWS)))
-    return MapTask(ship(work), pack_state({"factor": 1.0}), "key", COLUMNS, ROWS, marks, LAYOUT, most, cut)
+    data = PackedData("key", COLUMNS, ROWS, marks, LAYOUT)
+    return MapTask(ship(work), pack_state({"factor": 1.0}), data, most, cut)
 
 
 def mapped(work: MapReduce, shards: Any = (0, 1, 2), **options: Any) -> list[TaskRow]:

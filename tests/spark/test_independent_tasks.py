@@ -11,6 +11,7 @@ import pytest
 from sparkdl.cluster.tasks import TaskResult
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
+from sparkdl.spark.executor_tasks import PackedData
 from sparkdl.spark.independent_tasks import EachTask, attempts
 from tests.contracts.map_reduce_contract import Whole
 from tests.spark.test_executor_tasks import COLUMNS, LAYOUT, MARKS, ROWS, disk, pack  # noqa: F401 - a fixture
@@ -25,7 +26,7 @@ def blocks(*shards: int) -> list[Any]:
 def task(disk) -> EachTask:  # noqa: F811
     assert blocks(0, 1, 2)
     marks = tuple(MARKS.get(shard, "") for shard in range(len(ROWS)))
-    return EachTask(ship(Whole()), "key", COLUMNS, ROWS, marks, layout=LAYOUT, indices=(0, 2), attempts=1)
+    return EachTask(ship(Whole()), PackedData("key", COLUMNS, ROWS, marks, LAYOUT), indices=(0, 2), attempts=1)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -63,7 +64,8 @@ def test_attempts_of_a_task(master, given, expected):
 
 def test_reordered_shard_is_not_mapped(task):
     # All rows are there, with other row ids.
-    changed = replace(task, fingerprints=(task.fingerprints[0][:-1] + "x", *task.fingerprints[1:]))
+    first, *others = task.data.fingerprints
+    changed = replace(task, data=replace(task.data, fingerprints=(first[:-1] + "x", *others)))
     rows = iter(blocks(0, 1, 2))
     (one,) = [TaskResult.unpacked(packed) for _, packed in changed.all_rows(0, rows)]
     with pytest.raises(InvalidInput, match="member 0: after an executor was lost, Spark recomputed its rows"):
