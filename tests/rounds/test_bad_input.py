@@ -1,7 +1,8 @@
-"""What cannot work is said with the part and the round where it was seen; what is merely odd works."""
+"""Rows and rates that make losses or results infinite raise; rows without weight count nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,39 +23,44 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
 
-ALGORITHMS = [
+EVERY = [
     ParallelSGD(),
     LBFGS(),
-    ConsensusADMM(solver=NewtonCG()),
-    ConsensusADMM(solver=ConjugateGradient()),
-    ConsensusADMM(solver=LocalSGDSolver()),
+    *(ConsensusADMM(solver=solver) for solver in (NewtonCG(), ConjugateGradient(), LocalSGDSolver())),
 ]
-each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 
 
-def tables(**columns: np.ndarray) -> list[pa.Table]:
-    """The data in three tables, with other columns."""
+def run(folder, algorithm, minimised=None, *, shards: int = 3, **columns):
+    """The weights after at most four rounds on the data with other columns, 30 rows per shard."""
     table = pa.table({name: list(array) for name, array in (data() | columns).items()})
-    return [table.slice(0, 30), table.slice(30, 30), table.slice(60, 30)]
+    runner = InlineTaskRunner(dealt([table.slice(30 * at, 30) for at in range(shards)], COLUMNS, shards))
+    return Rounds(algorithm, minimised or objective(), memories=str(folder), max_rounds=4).run(runner)[0]["weights"]
 
 
-@each_algorithm
-def test_a_loss_that_is_not_finite_names_the_part_and_the_round(algorithm, tmp_path):
-    x = data()["x"]
+def wild(rate: float) -> Objective:
+    return replace(objective(), optimizer=partial(torch.optim.SGD, lr=rate))
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=str)
+def test_rows_of_infinite_loss_and_without_weight(algorithm, tmp_path):
+    x, w = data()["x"], data()["w"]
     x[70] = 1e200  # its square is infinite
-    jobs = InlineTaskRunner(dealt(tables(x=x), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"shard 2 in round 1: .*not finite"):
-        Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
+    with pytest.raises(InvalidInput, match=r"2 in round 1: .*not finite"):
+        run(tmp_path, algorithm, x=x)
+    with pytest.raises(InvalidInput, match="no row weighs anything"):
+        run(tmp_path, algorithm, w=np.zeros(90))
+    w[60:] = 0.0
+    two, three = run(tmp_path / "two", algorithm, w=w, shards=2), run(tmp_path / "three", algorithm, w=w)
+    for name, tensor in two.items():
+        assert torch.allclose(tensor, three[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "algorithm", [ParallelSGD(shard_batch_size=8), ConsensusADMM(solver=LocalSGDSolver(batch_size=8))], ids=str
 )
-def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_path):
-    wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e200), precision="fp64")
-    jobs = InlineTaskRunner(dealt(tables(), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: .*not finite; lower the learning rate"):
-        Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
+def test_diverging_shard_raises(algorithm, tmp_path):
+    with pytest.raises(InvalidInput, match=r"0 in round 1: .*not finite; lower the learning rate"):
+        run(tmp_path, algorithm, wild(1e200))
 
 
 @pytest.mark.parametrize(
@@ -62,41 +68,16 @@ def test_a_rate_that_is_too_large_names_the_part_and_the_round(algorithm, tmp_pa
     [
         (ParallelSGD(shard_batch_size=100), "weights/weight", 1e250),
         (FederatedAveraging("client", client_fraction=1.0, batch_size=100), "apart", 1e250),
-        (
-            ConsensusADMM(solver=LocalSGDSolver(batch_size=100)),
-            "apart2",
-            1e100,
-        ),  # a square, too large sooner than its root
+        (ConsensusADMM(solver=LocalSGDSolver(batch_size=100)), "apart2", 1e100),  # a square overflows sooner
     ],
     ids=["averaging", "federated", "admm"],
 )
-def test_a_result_that_is_not_finite_names_the_part_and_the_round(algorithm, name, rate, tmp_path):
-    """A part takes one step, before which its loss is finite; the labels of one part make it too long."""
+def test_infinite_result_raises(algorithm, name, rate, tmp_path):
+    """A shard takes one step, before which its loss is finite; large labels make that step too long."""
     y = data()["y"]
     y[60:] *= 1e100
-    wild = Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=rate), precision="fp64")
-    jobs = InlineTaskRunner(dealt(tables(y=y), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match=f"shard 2 in round 1: {name} is not finite; lower the learning rate"):
-        Rounds(algorithm, wild, memories=str(tmp_path), max_rounds=3).run(jobs)
-
-
-@each_algorithm
-def test_rows_that_all_weigh_nothing_are_refused(algorithm, tmp_path):
-    jobs = InlineTaskRunner(dealt(tables(w=np.zeros(90)), COLUMNS, 3))
-    with pytest.raises(InvalidInput, match="no row weighs anything"):
-        Rounds(algorithm, objective(), memories=str(tmp_path), max_rounds=3).run(jobs)
-
-
-@each_algorithm
-def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
-    w = data()["w"]
-    w[60:] = 0.0
-    found = dealt(tables(w=w), COLUMNS, 3)
-    whole = Rounds(algorithm, objective(), memories=str(tmp_path / "all"), max_rounds=4).run(InlineTaskRunner(found))[0]
-    two = dealt(tables(w=w)[:2], COLUMNS, 2)
-    state = Rounds(algorithm, objective(), memories=str(tmp_path / "two"), max_rounds=4).run(InlineTaskRunner(two))[0]
-    for name, tensor in state["weights"].items():
-        assert torch.allclose(tensor, whole["weights"][name], rtol=1e-9, atol=1e-12)
+    with pytest.raises(InvalidInput, match=f"2 in round 1: {name} is not finite; lower the learning rate"):
+        run(tmp_path, algorithm, wild(rate), y=y)
 
 
 @pytest.mark.parametrize(
@@ -109,15 +90,14 @@ def test_a_part_whose_rows_weigh_nothing_counts_nothing(algorithm, tmp_path):
     ],
     ids=str,
 )
-def test_two_hundred_rounds_keep_the_state_as_large_as_it_is(algorithm):
-    """The columns differ by a factor of ten thousand, which L-BFGS is not done with by then."""
+def test_state_does_not_grow_in_200_rounds(algorithm):
+    """The columns differ by a factor of ten thousand, so L-BFGS does not converge by then."""
     random = np.random.default_rng(1)
     x = random.normal(size=(24, 12)) * np.logspace(-3, 1, 12)
     table = {"x": x, "y": random.normal(size=24), "w": np.ones(24), "client": np.arange(24) % 6}
-    wanted = Objective(partial(nn.Linear, 12, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=1e-4), precision="fp64")
-    found = states(algorithm, dealt(table, COLUMNS, 2), 200, wanted)
-    if isinstance(algorithm, LBFGS):
-        assert not algorithm.converged(found[-1])
+    minimised = replace(wild(1e-4), model=partial(nn.Linear, 12, 1))
+    found = states(algorithm, dealt(table, COLUMNS, 2), 200, minimised)
+    assert not isinstance(algorithm, LBFGS) or not algorithm.converged(found[-1])
     sizes = [len(pack_state(state)) for state in found[20:]]
-    # The best point that L-BFGS has seen is the iterate, or another one that is packed beside it.
+    # The best point of L-BFGS is the iterate, or another point that is packed beside it.
     assert max(sizes[80:]) <= 1.1 * max(sizes[:80])

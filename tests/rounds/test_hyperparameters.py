@@ -1,7 +1,8 @@
-"""Counts are whole numbers wherever rounds take any, and nothing is NaN."""
+"""Invalid hyperparameters of algorithms, solvers and penalties raise an error with their name and value."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -13,58 +14,54 @@ from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
+from sparkdl.rounds.prox import L1, L2, Box, ElasticNet
 
 federated = partial(FederatedAveraging, "client")
 COUNTS = [
-    (ParallelSGD, "rounds", 1),
-    (ParallelSGD, "epochs", 1),
-    (ParallelSGD, "shard_batch_size", 1),
-    (federated, "rounds", 1),
-    (federated, "epochs", 1),
-    (federated, "batch_size", 1),
-    (LBFGS, "history_size", 1),
-    (LBFGS, "maxls", 1),
+    *((ParallelSGD, name, 1) for name in ("rounds", "epochs", "shard_batch_size")),
+    *((federated, name, 1) for name in ("rounds", "epochs", "batch_size")),
+    *((LBFGS, name, 1) for name in ("history_size", "maxls")),
+    *((LocalSGDSolver, name, 1) for name in ("epochs", "batch_size")),
     (ConsensusADMM, "adapt_rounds", 0),
     (NewtonCG, "iterations", 1),
-    (LocalSGDSolver, "epochs", 1),
-    (LocalSGDSolver, "batch_size", 1),
 ]
-each_count = pytest.mark.parametrize(("kind", "name", "least"), COUNTS)
 
 
-@each_count
-@pytest.mark.parametrize("given", [1.5, 2.0, float("nan"), float("inf"), "3", None], ids=repr)
-def test_counts_that_are_not_whole_are_refused_by_name(kind, name, least, given):
+@pytest.mark.parametrize(("kind", "name", "least"), COUNTS)
+def test_counts_are_integers_of_at_least(kind, name, least):
     owner = getattr(kind, "func", kind).__name__
-    message = f"{owner} has {name}={given!r}; expected a whole number of at least {least}."
-    with pytest.raises(InvalidInput) as refused:
-        kind(**{name: given})
-    assert refused.value.message == message
-
-
-@each_count
-def test_counts_that_are_too_small_are_refused_by_name(kind, name, least):
-    owner = getattr(kind, "func", kind).__name__
+    for given in (1.5, 2.0, math.nan, math.inf, "3", None):
+        with pytest.raises(InvalidInput) as raised:
+            kind(**{name: given})
+        assert raised.value.message == f"{owner} has {name}={given!r}; expected a whole number of at least {least}."
     with pytest.raises(InvalidInput, match=f"{owner} has {name}={least - 1}; expected at least {least}"):
         kind(**{name: least - 1})
-
-
-@each_count
-def test_the_least_count_and_whole_numbers_of_numpy_are_taken(kind, name, least):
     assert getattr(kind(**{name: np.int64(least)}), name) == least
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"),
+    ("kind", "name", "values"),
     [
-        (federated, ("client_fraction", "learning_rate", "momentum", "prox_mu")),
-        (LBFGS, ("l2", "gtol", "ftol")),
-        (ConsensusADMM, ("rho", "alpha", "abs_tol", "rel_tol", "mu", "tau")),
-        (ConjugateGradient, ("tolerance",)),
-        (NewtonCG, ("reduction", "tolerance")),
+        (federated, "client_fraction", (0.0, 1.5)),
+        (federated, "learning_rate", (0.0, math.inf)),
+        (federated, "momentum", (1.0,)),
+        (federated, "prox_mu", (-1.0,)),
+        (federated, "quantize_bits", (0, 17, 2.5)),
+        *((LBFGS, name, (-1.0,)) for name in ("l2", "gtol", "ftol")),
+        (ConsensusADMM, "rho", (0, -1.0, math.inf)),
+        (ConsensusADMM, "alpha", (0.0, 2.0)),
+        *((ConsensusADMM, name, (0.5,)) for name in ("mu", "tau")),
+        *((ConsensusADMM, name, (-1,)) for name in ("abs_tol", "rel_tol")),
+        (ConjugateGradient, "tolerance", (-1.0, 1.0)),
+        (NewtonCG, "reduction", (1.0,)),
+        (NewtonCG, "tolerance", (-1.0,)),
+        *((kind, "strength", (-1,)) for kind in (L1, L2, ElasticNet)),
+        (partial(ElasticNet, 1.0), "ratio", (1.5,)),
+        (partial(Box, high=0.0), "low", (1.0,)),
     ],
 )
-def test_nan_is_refused(kind, names):
-    for name in names:
-        with pytest.raises(InvalidInput, match=f"{name}=nan"):
-            kind(**{name: float("nan")})
+def test_invalid_numbers_raise(kind, name, values):
+    owner = getattr(kind, "func", kind).__name__
+    for value in (*values, math.nan):
+        with pytest.raises(InvalidInput, match=f"{owner} has .*{name}={value!r}.*; expected "):
+            kind(**{name: value})

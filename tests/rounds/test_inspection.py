@@ -1,4 +1,4 @@
-"""The look before the first round sees a row of the model's output, whatever the rows weigh."""
+"""The inspection before the first round sees a row of the model's output, whatever the rows weigh."""
 
 from __future__ import annotations
 
@@ -23,88 +23,62 @@ WEIGHED = Columns(
 )
 PLAIN = Columns((InputColumn("x"),), InputColumn("y", "int64"))
 LOSS = nn.CrossEntropyLoss(ignore_index=-1)
+SCORES = Objective(partial(nn.Linear, 3, 3), LOSS)
 
 
-def parts(columns: Columns, weights, labels) -> list[Shard]:
-    """Two parts of four rows with these weights and labels; the ids of each are in the opposite order."""
+def shards(columns: Columns, weights, labels) -> list[Shard]:
+    """Two shards of four rows each, in descending order of their ids."""
     x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
     table = pa.table({"x": list(x), "y": pa.array(labels, pa.int64()), "w": weights, "id": [3, 2, 1, 0]})
     return dealt([table, table], columns, 2)
 
 
-def jobs(columns: Columns, weights, labels) -> InlineTaskRunner:
-    return InlineTaskRunner(parts(columns, weights, labels))
-
-
-def three(inputs: int = 3) -> Objective:
-    """Scores of three classes."""
-    return Objective(partial(nn.Linear, inputs, 3), LOSS)
-
-
-SOME = [
-    pytest.param(WEIGHED, [1.0, 2.0, 0.0, 0.0], [0, 1, 2, 0], id="rows of weight 0 come first"),
-    pytest.param(WEIGHED, [0.0, 0.0, 0.0, 1.0], [0, 1, 2, 0], id="one row weighs anything"),
-    pytest.param(PLAIN, [1.0] * 4, [-1, -1, 2, 0], id="ignored labels come first"),
-]
-NONE = [
-    pytest.param(WEIGHED, [0.0] * 4, [0, 1, 2, 0], id="no row weighs anything"),
-    pytest.param(PLAIN, [1.0] * 4, [-1] * 4, id="all labels are ignored"),
-]
-each = pytest.mark.parametrize(("columns", "weights", "labels"), [*SOME, *NONE])
-each_of_some = pytest.mark.parametrize(("columns", "weights", "labels"), SOME)
-
-
-@each
-def test_output_and_inputs_are_known(columns, weights, labels):
-    seen = inspect_shards(jobs(columns, weights, labels), InspectShard(three()))
-    assert seen.output == [3]
-    assert seen.inputs == [([3], "float32")]
-    assert not scalar_output([seen.output])
-
-
-@each
-def test_a_model_that_does_not_take_the_rows_is_refused(columns, weights, labels):
-    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised"):
-        inspect_shards(jobs(columns, weights, labels), InspectShard(three(inputs=5)))
-
-
-@each_of_some
-def test_a_loss_that_does_not_take_the_output_is_refused(columns, weights, labels):
-    wrong = Objective(lambda: nn.Sequential(nn.Linear(3, 3), nn.Unflatten(1, (3, 1))), LOSS)
-    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: .*the loss raised"):
-        inspect_shards(jobs(columns, weights, labels), InspectShard(wrong))
+class Both(nn.Linear):
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return super().forward(x) + other.float()
 
 
 def two_inputs(inputs, target):
     return (inputs[0], inputs[0][:, :1].double()), target
 
 
-class Both(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
+@pytest.mark.parametrize(
+    ("columns", "weights", "labels", "weighs"),
+    [
+        pytest.param(WEIGHED, [1.0, 2.0, 0.0, 0.0], [0, 1, 2, 0], True, id="first rows have weight 0"),
+        pytest.param(WEIGHED, [0.0, 0.0, 0.0, 1.0], [0, 1, 2, 0], True, id="one row has weight"),
+        pytest.param(PLAIN, [1.0] * 4, [-1, -1, 2, 0], True, id="first labels are ignored"),
+        pytest.param(WEIGHED, [0.0] * 4, [0, 1, 2, 0], False, id="no row has weight"),
+        pytest.param(PLAIN, [1.0] * 4, [-1] * 4, False, id="all labels are ignored"),
+    ],
+)
+def test_shapes_and_errors_are_seen_for_any_weights(columns, weights, labels, weighs):
+    def seen(objective: Objective, transforms: Transforms | None = None):
+        runner = InlineTaskRunner(shards(columns, weights, labels))
+        return inspect_shards(runner, InspectShard(objective, transforms=transforms))
 
-    def forward(self, x: Tensor, other: Tensor) -> Tensor:
-        return self.linear(x) + other.float()
+    plain = seen(SCORES)
+    assert (plain.output, plain.inputs) == ([3], [([3], "float32")])
+    assert not scalar_output([plain.output])
+    collated = seen(
+        Objective(partial(Both, 3, 3), LOSS),
+        Transforms(two_inputs, denominators=SCORES.criterion().denominators),
+    )
+    assert (collated.output, collated.inputs) == ([3], [([3], "float32"), ([1], "float64")])
+    with pytest.raises(WorkerFailed, match=r"0 in round 0: forward\(\) of Linear raised"):
+        seen(Objective(partial(nn.Linear, 5, 3), LOSS))
+    if weighs:
+        with pytest.raises(WorkerFailed, match=r"0 in round 0: .*the loss raised"):
+            seen(Objective(lambda: nn.Sequential(nn.Linear(3, 3), nn.Unflatten(1, (3, 1))), LOSS))
 
 
-@each
-def test_what_is_seen_is_what_collate_makes(columns, weights, labels):
-    transforms = Transforms(two_inputs, denominators=three().criterion().denominators)
-    seen = inspect_shards(jobs(columns, weights, labels), InspectShard(Objective(Both, LOSS), transforms=transforms))
-    assert seen.output == [3]
-    assert seen.inputs == [([3], "float32"), ([1], "float64")]
-
-
-def test_a_row_that_weighs_is_preferred():
-    """The loss has a mean wherever any row of the part weighs something: it is called with the first of those."""
+def test_loss_is_called_with_first_row_of_positive_weight():
     called = []
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         called.append(target.tolist())
         return nn.functional.cross_entropy(output, target, reduction="none")
 
-    work = InspectShard(Objective(partial(nn.Linear, 3, 3), loss))
-    for part in parts(WEIGHED, [0.0, 3.0, 0.0, 1.0], [0, 1, 0, 2]):
-        work.map({}, part)
+    for shard in shards(WEIGHED, [0.0, 3.0, 0.0, 1.0], [0, 1, 0, 2]):
+        InspectShard(Objective(partial(nn.Linear, 3, 3), loss)).map({}, shard)
     assert called == [[2, 1], [2, 1]]

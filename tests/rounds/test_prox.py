@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sparkdl.errors import InvalidInput
 from sparkdl.rounds.prox import L1, L2, Box, ElasticNet, Prox, penalised
 
 V = torch.tensor([-3.0, -0.4, 0.0, 0.2, 1.0, 5.0], dtype=torch.float64)
@@ -24,45 +23,20 @@ PENALTIES: dict[Prox, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=str)
 @pytest.mark.parametrize("t", [0.1, 1.0, 3.0])
-def test_it_is_the_minimum_of_its_definition(penalty: Prox, t: float) -> None:
-    """No point near it is better, entry by entry."""
-    z = penalty.prox(V, t)
-
+def test_prox_minimises_its_definition(penalty: Prox, t: float) -> None:
     def cost(x: torch.Tensor) -> torch.Tensor:
         return PENALTIES[penalty](x) + (x - V).square() / (2 * t)
 
-    best = cost(z)
-    for step in (1e-1, 1e-3, 1e-5):
-        for way in (-step, step):
-            assert bool((cost(z + way) >= best - 1e-15).all())
-
-
-@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
-def test_it_is_firmly_non_expansive(penalty: Prox) -> None:
-    other = V.flip(0) * 0.7
-    apart = penalty.prox(V, 0.5) - penalty.prox(other, 0.5)
-    assert float(apart.square().sum()) <= float(apart @ (V - other)) + 1e-12
+    z = penalty.prox(V, t)
+    for step in (-1e-1, -1e-3, -1e-5, 1e-5, 1e-3, 1e-1):
+        assert bool((cost(z + step) >= cost(z) - 1e-15).all())
 
 
 def test_l1_sets_small_entries_to_zero() -> None:
     assert L1(1.0).prox(V, 0.5).tolist() == [-2.5, 0.0, 0.0, 0.0, 0.5, 4.5]
 
 
-def test_biases_are_left_alone_unless_asked() -> None:
+def test_biases_are_penalised_on_request() -> None:
     weights = {"0.weight": torch.zeros(3, 2), "0.bias": torch.zeros(3), "norm.weight": torch.zeros(3)}
     assert penalised(weights, biases=False) == {"0.weight": True, "0.bias": False, "norm.weight": False}
     assert all(penalised(weights, biases=True).values())
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: L1(-1), "L1 has strength=-1; expected a number of at least 0"),
-        (lambda: L2(float("nan")), "L2 has strength=nan"),
-        (lambda: ElasticNet(1.0, 1.5), "ratio=1.5; expected 0"),
-        (lambda: Box(1.0, 0.0), "low=1.0 and high=0.0"),
-    ],
-)
-def test_what_is_no_penalty(make, message) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        make()
