@@ -1,4 +1,4 @@
-"""What tests of rounds share."""
+"""One thread: with several, small products wait for one another while all cores are busy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 import torch
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Arithmetic in one thread: with several, small products wait for one another where all cores are busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -16,8 +16,6 @@ from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FLOATING = {"fp32": "float32", "fp64": "float64"}
 each_precision = pytest.mark.parametrize("precision", FLOATING)
 

@@ -1,4 +1,4 @@
-"""Descriptions differ for values that differ, and are equal for equal values, in another process as well."""
+"""Descriptions differ for different values, and are equal for equal values, also in another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,31 +29,24 @@ from tests.ml.described import VARIANTS, Holding, Later, Slotted, Weighted, scop
 from tests.sessions import ROOT
 
 
-@pytest.mark.parametrize("make", VARIANTS)
-def test_values_that_differ_have_other_descriptions(make):
-    assert describe(make(0)) == describe(make(0))
-    assert describe(make(0)) != describe(make(1))
+@pytest.mark.parametrize("make", [*VARIANTS, lambda at: nn.LazyLinear(3 + at)])
+def test_different_values_have_different_descriptions(make):
+    assert describe(make(0)) == describe(make(0)) != describe(make(1))
 
 
-def test_plain_values_need_no_hash():
+def test_plain_values_have_no_hash():
     given = {"a": (1, 0.5, None)}, ["x"], Exact(), partial(torch.optim.SGD, lr=0.1), nn.functional.mse_loss
-    assert [describe(each) for each in given] == [
-        *("{'a': (1, 0.5, None)}", "['x']", "Exact()", "partial(SGD, lr=0.1)", "mse_loss")
-    ]
+    expected = ["{'a': (1, 0.5, None)}", "['x']", "Exact()", "partial(SGD, lr=0.1)", "mse_loss"]
+    assert [describe(each) for each in given] == expected
 
 
-def test_modules_and_functions_that_refer_to_themselves():
-    def again(times):
-        return times and again(times - 1)
-
-    module = nn.Module()
-    module.own = [module.forward, again]  # type: ignore[assignment]
-    assert describe(module) == describe(module)
-    assert describe(again) == describe(again)
-
-
-def test_objects_that_contain_themselves(spark):
+def test_values_may_contain_themselves():
     def several() -> list[Any]:
+        def again(times):
+            return times and again(times - 1)
+
+        module = nn.Module()
+        module.own = [module.forward, again]  # type: ignore[assignment]
         items: list[Any] = [1, scope(0)]
         items.append(items)
         parent = Later(1)
@@ -63,15 +55,14 @@ def test_objects_that_contain_themselves(spark):
         estimator.set(estimator.held, scope([estimator, items]))
         other = Holding(held=[("a", estimator)])
         estimator.set(estimator.held, [scope(other), other])
-        return [items, {"a": items}, parent, estimator, other, partial(map, other), Slotted(other)]
+        return [again, module, items, {"a": items}, parent, estimator, other, partial(map, other), Slotted(other)]
 
     assert describe(several()) == describe(several())
     for one, same in zip(several(), several(), strict=True):
-        assert describe(one) == describe(same)
-        assert json.dumps(describe(one))
+        assert json.dumps(describe(one)) == json.dumps(describe(same))
 
 
-def test_caches_do_not_count():
+def test_caches_are_ignored():
     step, weighted = Later(1), Weighted(2)
     before = describe(step), describe(weighted.loss)
     step.cache, _ = {"a": 1}, weighted.half
@@ -80,7 +71,7 @@ def test_caches_do_not_count():
     assert describe(step) != before[0]
 
 
-def test_values_that_are_nested_too_deeply_are_refused():
+def test_deeply_nested_values_raise():
     node: Any = None
     for _ in range(10_000):
         node = Slotted(node)
@@ -88,31 +79,21 @@ def test_values_that_are_nested_too_deeply_are_refused():
         describe(scope(node))
 
 
-def test_lazy_modules(spark):
-    assert describe(nn.LazyLinear(3)) == describe(nn.LazyLinear(3)) != describe(nn.LazyLinear(4))
-
-
-def other_process(seed: str) -> str:
+@pytest.mark.slow
+def test_descriptions_are_equal_in_another_process():
     script = (
         "from sparkdl.ml.persistence.describe import describe\n"
         "from tests.ml.described import VARIANTS\n"
         "print([describe(make(0)) for make in VARIANTS])"
     )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "17"}
     found = subprocess.run(
-        [sys.executable, "-c", script],
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        timeout=100,
+        [sys.executable, "-c", script], check=True, env=environment, capture_output=True, text=True, timeout=100
     )
-    return found.stdout.strip()
+    assert found.stdout.strip() == str([describe(make(0)) for make in VARIANTS])
 
 
-@pytest.mark.slow
-def test_descriptions_are_equal_in_another_process():
-    assert Path(__file__).is_relative_to(ROOT)
-    assert other_process("17") == str([describe(make(0)) for make in VARIANTS])
+# ---- Params ----------------------------------------------------------------------------------------------------------
 
 
 def test_aliases_replace_uids(spark):
@@ -126,44 +107,36 @@ def test_aliases_replace_uids(spark):
     indexer, inner = one["stages"].values()
     assert indexer["outputCol"] == inner["stages"]["0"]["inputCol"] == "StringIndexer#1__output"
     assert inner["stages"]["0"]["outputCol"] == "StandardScaler#3__output"
-    assert [type(each).__name__ for each in within(pipeline())] == [
-        *("Pipeline", "StringIndexer", "Pipeline", "StandardScaler", "LogisticRegression")
-    ]
+    names = ["Pipeline", "StringIndexer", "Pipeline", "StandardScaler", "LogisticRegression"]
+    assert [type(each).__name__ for each in within(pipeline())] == names
 
 
-def test_aliases_replace_uids_in_param_maps(spark):
+def test_params_of_nested_estimators_count(spark):
     def cross_validator(depth: int) -> CrossValidator:
         logistic = LogisticRegression()
         pipeline = Pipeline(stages=[logistic])
         maps: list[Any] = [{logistic.maxIter: depth, pipeline.stages: [LogisticRegression(maxIter=depth)]}]
         return CrossValidator(estimator=pipeline, estimatorParamMaps=maps)
 
-    found = [describe(cross_validator(depth)) for depth in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
-    (inner,) = found[0]["estimatorParamMaps"].values()
-    assert inner["LogisticRegression#2.maxIter"] == "1"
-    assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
-    assert (
-        describe(scope(cross_validator(1)))
-        == describe(scope(cross_validator(1)))
-        != describe(scope(cross_validator(2)))
-    )
-    assert [type(each).__name__ for each in params_in({"a": [("b", LogisticRegression())]})] == ["LogisticRegression"]
-
-
-def test_closures_over_estimators_count_their_params(spark):
     def holding(depth: int) -> Any:
         base = Pipeline(stages=[StandardScaler(inputCol="a"), LogisticRegression(maxIter=depth)])
         return lambda: [base, *base.getStages()]
 
-    assert describe(holding(1)) == describe(holding(1)) != describe(holding(2))
+    for make in (cross_validator, lambda depth: scope(cross_validator(depth)), holding):
+        assert describe(make(1)) == describe(make(1)) != describe(make(2))
+    (inner,) = describe(cross_validator(1))["estimatorParamMaps"].values()
+    assert inner["LogisticRegression#2.maxIter"] == "1"
+    assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
+    assert [type(each).__name__ for each in params_in({"a": [("b", LogisticRegression())]})] == ["LogisticRegression"]
 
 
-def test_an_estimators_default_params_need_no_hash(spark):
+def test_default_params_of_estimator_have_no_hash(spark):
     found = describe(TorchClassifier(model=scope(0)))
     assert {name for name, value in found.items() if value != str(value).split(" ")[0]} >= {"model", "loss"}
     assert found["optimizer"] == "partial(Adam, lr=0.001)"
 
+
+# ---- code ------------------------------------------------------------------------------------------------------------
 
 CODE = """
 {more}
@@ -204,16 +177,15 @@ def module(**given: Any) -> dict[str, Any]:
     return found
 
 
-def test_docstrings_comments_and_line_numbers_do_not_count():
-    plain, moved = module(), module(more="# more\n\n", doc="'''What it is.'''")
+def test_docstrings_comments_and_line_numbers_are_ignored():
+    plain, moved = module(), module(more="# more\n\n", doc="'''A docstring.'''")
     assert moved["make"].__doc__
     for name in ("make", "Net", "size"):
-        assert describe(plain[name]) == describe(moved[name])
-        assert describe(plain[name]) != name
+        assert describe(plain[name]) == describe(moved[name]) != name
 
 
 @pytest.mark.parametrize("given", [{"size": 4}, {"add": 1}, {"factor": 3}])
-def test_code_of_the_same_module_counts(given):
+def test_code_of_same_module_counts(given):
     assert describe(module()["make"]) != describe(module(**given)["make"])
 
 
@@ -252,17 +224,8 @@ def make():
     return CONFIG, PLAIN, NAMES, CUT, LOSS, TYPE, LAYERS, CHOICE, cached(1), Holder
 """
 GIVEN: dict[str, Any] = {
-    "cached": 1,
-    "held": 1,
-    "inner": 1,
-    "logger": "a",
-    "config": 0.1,
-    "plain": 1,
-    "name": "b",
-    "cut": 1,
-    "loss": "mse_loss",
-    "dtype": "float32",
-    "choice": "l1_loss",
+    **dict.fromkeys(("cached", "held", "inner", "config", "plain", "name", "cut"), 1),
+    "logger": "a", "loss": "mse_loss", "dtype": "float32", "choice": "l1_loss",
 }
 
 
@@ -275,32 +238,31 @@ def of_globals(**given: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "count"),
+    ("given", "counts"),
     [
         *(({name: 2}, True) for name in ("cached", "held", "inner", "config", "plain", "name", "cut")),
         *(({"loss": "l1_loss"}, True), ({"dtype": "float64"}, True), ({"choice": "mse_loss"}, True)),
         ({"logger": "b"}, False),
     ],
 )
-def test_globals_of_the_program_count(given, count):
+def test_globals_of_program_count(given, counts):
     assert of_globals() == of_globals()
-    assert (of_globals(**given) != of_globals()) == count
+    assert (of_globals(**given) != of_globals()) == counts
 
 
 def test_owners_of_code():
     @functools.wraps(torch.relu)
-    def own() -> None:
-        """Says that it is of torch."""
+    def own() -> None: ...
 
     assert module_of(own) == __name__
     assert not any(map(of_library, (own, Slotted)))
     assert all(map(of_library, (torch.relu, len, torch.nn.Linear)))
     assert of_program(Slotted, "elsewhere")
-    assert not of_program(pytest.MonkeyPatch, __name__)  # which is installed
+    assert not of_program(pytest.MonkeyPatch, __name__)  # an installed package
     assert not of_program(torch.nn.Linear, "torch")
 
 
-def test_attributes_of_an_object():
+def test_attributes_omit_cached_properties():
     weighted = Weighted(2)
     assert weighted.half == 1
     assert attributes(weighted) == {"weight": 2}

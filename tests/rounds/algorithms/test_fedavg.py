@@ -1,7 +1,8 @@
-"""Federated averaging is what its equations say, with numbers worked out beside it."""
+"""Federated averaging: its equations by hand, drawing of clients, buffers, and quantized updates."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -13,12 +14,14 @@ from torch import nn
 
 from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
+from sparkdl.rounds.quantization import packed, quantised, quantised_each
 from sparkdl.training.objective import Objective
 
 SIZES = (3, 40, 11, 7, 25)  # rows of each client
@@ -32,10 +35,13 @@ COLUMNS = Columns(
 )
 WEIGHED = replace(COLUMNS, weight=InputColumn("w"))
 RATE = 0.05
+SQUARES = Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=RATE), precision="fp64")
+ALL = partial(FederatedAveraging, "client", client_fraction=1.0)
+FED_SGD = ALL(batch_size=1000)
 
 
 def clients() -> list[pa.Table]:
-    """A regression of five clients, each of whom has other weights."""
+    """A regression of five clients with different weights."""
     random = np.random.default_rng(5)
     found = []
     for size, name in zip(SIZES, IDS, strict=True):
@@ -46,25 +52,13 @@ def clients() -> list[pa.Table]:
     return found
 
 
-def objective(rate: float = RATE, **options: object) -> Objective:
-    """Squared errors of a linear model, by plain SGD in fp64."""
-    optimizer = partial(torch.optim.SGD, lr=rate)
-    return Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), optimizer, precision="fp64", **options)
-
-
-def jobs(tables: list[pa.Table], columns: Columns = COLUMNS, parts: int = 1) -> InlineTaskRunner:
-    """The clients in so many parts, mixed up within a part."""
-    joined = [pa.concat_tables(tables[part::parts]) for part in range(parts)]
+def run(algorithm, rounds: int, *, tables=None, columns=COLUMNS, shards: int = 1, objective=SQUARES):
+    """The state after averaging on mixed rows, and the history."""
+    tables = tables or clients()
+    joined = [pa.concat_tables(tables[shard::shards]) for shard in range(shards)]
     mixed = [table.take(np.random.default_rng(1).permutation(table.num_rows)) for table in joined]
-    return InlineTaskRunner(dealt(mixed, columns, parts))
-
-
-def run(algorithm: FederatedAveraging, tables: list[pa.Table], rounds: int, **options: object):
-    """The state after so many rounds of averaging, and the history without the round that counts."""
-    given = {"columns": COLUMNS, "parts": 1, "objective": objective(), **options}
-    columns, parts, minimised = given["columns"], given["parts"], given["objective"]
-    state, history = Rounds(replace(algorithm, rounds=rounds), minimised, seed=3).run(jobs(tables, columns, parts))
-    return state, [row for row in history if "loss" in row]
+    runner = InlineTaskRunner(dealt(mixed, columns, shards))
+    return Rounds(replace(algorithm, rounds=rounds), objective, seed=3).run(runner)
 
 
 def vector(weights) -> torch.Tensor:
@@ -72,97 +66,74 @@ def vector(weights) -> torch.Tensor:
 
 
 def initial() -> torch.Tensor:
-    return vector(FederatedAveraging("client").init(objective(), 3)["weights"])
+    return vector(FED_SGD.init(SQUARES, 3)["weights"])
 
 
-def gradient(w: torch.Tensor, tables: list[pa.Table], *, weighed: bool = False) -> torch.Tensor:
-    """Of the mean squared error of all rows, by hand."""
+def gradient(w: torch.Tensor, tables: list[pa.Table], *, weighed: bool = False) -> tuple[torch.Tensor, float]:
+    """Gradient of the mean squared error of all rows, and the error."""
     joined = pa.concat_tables(tables)
     x = np.stack(joined["x"].to_numpy())
     x, y = torch.tensor(np.hstack([x, np.ones((len(x), 1))])), torch.tensor(joined["y"].to_numpy())
     a = torch.tensor(joined["w"].to_numpy()) if weighed else torch.ones(len(y), dtype=torch.float64)
-    return 2 * x.T @ (a * (x @ w - y)) / a.sum()
+    errors = x @ w - y
+    return 2 * x.T @ (a * errors) / a.sum(), float((a * errors**2).sum() / a.sum())
 
 
-FED_SGD = FederatedAveraging("client", client_fraction=1.0, batch_size=1000)
+# ---- the equations ---------------------------------------------------------------------------------------------------
 
 
-# ---- one step of all clients is one step of gradient descent -----------------------------------------------------
-
-
-@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("shards", [1, 2, 5])
 @pytest.mark.parametrize("columns", [COLUMNS, WEIGHED])
-def test_fed_sgd_is_gradient_descent_on_all_rows(parts, columns):
-    weighed = columns is WEIGHED
-    state, history = run(FED_SGD, clients(), 4, columns=columns, parts=parts)
+def test_one_step_per_client_is_gradient_descent_on_all_rows(shards, columns):
+    state, history = run(FED_SGD, 4, columns=columns, shards=shards)
     w = initial()
-    for _ in range(4):
-        w = w - RATE * gradient(w, clients(), weighed=weighed)
+    for row in history:
+        g, error = gradient(w, clients(), weighed=columns is WEIGHED)
+        assert row["clients"] == 5
+        assert row["loss"] == pytest.approx(error, rel=1e-12)
+        w = w - RATE * g
     assert torch.allclose(vector(state["weights"]), w, rtol=0, atol=1e-12)
-    assert [row["clients"] for row in history] == [5] * 4
 
 
-def test_the_loss_is_the_mean_over_all_rows():
-    _, history = run(FED_SGD, clients(), 1, columns=WEIGHED)
-    joined = pa.concat_tables(clients())
-    module = nn.Linear(3, 1).double()
-    module.load_state_dict(FederatedAveraging("client").init(objective(), 3)["weights"])
-    output = module(torch.tensor(np.stack(joined["x"].to_numpy()))).flatten().detach()
-    errors = output - torch.tensor(joined["y"].to_numpy())
-    a = torch.tensor(joined["w"].to_numpy())
-    assert history[0]["loss"] == pytest.approx(float((a * errors**2).sum() / a.sum()), rel=1e-12)
-
-
-# ---- one client is local training --------------------------------------------------------------------------------
-
-
-def locally(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_size: int) -> torch.Tensor:
-    """The client's own training, round after round."""
-    (part,) = dealt([table], COLUMNS, 1)
-    module = module_of(objective(), FederatedAveraging("client").init(objective(), 3)["weights"])
+def trained(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_size: int) -> torch.Tensor:
+    """Weights of the client's own training over several rounds."""
+    (shard,) = dealt([table], COLUMNS, 1)
+    module = module_of(SQUARES, FED_SGD.init(SQUARES, 3)["weights"])
     for number in range(rounds):
         local = Local(epochs, batch_size, number, (3, client))
-        local.train(objective(), module, as_only_shard(part, objective().criterion()))
+        local.train(SQUARES, module, as_only_shard(shard, SQUARES.criterion()))
     return vector(module.state_dict())
 
 
 def test_one_client_is_local_training():
-    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=3, batch_size=4)
-    state, _ = run(algorithm, clients()[1:2], 3)
-    expected = locally(clients()[1], IDS[1], 3, epochs=3, batch_size=4)
+    state, _ = run(ALL(epochs=3, batch_size=4), 3, tables=clients()[1:2])
+    expected = trained(clients()[1], IDS[1], 3, epochs=3, batch_size=4)
     assert torch.allclose(vector(state["weights"]), expected, rtol=0, atol=1e-14)
 
 
-def test_a_round_is_the_mean_of_the_clients_by_their_rows():
-    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=4)
-    state, _ = run(algorithm, clients(), 1, parts=2)
-    alone_ = [locally(table, name, 1, epochs=2, batch_size=4) for table, name in zip(clients(), IDS, strict=True)]
-    expected = sum(size * w for size, w in zip(SIZES, alone_, strict=True)) / sum(SIZES)
+def test_round_is_mean_of_clients_by_their_rows():
+    state, _ = run(ALL(epochs=2, batch_size=4), 1, shards=2)
+    alone = [trained(table, name, 1, epochs=2, batch_size=4) for table, name in zip(clients(), IDS, strict=True)]
+    expected = sum(size * w for size, w in zip(SIZES, alone, strict=True)) / sum(SIZES)
     assert torch.allclose(vector(state["weights"]), expected, rtol=0, atol=1e-13)
 
 
-def test_clients_who_train_say_nothing_of_who_trained_before_them():
-    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=4, prox_mu=0.1, quantize_bits=8)
-    one, _ = run(algorithm, clients(), 2, parts=1)
-    other, _ = run(algorithm, clients(), 2, parts=5)
-    assert torch.allclose(vector(one["weights"]), vector(other["weights"]), rtol=0, atol=1e-13)
+def test_shards_of_clients_make_no_difference():
+    algorithm = ALL(epochs=2, batch_size=4, prox_mu=0.1, quantize_bits=8)
+    one, other = (vector(run(algorithm, 2, shards=shards)[0]["weights"]) for shards in (1, 5))
+    assert torch.allclose(one, other, rtol=0, atol=1e-13)
 
 
-# ---- the server --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("beta", "eta"), [(0.0, 0.5), (0.9, 1.0), (0.7, 0.3)])
-def test_the_servers_velocity(beta, eta):
-    algorithm = FederatedAveraging(
-        "client", client_fraction=1.0, batch_size=1000, epochs=2, momentum=beta, learning_rate=eta
-    )
-    state, _ = run(algorithm, clients(), 5, parts=2)
+@pytest.mark.parametrize(("beta", "eta", "mu"), [(0.0, 0.5, 0.0), (0.9, 1.0, 0.0), (0.7, 0.3, 0.0), (0.0, 1.0, 0.8)])
+def test_server_velocity_and_proximal_term(beta, eta, mu):
+    algorithm = ALL(batch_size=1000, epochs=2, momentum=beta, learning_rate=eta, prox_mu=mu)
+    state, _ = run(algorithm, 5, shards=2)
     w, v = initial(), torch.zeros(4, dtype=torch.float64)
     for _ in range(5):
         d = torch.zeros_like(w)
         for size, table in zip(SIZES, clients(), strict=True):
-            one = w - RATE * gradient(w, [table])
-            two = one - RATE * gradient(one, [table])
+            one = w - RATE * gradient(w, [table])[0]
+            two = one - RATE * (gradient(one, [table])[0] + mu * (one - w))
             d += size / sum(SIZES) * (w - two)
         v = beta * v + d
         w = w - eta * v
@@ -170,53 +141,34 @@ def test_the_servers_velocity(beta, eta):
     assert torch.allclose(state["velocity"], v, rtol=0, atol=1e-12)
 
 
-def test_mu_is_the_proximal_term():
-    mu = 0.8
-    state, _ = run(
-        FederatedAveraging("client", client_fraction=1.0, batch_size=1000, epochs=3, prox_mu=mu), clients()[:1], 1
-    )
-    start = initial()
-    w = start
-    for _ in range(3):
-        w = w - RATE * (gradient(w, clients()[:1]) + mu * (w - start))
-    assert torch.allclose(vector(state["weights"]), w, rtol=0, atol=1e-13)
-
-
-def test_mu_holds_clients_nearer():
-    moved = []
-    for mu in (0.0, 0.1, 1.0, 10.0):
-        algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=10, batch_size=4, prox_mu=mu)
-        state, _ = run(algorithm, clients(), 1)
-        moved.append(float((vector(state["weights"]) - initial()).norm()))
-    assert moved == sorted(moved, reverse=True)
-    assert moved[-1] < moved[0] / 2
-
-
-# ---- who trains --------------------------------------------------------------------------------------------------
+# ---- clients ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(1e-9, 1), (0.2, 1), (0.6, 3), (1.0, 5)])
-def test_a_fraction_of_the_clients_train_and_one_at_least(fraction, expected):
-    _, history = run(FederatedAveraging("client", client_fraction=fraction), clients(), 6, parts=2)
+def test_fraction_of_clients_trains_and_at_least_one(fraction, expected):
+    _, history = run(FederatedAveraging("client", client_fraction=fraction), 6, shards=2)
     assert [row["clients"] for row in history] == [expected] * 6
 
 
-def test_every_client_has_its_turn():
+def test_every_client_is_drawn():
     algorithm = FederatedAveraging("client", client_fraction=0.2)
-    state, _ = run(algorithm, clients(), 1, parts=2)
+    state, _ = run(algorithm, 1, shards=2)
     drawn = set()
     for number in range(40):
-        chosen = [(part, each) for part in range(2) for each in algorithm._chosen({**state, "round": number}, part)]
+        chosen = [(shard, each) for shard in range(2) for each in algorithm._chosen({**state, "round": number}, shard)]
         assert len(chosen) == 1
         drawn |= set(chosen)
     assert drawn == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
 
 
-# ---- models with more than weights -------------------------------------------------------------------------------
+def test_diverging_client_is_named():
+    wild = replace(SQUARES, optimizer=partial(torch.optim.SGD, lr=1e9))
+    with pytest.raises(InvalidInput, match=rf"client {IDS[1]}: the loss is not finite; lower the learning rate"):
+        run(ALL(epochs=400), 1, tables=clients()[1:2], objective=wild)
 
 
 class Tied(nn.Module):
-    """Two layers that have one parameter."""
+    """Two layers that share one parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,13 +179,12 @@ class Tied(nn.Module):
         return self.last(self.other(torch.tanh(self.one(x))))
 
 
-def test_a_tied_parameter_follows_the_server():
+def test_tied_parameter_follows_server():
     """The other name of a tied parameter was averaged plainly, and on loading it overwrote the server's step."""
-    minimised = Objective(Tied, nn.MSELoss(), partial(torch.optim.SGD, lr=RATE), precision="fp64")
-    algorithm = FederatedAveraging("client", client_fraction=1.0, batch_size=1000, learning_rate=0.25)
-    before = algorithm.init(minimised, 3)["weights"]
-    state, _ = run(algorithm, clients(), 1, objective=minimised)
-    whole, _ = run(FED_SGD, clients(), 1, objective=minimised)
+    minimised = replace(SQUARES, model=Tied)
+    before = FED_SGD.init(minimised, 3)["weights"]
+    state, _ = run(replace(FED_SGD, learning_rate=0.25), 1, objective=minimised)
+    whole, _ = run(FED_SGD, 1, objective=minimised)
     assert "other.weight" not in state["weights"]
     for name, tensor in state["weights"].items():
         expected = before[name] + 0.25 * (whole["weights"][name] - before[name])
@@ -241,7 +192,7 @@ def test_a_tied_parameter_follows_the_server():
 
 
 class Counting(nn.Module):
-    """Notes how many rows it saw in a buffer that is in no state_dict, and stretches its inputs by it."""
+    """Counts its rows in a non-persistent buffer, and scales its outputs by the count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,51 +204,97 @@ class Counting(nn.Module):
         return self.linear(self.norm(x)) * (1 + self.seen)
 
 
-def test_buffers_begin_anew_with_every_client_and_are_averaged():
-    minimised = Objective(Counting, nn.MSELoss(), partial(torch.optim.SGD, lr=1e-5), precision="fp64")
-    algorithm = FederatedAveraging("client", client_fraction=1.0, epochs=2, batch_size=1000)
-    one, history = run(algorithm, clients(), 2, objective=minimised)
-    other, _ = run(algorithm, clients(), 2, objective=minimised, parts=5)
+def test_buffers_are_reset_for_each_client_and_averaged():
+    minimised = replace(SQUARES, model=Counting, optimizer=partial(torch.optim.SGD, lr=1e-5))
+    algorithm = ALL(epochs=2, batch_size=1000)
+    one, history = run(algorithm, 2, objective=minimised)
+    other, _ = run(algorithm, 2, objective=minimised, shards=5)
     for name, tensor in one["weights"].items():
         assert torch.allclose(tensor, other["weights"][name], rtol=0, atol=1e-13), name
     means = [np.stack(table["x"].to_numpy()).mean(0) for table in clients()]
     expected = sum(size * mean for size, mean in zip(SIZES, means, strict=True)) / sum(SIZES)
-    grown = 1 - 0.9**4  # of running means that began at 0, after four batches in two rounds
+    grown = 1 - 0.9**4  # running means begin at 0 and see four batches in two rounds
     assert torch.allclose(one["weights"]["norm.running_mean"], torch.tensor(expected) * grown, rtol=0, atol=1e-12)
-    # 10 trained numbers and 6 of buffers, of 8 bytes each.
-    assert history[0]["bytes"] == 5 * (10 + 6) * 8
+    assert history[0]["bytes"] == 5 * (10 + 6) * 8  # 10 parameters and 6 numbers of buffers, 8 bytes each
 
 
-# ---- what cannot be ----------------------------------------------------------------------------------------------
+# ---- quantization ----------------------------------------------------------------------------------------------------
+
+each_width = pytest.mark.parametrize("bits", [1, 2, 3, 8, 16])
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"client_fraction": 0.0}, "fraction=0.0"),
-        ({"client_fraction": 1.5}, "fraction=1.5"),
-        ({"client_fraction": float("nan")}, "fraction=nan"),
-        ({"rounds": 0}, "rounds=0"),
-        ({"epochs": 1.5}, "epochs=1.5"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0"),
-        ({"learning_rate": float("inf")}, "learning_rate=inf"),
-        ({"momentum": 1.0}, "momentum=1.0"),
-        ({"prox_mu": -1.0}, "mu=-1.0"),
-        ({"prox_mu": float("nan")}, "mu=nan"),
-        ({"quantize_bits": 0}, "bits=0"),
-        ({"quantize_bits": 17}, "bits=17"),
-        ({"quantize_bits": 2.5}, "bits=2.5"),
-    ],
-)
-def test_hyperparameters_are_refused_by_name(given, named):
-    with pytest.raises(InvalidInput, match=named):
-        FederatedAveraging("client", **given)
+def values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Numbers of both signs and several magnitudes."""
+    return torch.randn(301, generator=generator(1), dtype=dtype) * torch.logspace(-3, 1, 301, dtype=dtype)
 
 
-def test_a_client_whose_training_diverges_is_named():
-    tables = clients()
-    with pytest.raises(InvalidInput, match=rf"client {IDS[1]}: the loss is not finite; lower the learning rate"):
-        run(
-            FederatedAveraging("client", client_fraction=1.0, epochs=400), tables[1:2], 1, objective=objective(rate=1e9)
-        )
+def step_of(given: torch.Tensor, bits: int) -> float:
+    return float(given.max() - given.min()) / (2**bits - 1)
+
+
+@each_width
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_become_one_of_two_nearest_levels(bits, dtype):
+    given = values(dtype)
+    found, step = quantised(given, bits, generator(2)), step_of(given, bits)
+    slack = 8 * torch.finfo(dtype).eps * float(given.abs().max())
+    assert (found - given).abs().max() < step + slack
+    level = (found - given.min()).double() / step
+    assert (level - level.round()).abs().max() < 1e-3 * max(1, 2**bits / 256)
+    assert given.min() <= found.min()
+    assert found.max() <= given.max() + slack
+    assert len(found.unique()) <= 2**bits
+    assert found.dtype == dtype
+
+
+@each_width
+def test_quantization_is_unbiased(bits):
+    given, times, random = values(), 2000, generator(5)
+    total = sum(quantised(given, bits, random) for _ in range(times))
+    # At a fraction p of the way between two levels, the variance is p (1 - p) step^2.
+    share = ((given - given.min()) / step_of(given, bits)).frac()
+    deviation = (share * (1 - share) / times).sqrt() * step_of(given, bits)
+    assert bool(((total / times - given).abs() <= 5 * deviation + 1e-9).all())
+
+
+@pytest.mark.parametrize(("given", "bits"), [([-1.0, 0.0, 1.0, 2.0], 2), ([3.25] * 7, 1), ([0.0], 1)])
+def test_values_on_levels_stay(given, bits):
+    assert quantised(torch.tensor(given), bits, generator(0)).tolist() == given
+
+
+def test_each_tensor_has_its_own_levels_and_never_grows():
+    small, large = values() * 1e-6, values()
+    found = quantised_each(torch.cat([small, large]), (301, 301), 8, generator(3))
+    assert float((found[:301] - small).abs().max()) < step_of(small, 8) * 1.001
+    assert float((found[301:] - large).abs().max()) < step_of(large, 8) * 1.001
+    given = torch.tensor([0.1, 0.2, 0.7])
+    assert (packed(3, 4, 16), packed(2, 4, 1), packed(10, 4, 8), packed(10, 4, None)) == (12, 8, 18, 40)
+    assert torch.equal(quantised_each(given, (3,), 16, generator(0)), given)
+    assert not torch.equal(quantised_each(given, (3,), 2, generator(0)), given)
+
+
+def quantised_run(bits: int | None, rounds: int):
+    """A wide linear regression of six clients, in fp32."""
+    x = np.random.default_rng(4).normal(size=(240, 30))
+    y = x @ np.random.default_rng(5).normal(size=30)
+    table = pa.table({"x": list(x), "y": y, "client": np.arange(240) // 40, "id": np.arange(240)})
+    objective = Objective(partial(nn.Linear, 30, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=0.02))
+    algorithm = FederatedAveraging("client", quantize_bits=bits, client_fraction=0.5, batch_size=8)
+    columns = replace(COLUMNS, floating="float32")
+    return run(algorithm, rounds, tables=[table.slice(0, 120), table.slice(120)], columns=columns, objective=objective)
+
+
+@pytest.mark.parametrize("bits", [None, 1, 2, 3, 8, 16])
+def test_bytes_and_bytes_saved(bits):
+    _, history = quantised_run(bits, 1)
+    weight = 30 * 4 if bits is None else math.ceil(30 * bits / 8) + 8
+    assert history[0]["clients"] == 3
+    assert history[0]["bytes"] == 3 * (weight + 4)  # one bias is sent without quantization
+    assert history[0]["bytes_saved"] == 3 * 31 * 4 - history[0]["bytes"]
+
+
+def test_run_in_8_bits_learns_as_in_32():
+    whole, few = (quantised_run(bits, 30) for bits in (None, 8))
+    assert few[1][-1]["loss"] < 1e-2 * few[1][0]["loss"]
+    assert torch.allclose(few[0]["weights"]["weight"], whole[0]["weights"]["weight"], atol=0.02)
+    assert not torch.equal(few[0]["weights"]["weight"], whole[0]["weights"]["weight"])

@@ -1,7 +1,8 @@
-"""Client columns as they come, and clients with little to say."""
+"""Columns of client ids, and clients without weight, labels or training rows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,35 +21,36 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 
 ROWS = 24
+NUMBER = np.arange(ROWS)
 CLIENT = InputColumn("client", "int64")
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), client=CLIENT, floating="float64")
-WEIGHED = Columns((InputColumn("x"),), InputColumn("y"), weight=InputColumn("w"), client=CLIENT, floating="float64")
+WEIGHED = replace(COLUMNS, weight=InputColumn("w"))
+VALIDATED = replace(COLUMNS, validation=InputColumn("v"))
 
 
 def table(client, **others) -> pa.Table:
-    """Rows of these clients."""
-    random = np.random.default_rng(2)
-    x = random.normal(size=(ROWS, 2))
+    x = np.random.default_rng(2).normal(size=(ROWS, 2))
     return pa.table({"x": list(x), "y": x @ [1.0, 2.0], "client": client, **others})
 
 
 def run(data: pa.Table, columns: Columns = COLUMNS, loss: nn.Module | None = None, **options):
-    """Two rounds of all clients, unless asked otherwise."""
-    outputs = 1 if loss is None else 3
-    objective = Objective(
-        partial(nn.Linear, 2, outputs), loss or nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), precision="fp64"
-    )
+    """The weights after two rounds of all clients, and the number of clients in each round."""
+    model, sgd = partial(nn.Linear, 2, 3 if loss else 1), partial(torch.optim.SGD, lr=0.1)
+    objective = Objective(model, loss or nn.MSELoss(), sgd, precision="fp64")
     algorithm = FederatedAveraging(**{"client": "client", "client_fraction": 1.0, "rounds": 2, **options})
     with InlineCluster().map_reduce(data, columns) as jobs:
         state, history = Rounds(algorithm, objective).run(jobs)
     assert all(bool(torch.isfinite(each).all()) for each in state["weights"].values())
-    return state, [row for row in history if "loss" in row]
+    return state["weights"]["weight"], [row["clients"] for row in history]
 
 
-def clients_of(data: pa.Table, columns: Columns = COLUMNS) -> dict[int, list[int]]:
-    """Client -> its rows' ids, in order."""
-    (part,) = dealt([data], columns, 1)
-    clients = Clients.of(part, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
+# ---- rows of clients -------------------------------------------------------------------------------------------------
+
+
+def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
+    """Client -> ids of its rows, in order."""
+    (shard,) = dealt([data], columns, 1)
+    clients = Clients.of(shard, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
     found = {}
     for index in range(len(clients)):
         name, own = clients[index]
@@ -57,47 +59,30 @@ def clients_of(data: pa.Table, columns: Columns = COLUMNS) -> dict[int, list[int
     return found
 
 
-# ---- whose rows are whose ----------------------------------------------------------------------------------------
-
-
-def test_rows_come_in_the_order_of_their_ids():
+def test_every_row_belongs_to_its_client_in_order_of_ids():
     random = np.random.default_rng(0)
     ids, client = random.permutation(ROWS), random.integers(-2, 3, ROWS)
-    columns = Columns(
-        (InputColumn("x"),), InputColumn("y"), client=CLIENT, row_id=InputColumn("id", "int64"), floating="float64"
-    )
-    found = clients_of(table(client, id=ids), columns)
+    found = rows_of(table(client, id=ids), replace(COLUMNS, row_id=InputColumn("id", "int64")))
     assert list(found) == sorted(set(client.tolist()))
     assert found == {each: sorted(ids[client == each].tolist()) for each in found}
+    stored = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("id", "int64")))
+    assert rows_of(table(NUMBER % 5, id=NUMBER), stored) == {each: [*range(each, ROWS, 5)] for each in range(5)}
 
 
-def test_every_row_is_one_clients():
-    columns = Columns(
-        (InputColumn("x"), InputColumn("id", "int64")), InputColumn("y"), client=CLIENT, floating="float64"
-    )
-    found = clients_of(table(np.arange(ROWS) % 5, id=np.arange(ROWS)), columns)
-    assert sorted(row for rows in found.values() for row in rows) == list(range(ROWS))
-    assert found[3] == [3, 8, 13, 18, 23]
+# ---- client columns --------------------------------------------------------------------------------------------------
 
 
-# ---- columns as they come ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
-def test_integers_of_any_width_are_clients(kind):
-    _, history = run(table((np.arange(ROWS) % 4).astype(kind)))
-    assert [row["clients"] for row in history] == [4, 4]
-
-
-def test_negative_and_large_ids_are_clients():
-    ids = [-1, 0, -(1 << 63), (1 << 63) - 1]
-    _, history = run(table(np.array(ids * (ROWS // 4), dtype=np.int64)))
-    assert [row["clients"] for row in history] == [4, 4]
-
-
-def test_whole_doubles_are_clients():
-    _, history = run(table((np.arange(ROWS) % 4).astype(np.float64)))
-    assert [row["clients"] for row in history] == [4, 4]
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *((NUMBER % 4).astype(f"{sign}int{width}") for sign in ("", "u") for width in (8, 16, 32, 64)),
+        (NUMBER % 4).astype(np.float64),
+        np.array([-1, 0, -(1 << 63), (1 << 63) - 1] * (ROWS // 4), dtype=np.int64),
+    ],
+    ids=lambda ids: f"{ids.dtype} {ids[0]}",
+)
+def test_whole_numbers_of_any_type_are_clients(ids):
+    assert run(table(ids))[1] == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -109,91 +94,62 @@ def test_whole_doubles_are_clients():
         (pa.array([f"user {row}" for row in range(ROWS)]), CLIENT, r"'client' has type string.*Turn strings into"),
         (pa.array([f"user {row}" for row in range(ROWS)]).dictionary_encode(), CLIENT, r"'client'.*Turn strings into"),
         (list(np.zeros((ROWS, 2))), CLIENT, r"column 'client'"),
-        (np.arange(ROWS) / 2, InputColumn("client"), r"'client' is of float64.*Column\('client', 'int64'\)"),
+        (NUMBER / 2, InputColumn("client"), r"'client' .*float64.*Column\('client', 'int64'\)"),
+        (NUMBER, InputColumn("user", "int64"), "there is no column 'user'; the data has 'x', 'y', 'client'"),
+        (NUMBER, None, r"client='client' .* there is no client column"),
     ],
 )
-def test_what_is_no_id_is_refused_by_name(client, column, message):
-    columns = Columns((InputColumn("x"),), InputColumn("y"), client=column, floating="float64")
+def test_invalid_client_column_raises(client, column, message):
     with pytest.raises(InvalidInput, match=message):
-        run(table(client), columns)
+        run(table(client), replace(COLUMNS, client=column))
 
 
-def test_a_column_that_is_not_there():
-    with pytest.raises(InvalidInput, match="there is no column 'client'; the data has 'x', 'y'"):
-        run(table(np.arange(ROWS)).drop(["client"]))
+def test_other_client_column_raises():
+    with pytest.raises(InvalidInput, match=r"client='user' .* the client column is 'client'"):
+        run(table(NUMBER), client="user")
 
 
-def test_no_client_column():
-    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
-    with pytest.raises(InvalidInput, match=r"client='client' was asked for and there is no client column"):
-        run(table(np.arange(ROWS)), columns)
+# ---- clients without weight ------------------------------------------------------------------------------------------
 
 
-def test_another_client_column():
-    with pytest.raises(InvalidInput, match=r"client='user' was asked for and the client column is 'client'"):
-        run(table(np.arange(ROWS)), client="user")
+@pytest.mark.parametrize(
+    ("columns", "others", "trains"),
+    [
+        (WEIGHED, {"w": np.where(NUMBER % 4 == 2, 0.0, 1.0)}, NUMBER % 4 != 2),
+        (VALIDATED, {"v": (NUMBER % 4 == 1) | (NUMBER == 0)}, (NUMBER % 4 != 1) & (NUMBER > 0)),
+    ],
+    ids=["weight 0", "validation rows"],
+)
+def test_client_without_training_rows_never_trains(columns, others, trains):
+    data = table(NUMBER % 4, **others)
+    weights, counts = run(data, columns)
+    assert counts == [3, 3]
+    without, _ = run(table(NUMBER % 4).filter(pa.array(trains)))
+    assert torch.allclose(weights, without, rtol=0, atol=1e-14)
 
 
-# ---- clients with little to say ----------------------------------------------------------------------------------
+def test_client_with_ignored_labels_never_trains():
+    data = table(NUMBER % 4).set_column(1, "y", pa.array(np.where(NUMBER % 4 == 0, -100, NUMBER % 4 % 3)))
+    assert run(data, replace(COLUMNS, target=InputColumn("y", "int64")), nn.CrossEntropyLoss())[1] == [3, 3]
 
 
-def test_a_client_whose_rows_weigh_nothing_never_trains():
-    client = np.arange(ROWS) % 4
-    data = table(client, w=np.where(client == 2, 0.0, 1.0))
-    state, history = run(data, WEIGHED)
-    assert [row["clients"] for row in history] == [3, 3]
-    without, _ = run(data.filter(pa.array(client != 2)), WEIGHED)
-    assert torch.allclose(state["weights"]["weight"], without["weights"]["weight"], rtol=0, atol=1e-14)
-
-
-def test_only_clients_that_weigh_something_are_drawn():
+def test_only_clients_of_positive_weight_are_drawn():
     """A run failed with "no row weighs anything" where only those that were drawn had no weight."""
-    client = np.arange(ROWS) % 12
-    data = table(client, w=np.where(client == 7, 1.0, 0.0))
-    _, history = run(data, WEIGHED, client_fraction=1e-3, rounds=20)
-    assert [row["clients"] for row in history] == [1] * 20
+    data = table(NUMBER % 12, w=np.where(NUMBER % 12 == 7, 1.0, 0.0))
+    assert run(data, WEIGHED, client_fraction=1e-3, rounds=20)[1] == [1] * 20
 
 
-def test_a_client_whose_labels_are_all_ignored_never_trains():
-    client = np.arange(ROWS) % 4
-    data = table(client).set_column(1, "y", pa.array(np.where(client == 0, -100, client % 3)))
-    columns = Columns((InputColumn("x"),), InputColumn("y", "int64"), client=CLIENT, floating="float64")
-    _, history = run(data, columns, nn.CrossEntropyLoss())
-    assert [row["clients"] for row in history] == [3, 3]
+def test_clients_count_by_mass_of_their_rows():
+    data = table(np.repeat([1, 2], [20, 4]), w=np.ones(ROWS))
+    weighed, plain = (run(data, columns, batch_size=100)[0] for columns in (WEIGHED, COLUMNS))
+    assert torch.allclose(weighed, plain, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("bits", [None, 4])
-def test_nothing_weighs_anything(bits):
+def test_data_without_weight_raises(bits):
     with pytest.raises(InvalidInput, match="no row weighs anything"):
-        run(table(np.arange(ROWS) % 4, w=np.zeros(ROWS)), WEIGHED, quantize_bits=bits)
+        run(table(NUMBER % 4, w=np.zeros(ROWS)), WEIGHED, quantize_bits=bits)
 
 
-def test_clients_weigh_what_their_rows_do():
-    data = table(np.repeat([1, 2], [20, 4]), w=np.ones(ROWS))
-    weighed, _ = run(data, WEIGHED, batch_size=100)
-    plain, _ = run(data, COLUMNS, batch_size=100)
-    assert torch.allclose(weighed["weights"]["weight"], plain["weights"]["weight"], rtol=0, atol=1e-14)
-
-
-VALIDATED = Columns(
-    (InputColumn("x"),), InputColumn("y"), validation=InputColumn("v"), client=CLIENT, floating="float64"
-)
-
-
-def test_rows_for_validation_train_nobody():
-    client = np.arange(ROWS) % 3
-    held = (client == 1) | (np.arange(ROWS) == 0)
-    state, history = run(table(client, v=held), VALIDATED)
-    assert [row["clients"] for row in history] == [2, 2]
-    without, _ = run(table(client).filter(pa.array(~held)))
-    assert torch.allclose(state["weights"]["weight"], without["weights"]["weight"], rtol=0, atol=1e-14)
-
-
-def test_all_rows_are_for_validation():
-    with pytest.raises(InvalidInput, match="no rows to train on"):
-        run(table(np.arange(ROWS) % 4, v=np.ones(ROWS, bool)), VALIDATED)
-
-
-def test_a_client_for_every_row():
-    _, history = run(table(np.arange(ROWS)))
-    assert [row["clients"] for row in history] == [ROWS, ROWS]
+def test_each_row_may_be_a_client():
+    assert run(table(NUMBER))[1] == [ROWS, ROWS]
