@@ -225,7 +225,10 @@ def make():
 """
 GIVEN: dict[str, Any] = {
     **dict.fromkeys(("cached", "held", "inner", "config", "plain", "name", "cut"), 1),
-    "logger": "a", "loss": "mse_loss", "dtype": "float32", "choice": "l1_loss",
+    "logger": "a",
+    "loss": "mse_loss",
+    "dtype": "float32",
+    "choice": "l1_loss",
 }
 
 

@@ -1,4 +1,4 @@
-"""Estimators on disk: by name what names make again, pickled what they do not, and both in pipelines elsewhere."""
+"""Estimators on disk: Params by name, pickled without a name, and both in pipelines of another process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import NotDescribable, describe, kinds_of, resolve, same
 from tests.ml import nets
 from tests.sessions import ROOT, frame
 
 
 def by_row(output, target):
-    """A loss of a module."""
     return functional.mse_loss(output, target, reduction="none")
 
 
@@ -44,8 +44,6 @@ class Doubling:
 
 
 class Hook:
-    """A hook that keeps things."""
-
     every_rank = True
 
     def __init__(self, seen):
@@ -53,16 +51,17 @@ class Hook:
 
 
 class Odd(nn.MSELoss):
-    """Not what the constructor's arguments say."""
+    """An attribute differs from the constructor's argument of the same name."""
 
     def __init__(self, scale=1.0):
         super().__init__()
         self.scale = scale * 2
 
 
-def travelled(value, name):
-    kinds = kinds_of(name)
-    return resolve(json.loads(json.dumps(describe(value, kinds))), kinds)
+def counted():
+    metric = torchmetrics.MeanMetric()
+    metric.update(1.0)
+    return {"mean": metric}
 
 
 # ---- values by name --------------------------------------------------------------------------------------------------
@@ -91,8 +90,9 @@ def travelled(value, name):
         ("columnSpecs", [InputColumn("a", "int64", (3, 4)), InputColumn("b")]),
     ],
 )
-def test_what_names_and_arguments_make_again(name, value):
-    assert same(travelled(value, name), value)
+def test_names_and_arguments_make_value_again(name, value):
+    kinds = kinds_of(name)
+    assert same(resolve(json.loads(json.dumps(describe(value, kinds))), kinds), value)
 
 
 @pytest.mark.parametrize(
@@ -102,25 +102,19 @@ def test_what_names_and_arguments_make_again(name, value):
         ("model", lambda: nets.mlp(3, outputs=1)),
         ("loss", Odd(3.0)),
         ("loss", lambda output, target: output - target),
+        ("loss", nn.CrossEntropyLoss(weight=torch.ones(5000))),
         ("optimizer", partial(torch.optim.SGD, lr=torch.tensor(1.0, requires_grad=True))),
+        ("optimizer", nets.Line),
         ("scheduler", partial(LambdaLR, lr_lambda=lambda step: 0.9)),
         ("hooks", [Hook([])]),
         ("augment", Hook(1)),
         ("collate", torch.stack),
-        ("optimizer", nets.Line),
-        ("loss", nn.CrossEntropyLoss(weight=torch.ones(5000))),
+        ("metrics", counted()),
     ],
 )
-def test_what_they_do_not(name, value):
+def test_other_values_are_not_describable(name, value):
     with pytest.raises(NotDescribable):
         describe(value, kinds_of(name))
-
-
-def test_a_metric_that_has_counted_is_not_made_again():
-    counted = torchmetrics.MeanMetric()
-    counted.update(1.0)
-    with pytest.raises(NotDescribable):
-        describe({"mean": counted}, kinds_of("metrics"))
 
 
 @pytest.mark.parametrize(
@@ -141,46 +135,42 @@ def test_a_metric_that_has_counted_is_not_made_again():
         ("loss", "text"),
     ],
 )
-def test_forged_names_are_refused(name, forged):
+def test_forged_names_raise(name, forged):
     with pytest.raises(InvalidInput, match="a saved Param"):
         resolve(forged, kinds_of(name))
 
 
 # ---- estimators ------------------------------------------------------------------------------------------------------
 
-
-def full():
-    return TorchClassifier(
-        model=partial(nets.mlp, 3, outputs=2),
-        loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 0.5])),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        scheduler=partial(StepLR, step_size=3),
-        metrics={"accuracy": torchmetrics.classification.BinaryAccuracy()},
-        columnSpecs=[InputColumn("features", "float32", (3,))],
-        thresholds=[0.5, 0.5],
-        labelCol="y",
-        batchSize=4,
-        epochs=2,
-        augment=Doubling(),
-        hooks=[Doubling(1.0)],
-    )
-
-
-def values(estimator):
-    return {param.name: estimator.getOrDefault(param) for param in estimator.params if estimator.isDefined(param)}
+FULL = partial(
+    TorchClassifier,
+    model=partial(nets.mlp, 3, outputs=2),
+    loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 0.5])),
+    optimizer=partial(torch.optim.SGD, lr=0.1),
+    scheduler=partial(StepLR, step_size=3),
+    metrics={"accuracy": torchmetrics.classification.BinaryAccuracy()},
+    columnSpecs=[InputColumn("features", "float32", (3,))],
+    thresholds=[0.5, 0.5],
+    labelCol="y",
+    batchSize=4,
+    epochs=2,
+    augment=Doubling(),
+    hooks=[Doubling(1.0)],
+)
 
 
-@pytest.mark.parametrize("make", [full, TorchRegressor, partial(TorchEstimator, model=nets.Line, labelCol=None)])
-def test_an_estimator_is_loaded_as_it_was(spark, tmp_path, make):
+@pytest.mark.parametrize("make", [FULL, TorchRegressor, partial(TorchEstimator, model=nets.Line, labelCol=None)])
+def test_loaded_estimator_equals_saved_one(spark, tmp_path, make):
+    def values(estimator):
+        return {param.name: estimator.getOrDefault(param) for param in estimator.params if estimator.isDefined(param)}
+
     estimator, path = make(), str(tmp_path / "estimator")
     estimator.save(path)
     loaded = type(estimator).load(path)
-    assert type(loaded) is type(estimator)
-    assert loaded.uid == estimator.uid
+    assert (type(loaded), loaded.uid) == (type(estimator), estimator.uid)
     assert same(values(loaded), values(estimator))
-    assert [loaded.isSet(param.name) for param in loaded.params] == [
-        estimator.isSet(param.name) for param in estimator.params
-    ]
+    for param in loaded.params:
+        assert loaded.isSet(param.name) == estimator.isSet(param.name)
     assert {entry.name for entry in (tmp_path / "estimator").iterdir()} == {"metadata"}
     with pytest.raises(InvalidInput, match="exists; use write"):
         loaded.save(path)
@@ -189,7 +179,7 @@ def test_an_estimator_is_loaded_as_it_was(spark, tmp_path, make):
     assert loaded.getEpochs() == estimator.getEpochs()
 
 
-def test_what_has_no_name_is_pickled_and_needs_trust(spark, tmp_path):
+def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):
     path = str(tmp_path / "estimator")
     estimator = TorchRegressor(model=nets.Line(), hooks=[Hook([1, 2])], batchSize=4)
     estimator.save(path)
@@ -203,34 +193,31 @@ def test_what_has_no_name_is_pickled_and_needs_trust(spark, tmp_path):
         TorchRegressor.load(path, trust=True)
 
 
-def test_what_is_something_else_is_not_loaded(spark, tmp_path):
-    TorchRegressor().save(str(tmp_path / "regressor"))
-    with pytest.raises(InvalidInput, match=r"holds a sparkdl.ml.estimator.TorchRegressor; expected a sparkdl Torch"):
-        TorchClassifier.load(str(tmp_path / "regressor"))
-    with pytest.raises(InvalidInput, match="expected a sparkdl TorchModel"):
-        TorchModel.load(str(tmp_path / "regressor"))
-    with pytest.raises(InvalidInput, match="cannot be loaded as a TorchRegressor"):
-        TorchRegressor.load(str(tmp_path / "gone"))
-
-
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("kind", "change", "message"),
     [
-        (lambda text: text[: len(text) // 2], "cannot be loaded as a TorchRegressor"),
-        (lambda text: text.replace('"format":', '"format":9'), "written by a newer sparkdl"),
-        (lambda text: text.replace("sparkdl.ml.estimator", "pyspark.ml.feature"), "holds a pyspark.ml.feature"),
+        (TorchClassifier, None, r"holds a sparkdl.ml.estimator.TorchRegressor; expected a sparkdl TorchClassifier"),
+        (TorchModel, None, "expected a sparkdl TorchModel"),
+        (TorchRegressor, lambda text: text[: len(text) // 2], "cannot be loaded as a TorchRegressor"),
+        (TorchRegressor, lambda text: text.replace('"format":', '"format":9'), "written by a newer sparkdl"),
+        (
+            TorchRegressor,
+            lambda text: text.replace("sparkdl.ml.estimator", "pyspark.ml.feature"),
+            "holds a pyspark.ml.feature",
+        ),
     ],
-    ids=["truncated", "newer", "foreign"],
+    ids=["other kind", "no model", "truncated", "newer", "foreign"],
 )
-def test_a_damaged_newer_or_foreign_estimator_is_refused(spark, tmp_path, change, says):
+def test_damaged_newer_or_other_estimator_raises(spark, tmp_path, kind, change, message):
     TorchRegressor(model=nets.Line).write().save(str(tmp_path / "saved"))
     (metadata,) = (tmp_path / "saved" / "metadata").glob("part-*")
-    (tmp_path / "saved" / "metadata" / f".{metadata.name}.crc").unlink()  # Spark would see that something has changed
-    text = metadata.read_text()
-    assert change(text) != text
-    metadata.write_text(change(text))
-    with pytest.raises(InvalidInput, match=says):
-        TorchRegressor.load(str(tmp_path / "saved"))
+    if change is not None:
+        metadata.with_name(f".{metadata.name}.crc").unlink()  # Spark would notice the change
+        metadata.write_text(change(metadata.read_text()))
+    with pytest.raises(InvalidInput, match=message):
+        kind.load(str(tmp_path / "saved"))
+    with pytest.raises(InvalidInput, match=f"cannot be loaded as a {kind.__name__}"):
+        kind.load(str(tmp_path / "gone"))
 
 
 def rows():
@@ -238,29 +225,22 @@ def rows():
     return frame({name: random.normal(size=12) for name in "abc"} | {"label": random.normal(size=12)})
 
 
-@pytest.mark.slow
-def test_a_pipeline_is_loaded_and_fits_the_same(spark, tmp_path):
-    stages = [
-        VectorAssembler(inputCols=["a", "b", "c"], outputCol="features"),
-        TorchRegressor(model=nets.Line, batchSize=4, idCol=None),
-    ]
-    pipeline = Pipeline(stages=stages)
-    pipeline.save(str(tmp_path / "pipeline"))
-    loaded = Pipeline.load(str(tmp_path / "pipeline"))
-    assert [stage.uid for stage in loaded.getStages()] == [stage.uid for stage in stages]
-    data = rows()
-    first, second = (one.fit(data).transform(data).select("prediction").collect() for one in (pipeline, loaded))
-    assert first == second
+def assembler():
+    return VectorAssembler(inputCols=["a", "b", "c"], outputCol="features")
+
+
+def predictions(model, data):
+    return sorted(row["prediction"] for row in model.transform(data).collect())
 
 
 SCRIPT = """
-import sys
+import json, sys
+from pathlib import Path
 from pyspark.ml import Pipeline
 from torch import nn
-from sparkdl import TorchRegressor
-from tests.ml.persistence.test_saved_estimators import rows
+from sparkdl import TorchModel, TorchRegressor
+from tests.ml.persistence.test_saved_estimators import assembler, predictions, rows
 from tests.sessions import session
-from pyspark.ml.feature import VectorAssembler
 
 class Net(nn.Module):
     def __init__(self):
@@ -272,30 +252,33 @@ class Net(nn.Module):
 if __name__ == "__main__":
     folder = sys.argv[1]
     with session(folder + "/spark", "local[1]") as spark:
-        stages = [VectorAssembler(inputCols=["a", "b", "c"], outputCol="features"),
-                  TorchRegressor(model=Net, batchSize=4)]
-        pipeline = Pipeline(stages=stages)
-        fitted = pipeline.fit(rows())
+        data = rows()
+        pipeline = Pipeline(stages=[assembler(), TorchRegressor(model=Net, batchSize=4)])
+        fitted = pipeline.fit(data)
         pipeline.save(folder + "/pipeline")
         fitted.save(folder + "/fitted")
-        fitted.transform(rows()).select("prediction").coalesce(1).write.json(folder + "/predictions")
+        named = TorchModel.load(folder + "/named")
+        found = predictions(fitted, data), predictions(named, assembler().transform(data))
+        Path(folder, "predictions").write_text(json.dumps(found))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(330)
-def test_a_model_of_main_travels_to_another_process(spark, tmp_path):
+def test_models_travel_to_and_from_another_process(spark, tmp_path):
+    """A model with a named factory is loaded there; a model of ``__main__``, and its pipeline, are loaded here."""
+    named = TorchModel(factory=nets.Line, weights=pack(nets.Line()), kind="regressor")
+    named.save(str(tmp_path / "named"))
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "spark").mkdir()
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
+    of_main, of_named = json.loads((tmp_path / "predictions").read_text())
     data = rows()
-    loaded = PipelineModel.load(str(tmp_path / "fitted"))
-    found = [row["prediction"] for row in loaded.transform(data).collect()]
-    said = [row["prediction"] for row in spark.read.json(str(tmp_path / "predictions")).collect()]
-    np.testing.assert_allclose(sorted(found), sorted(said), rtol=1e-6)
+    np.testing.assert_allclose(predictions(PipelineModel.load(str(tmp_path / "fitted")), data), of_main, rtol=1e-6)
+    assert predictions(named, assembler().transform(data)) == of_named
     with pytest.raises(InvalidInput, match=r"pickled parts.*\['model'\]"):
         Pipeline.load(str(tmp_path / "pipeline"))
     spark.conf.set("spark.sparkdl.trust", "true")
@@ -303,4 +286,4 @@ def test_a_model_of_main_travels_to_another_process(spark, tmp_path):
         again = Pipeline.load(str(tmp_path / "pipeline"))
     finally:
         spark.conf.unset("spark.sparkdl.trust")
-    assert len(again.fit(data).transform(data).collect()) == 12
+    assert predictions(again.fit(data), data) == pytest.approx(of_main, rel=1e-6)
