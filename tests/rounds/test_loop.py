@@ -127,11 +127,6 @@ def test_patience_returns_weights_of_best_round(tmp_path):
         run(ConsensusADMM(), COLUMNS, patience=1, memories=str(tmp_path))
 
 
-def test_limits_end_run():
-    assert run(ParallelSGD(rounds=9), max_rounds=2)[2][-1]["round"] == 2
-    assert run(ParallelSGD(rounds=9), max_seconds=0)[2] == []
-
-
 def test_training_is_augmented_and_collated_and_validation_is_collated():
     def double(inputs: Any, target: Any) -> Any:
         return (2 * inputs[0],), target
@@ -149,12 +144,6 @@ def test_training_is_augmented_and_collated_and_validation_is_collated():
     scores = nn.functional.linear(torch.from_numpy(2 * X[HELD]), weights["weight"], weights["bias"])
     loss = nn.functional.cross_entropy(scores, torch.from_numpy(LABEL[HELD]))
     assert other[0]["valid_loss"] == pytest.approx(float(loss), rel=1e-12)
-
-
-def test_fewer_rows_than_shards_train_as_with_one_shard_each():
-    data = {name: each[1:3] for name, each in DATA.items()}
-    one, other = (run(ParallelSGD(rounds=2), COLUMNS, data, parts)[1]["weights"]["weight"] for parts in (3, 2))
-    assert torch.allclose(one, other)
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -21,7 +20,6 @@ from torch import nn
 
 from sparkdl import TorchClassifier
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.code import attributes, module_of, of_library, of_program
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.persistence.nested_params import params_in, within
 from sparkdl.training.strategies.reducers import Exact
@@ -140,56 +138,6 @@ def test_default_params_of_estimator_have_no_hash(spark):
 
 CODE = """
 {more}
-import torch
-
-SIZE = {size}
-
-{more}
-def size():
-    {doc}
-    return SIZE + {add}
-
-class Base:
-    {doc}
-    def __init__(self):
-        self.size = size()
-
-class Net(Base):
-    def forward(self, x):
-        {doc}
-        class Inner:
-            {doc}
-            value = None
-        return x * {factor}
-
-def make():
-    {doc}
-    if Net is None:
-        return None
-    return Net()
-"""
-PLAIN = {"more": "", "doc": "", "size": 3, "add": 0, "factor": 2}
-
-
-def module(**given: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"__name__": "__main__"}
-    exec(CODE.format(**PLAIN | given), found)  # as a notebook does
-    return found
-
-
-def test_docstrings_comments_and_line_numbers_are_ignored():
-    plain, moved = module(), module(more="# more\n\n", doc="'''A docstring.'''")
-    assert moved["make"].__doc__
-    for name in ("make", "Net", "size"):
-        assert describe(plain[name]) == describe(moved[name]) != name
-
-
-@pytest.mark.parametrize("given", [{"size": 4}, {"add": 1}, {"factor": 3}])
-def test_code_of_same_module_counts(given):
-    assert describe(module()["make"]) != describe(module(**given)["make"])
-
-
-GLOBALS = """
 import functools, logging, threading
 from dataclasses import dataclass
 import torch
@@ -198,14 +146,26 @@ from torch.nn import functional as F
 
 @dataclass
 class Config:
+    {doc}
     dropout: float
 
 class Plain:
+    {doc}
     def __init__(self, by):
         self.by, self.lock = by, threading.Lock()
 
+class Net(Plain):
+    def forward(self, x):
+        {doc}
+        class Inner:
+            {doc}
+            value = None
+        return x * {factor}
+
+{more}
 @functools.lru_cache
 def cached(x):
+    {doc}
     return x + {cached}
 
 class Holder:
@@ -220,53 +180,40 @@ LAYERS, CHOICE = {{"one": nn.Linear, "loss": F.{choice}}}, [CONFIG]
 CHOICE.append(CHOICE)
 
 def make():
+    {doc}
+    if Net is None:
+        return None
     LOGGER.info(LOCK)
     return CONFIG, PLAIN, NAMES, CUT, LOSS, TYPE, LAYERS, CHOICE, cached(1), Holder
 """
+COUNTED = ("cached", "factor", "held", "inner", "config", "plain", "name", "cut")
 GIVEN: dict[str, Any] = {
-    **dict.fromkeys(("cached", "held", "inner", "config", "plain", "name", "cut"), 1),
-    "logger": "a",
-    "loss": "mse_loss",
-    "dtype": "float32",
-    "choice": "l1_loss",
+    **dict.fromkeys(COUNTED, 1),
+    "logger": "a", "loss": "mse_loss", "dtype": "float32", "choice": "l1_loss", "more": "", "doc": "",
 }
 
 
-def of_globals(**given: Any) -> Any:
-    found: dict[str, Any] = {"__name__": "notebook"}
-    with pytest.MonkeyPatch.context() as patch:  # a data class looks its module up
-        patch.setitem(sys.modules, "notebook", ModuleType("notebook"))
-        exec(GLOBALS.format(**GIVEN | given), found)
-        return describe(found["make"])
-
-
+@pytest.mark.parametrize("name", ["notebook", "__main__"])
 @pytest.mark.parametrize(
     ("given", "counts"),
     [
-        *(({name: 2}, True) for name in ("cached", "held", "inner", "config", "plain", "name", "cut")),
+        *(({name: 2}, True) for name in COUNTED),
         *(({"loss": "l1_loss"}, True), ({"dtype": "float64"}, True), ({"choice": "mse_loss"}, True)),
-        ({"logger": "b"}, False),
+        *(({"logger": "b"}, False), ({"more": "# more\n\n", "doc": "'''A docstring.'''"}, False)),
     ],
+    ids=str,
 )
-def test_globals_of_program_count(given, counts):
-    assert of_globals() == of_globals()
-    assert (of_globals(**given) != of_globals()) == counts
+def test_code_and_globals_of_program_count(name, given, counts):
+    """Docstrings, comments, line numbers and a library's objects do not count."""
 
+    def described(**given: Any) -> list[Any]:
+        found: dict[str, Any] = {"__name__": name}
+        with pytest.MonkeyPatch.context() as patch:  # a data class looks its module up
+            patch.setitem(sys.modules, name, ModuleType(name))
+            exec(CODE.format(**GIVEN | given), found)  # as a notebook does
+            return [describe(found[name]) for name in ("make", "Net", "cached")]
 
-def test_owners_of_code():
-    @functools.wraps(torch.relu)
-    def own() -> None: ...
-
-    assert module_of(own) == __name__
-    assert not any(map(of_library, (own, Slotted)))
-    assert all(map(of_library, (torch.relu, len, torch.nn.Linear)))
-    assert of_program(Slotted, "elsewhere")
-    assert not of_program(pytest.MonkeyPatch, __name__)  # an installed package
-    assert not of_program(torch.nn.Linear, "torch")
-
-
-def test_attributes_omit_cached_properties():
-    weighted = Weighted(2)
-    assert weighted.half == 1
-    assert attributes(weighted) == {"weight": 2}
-    assert attributes(Slotted(1)) == {"by": 1}
+    before, after = described(), described(**given)
+    assert before == described()
+    assert (before[0] != after[0]) == counts
+    assert counts or before == after

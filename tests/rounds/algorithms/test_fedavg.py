@@ -105,17 +105,14 @@ def trained(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_siz
     return vector(module.state_dict())
 
 
-def test_one_client_is_local_training():
-    state, _ = run(ALL(epochs=3, batch_size=4), 3, tables=clients()[1:2])
-    expected = trained(clients()[1], IDS[1], 3, epochs=3, batch_size=4)
-    assert torch.allclose(vector(state["weights"]), expected, rtol=0, atol=1e-14)
-
-
-def test_round_is_mean_of_clients_by_their_rows():
-    state, _ = run(ALL(epochs=2, batch_size=4), 1, shards=2)
-    alone = [trained(table, name, 1, epochs=2, batch_size=4) for table, name in zip(clients(), IDS, strict=True)]
-    expected = sum(size * w for size, w in zip(SIZES, alone, strict=True)) / sum(SIZES)
-    assert torch.allclose(vector(state["weights"]), expected, rtol=0, atol=1e-13)
+@pytest.mark.parametrize(("chosen", "rounds"), [(slice(1, 2), 3), (slice(None), 1)])
+def test_round_is_mean_of_local_trainings_by_rows(chosen, rounds):
+    state, _ = run(ALL(epochs=3, batch_size=4), rounds, tables=clients()[chosen])
+    alone = [
+        size * trained(table, name, rounds, epochs=3, batch_size=4)
+        for size, table, name in zip(SIZES[chosen], clients()[chosen], IDS[chosen], strict=True)
+    ]
+    assert torch.allclose(vector(state["weights"]), sum(alone) / sum(SIZES[chosen]), rtol=0, atol=1e-13)
 
 
 def test_shards_of_clients_make_no_difference():
@@ -273,28 +270,21 @@ def test_each_tensor_has_its_own_levels_and_never_grows():
     assert not torch.equal(quantised_each(given, (3,), 2, generator(0)), given)
 
 
-def quantised_run(bits: int | None, rounds: int):
-    """A wide linear regression of six clients, in fp32."""
+def quantised_run(bits: int | None):
+    """One round of a wide linear regression of six clients, in fp32."""
     x = np.random.default_rng(4).normal(size=(240, 30))
     y = x @ np.random.default_rng(5).normal(size=30)
     table = pa.table({"x": list(x), "y": y, "client": np.arange(240) // 40, "id": np.arange(240)})
     objective = Objective(partial(nn.Linear, 30, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=0.02))
     algorithm = FederatedAveraging("client", quantize_bits=bits, client_fraction=0.5, batch_size=8)
     columns = replace(COLUMNS, floating="float32")
-    return run(algorithm, rounds, tables=[table.slice(0, 120), table.slice(120)], columns=columns, objective=objective)
+    return run(algorithm, 1, tables=[table.slice(0, 120), table.slice(120)], columns=columns, objective=objective)
 
 
 @pytest.mark.parametrize("bits", [None, 1, 2, 3, 8, 16])
 def test_bytes_and_bytes_saved(bits):
-    _, history = quantised_run(bits, 1)
+    _, history = quantised_run(bits)
     weight = 30 * 4 if bits is None else math.ceil(30 * bits / 8) + 8
     assert history[0]["clients"] == 3
     assert history[0]["bytes"] == 3 * (weight + 4)  # one bias is sent without quantization
     assert history[0]["bytes_saved"] == 3 * 31 * 4 - history[0]["bytes"]
-
-
-def test_run_in_8_bits_learns_as_in_32():
-    whole, few = (quantised_run(bits, 30) for bits in (None, 8))
-    assert few[1][-1]["loss"] < 1e-2 * few[1][0]["loss"]
-    assert torch.allclose(few[0]["weights"]["weight"], whole[0]["weights"]["weight"], atol=0.02)
-    assert not torch.equal(few[0]["weights"]["weight"], whole[0]["weights"]["weight"])
