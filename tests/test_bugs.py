@@ -344,7 +344,7 @@ def test_a_line_search_that_failed_forgot_the_best_point_it_had_seen() -> None:
     update, _ = algorithm.map(rounds.objective(), state, part, None)
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
-    assert str(algorithm.metrics(after)["status"]).endswith("on from the best point")
+    assert str(algorithm.metrics(after)["status"]).endswith("continues from the best point")
 
 
 def test_a_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:

@@ -17,8 +17,8 @@ from sparkdl.rounds.parameters import Weights
 
 def scaled(weights: Mapping[str, Tensor], share: float) -> Update:
     """Weights times the shard's share, and the share, as terms of the sums that ``average`` divides."""
-    found = {f"weights/{name}": tensor.to(_summed(tensor)) * share for name, tensor in weights.items()}
-    return {**found, **scalars(share=share)}
+    terms = {name: each if each.is_floating_point() else each.double() for name, each in weights.items()}
+    return {**{f"weights/{name}": each * share for name, each in terms.items()}, **scalars(share=share)}
 
 
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
@@ -29,9 +29,7 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
     Raises:
         InvalidInput: the shares sum to 0.
     """
-    share = float(update["share"])
-    if not share:
-        raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+    share = positive(update["share"])
     # In place, since the driver may lack the memory for another copy of a large model.
     means = {name: update[f"weights/{name}"].div_(share) for name in like if f"weights/{name}" in update}
     found = {
@@ -41,8 +39,16 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
     return {name: found.get(name, tensor) for name, tensor in like.items()}
 
 
-def _summed(tensor: Tensor) -> torch.dtype:
-    return tensor.dtype if tensor.is_floating_point() else torch.float64
+def positive(mass: Tensor) -> float:
+    """The total mass of the rows.
+
+    Raises:
+        InvalidInput: it is 0.
+    """
+    found = float(mass)
+    if not found:
+        raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+    return found
 
 
 def scalars(**values: Tensor | float) -> Update:

@@ -63,12 +63,12 @@ def _checked(part: Shard, name: str) -> InputColumn:
     if column is None or column.name != name:
         found = "there is no client column" if column is None else f"the client column is {column.name!r}"
         raise InvalidInput(
-            f"client={name!r} was asked for and {found}; expected columns with client=InputColumn({name!r})."
+            f"the algorithm has client={name!r}, and {found}; expected columns with client=InputColumn({name!r})."
         )
     ids = numbers(part.tensors, name)
     if ids.is_floating_point():
         raise InvalidInput(
-            f"the client column {name!r} is of {str(ids.dtype).removeprefix('torch.')}, in which large numbers fall "
-            f"together; expected integers, as InputColumn({name!r}, 'int64')."
+            f"the client column {name!r} has dtype {str(ids.dtype).removeprefix('torch.')}, which rounds large ids; "
+            f"expected integers, as InputColumn({name!r}, 'int64')."
         )
     return column

@@ -58,8 +58,9 @@ def batches(part: Shard, size: int | None = None) -> Iterator[Batch]:
     A batch has ``size`` rows, by default ``ROWS``, or fewer if rows are wide. Contiguous rows are not copied, and no
     thread reads ahead: a linear model takes less time than the copy.
     """
-    order = None if part.order is None or _lies_so(part.order) else part.order
-    begin = int(part.order[0]) if part.order is not None and order is None else 0
+    order, begin = part.order, 0
+    if order is not None and len(order) and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0]):
+        begin, order = int(order[0]), None  # contiguous
     size = size or max(1, min(ROWS, _BYTES // max(1, row_bytes(part))))
     for first in range(0, part.rows, size):
         last = min(first + size, part.rows)
@@ -117,6 +118,8 @@ class Validation:
     transforms: Transforms | None = None
     held: bool = True
 
+    reduce = staticmethod(add)
+
     def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Evaluate ``state["weights"]`` on a shard."""
         criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
@@ -128,10 +131,6 @@ class Validation:
         found = meter.state_dict()
         return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """Sum two results."""
-        return add(one, other)
-
     def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:
         """Evaluate a round's weights; return entries for its row of the history.
 
@@ -142,11 +141,5 @@ class Validation:
         values = together(open_metrics(self.objective.metrics, _CPU), notes)
         if not self.held:
             return values
-        mass = float(found["mass"])
-        loss = {"loss": float(found["loss"]) / mass if mass else float("nan")}
+        loss = {"loss": float(found["loss"] / found["mass"])}  # NaN without mass
         return {f"valid_{name}": value for name, value in (loss | values).items()}
-
-
-def _lies_so(order: Tensor) -> bool:
-    """Whether the rows of an order are stored contiguously."""
-    return len(order) > 0 and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0])

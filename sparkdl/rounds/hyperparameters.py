@@ -19,3 +19,16 @@ def check_integers(owner: object, **least: int) -> None:
             continue
         kind = "" if isinstance(given, Integral) else "a whole number of "
         raise InvalidInput(f"{type(owner).__name__} has {name}={given!r}; expected {kind}at least {smallest}.")
+
+
+def check_at_least(owner: object, **least: float) -> None:
+    """Check that fields of ``owner`` are numbers of at least the given values.
+
+    Raises:
+        InvalidInput: a field is too small or NaN.
+    """
+    for name, smallest in least.items():
+        if not getattr(owner, name) >= smallest:
+            raise InvalidInput(
+                f"{type(owner).__name__} has {name}={getattr(owner, name)!r}; expected at least {smallest}."
+            )

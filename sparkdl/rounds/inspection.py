@@ -58,6 +58,8 @@ class InspectShard:
     classes: Classes | None = None
     transforms: Transforms | None = None
 
+    reduce = staticmethod(add)
+
     def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
         held = 0 if part.columns.validation is None else len(part.split()[1])
@@ -65,14 +67,9 @@ class InspectShard:
         note = {"fingerprint": str(fingerprint(part)), "rows": (part.rows - held, held), "bounds": bounds}
         return {}, note | {"columns": part.columns} | self._probe(part)
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """Sum two results, which are empty."""
-        return add(one, other)
-
     def _probe(self, part: Shard) -> dict[str, Any]:
-        found: dict[str, Any] = {"inputs": None, "output": None}
         if not part.rows:
-            return found
+            return {"inputs": None, "output": None}
         criterion = self.objective.criterion()
         own = as_only_shard(part, criterion)
         with torch.random.fork_rng(devices=[]):
@@ -81,12 +78,11 @@ class InspectShard:
             output = forward(self.objective.build().eval(), batch.inputs)
             if batch.weight:  # else there is no mean
                 trained(criterion(output, batch))
+        inputs = None
         if all(isinstance(each, Tensor) for each in batch.inputs):
-            found["inputs"] = [
-                (list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in arguments(batch.inputs)
-            ]
-        found["output"] = list(output.shape[1:]) if isinstance(output, Tensor) else None
-        return found
+            found = arguments(batch.inputs)
+            inputs = [(list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in found]
+        return {"inputs": inputs, "output": list(output.shape[1:]) if isinstance(output, Tensor) else None}
 
 
 def _probed(part: Shard) -> Tensor:

@@ -12,7 +12,7 @@ round over the cluster, the search is plain data: the caller evaluates ``phi`` a
 
     >>> search = begin(Point(0.0, 1.0, -2.0), 0.3)  # (t - 1)^2, from t = 0 with a first step of 0.3
     >>> while search.status == "searching":
-    ...     search = tell(search, Point(search.t, (search.t - 1) ** 2, 2 * (search.t - 1)))
+    ...     search = observe(search, Point(search.t, (search.t - 1) ** 2, 2 * (search.t - 1)))
     >>> search.status, round(search.t, 2)
     ('found', 0.3)
 """

@@ -85,9 +85,8 @@ class Problem:
 
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
-        with torch.no_grad():
-            for each, piece in zip(self.parameters.values(), self._pieces(x), strict=True):
-                each.copy_(piece)
+        for each, piece in zip(self.parameters.values(), self._pieces(x), strict=True):
+            each.detach().copy_(piece)
 
     def expand(self, x: Tensor) -> Expansion:
         """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
@@ -161,14 +160,11 @@ class ConjugateGradient:
 
     tolerance: float = 1e-12
 
+    uses_optimizer = False
+
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
             raise InvalidInput(f"ConjugateGradient has tolerance={self.tolerance!r}; expected from 0 to below 1.")
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """False: the objective's optimizer is ignored."""
-        return False
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution.
@@ -183,8 +179,8 @@ class ConjugateGradient:
         least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
         if not (there.steepness**2 <= least * max(first**2, 1e-300) or there.steepness <= _rounding(here, there)):
             raise InvalidInput(
-                "the loss is not quadratic in the parameters, and solver=ConjugateGradient() solves nothing else; take "
-                "solver=NewtonCG() for convex ones or solver=LocalSGDSolver() for networks."
+                "the loss is not quadratic in the parameters, as solver=ConjugateGradient() requires; take "
+                "solver=NewtonCG() for convex losses, or solver=LocalSGDSolver() for networks."
             )
 
 
@@ -207,6 +203,8 @@ class NewtonCG:
     tolerance: float = 1e-10
     iterations: int = 20
 
+    uses_optimizer = False
+
     def __post_init__(self) -> None:
         check_integers(self, iterations=1)
         if not (0 <= self.reduction < 1 and self.tolerance >= 0):
@@ -214,11 +212,6 @@ class NewtonCG:
                 f"NewtonCG has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
                 "1, and at least 0."
             )
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """False: the objective's optimizer is ignored."""
-        return False
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
@@ -248,13 +241,10 @@ class LocalSGDSolver:
     epochs: int = 1
     batch_size: int = 32
 
+    uses_optimizer = True
+
     def __post_init__(self) -> None:
         check_integers(self, epochs=1, batch_size=1)
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """True: it steps the objective's optimizer."""
-        return True
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the result of the epochs."""

@@ -78,7 +78,7 @@ class Round:
 
     def _memories(self) -> LocalState:
         if self.memories is None:
-            raise InvalidInput(f"{type(self.algorithm).__name__} keeps a memory of each part; give memories=.")
+            raise InvalidInput(f"{type(self.algorithm).__name__} keeps a local state for each shard; set memories=.")
         return self.memories
 
 
@@ -131,7 +131,10 @@ class Rounds:
             Fenced: another driver has begun the same run.
             Stopped: the process was asked to stop; the finished rounds are saved.
         """
-        began, attempt = time.monotonic(), self._begin()
+        began, attempt = time.monotonic(), 0
+        if self.checkpoints is not None:
+            attempt = self.checkpoints.next_attempt()
+            self.checkpoints.fence(attempt)
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
         self.seen = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
         saved = self._restore(self.seen) or self._first(self.seen)
@@ -187,11 +190,12 @@ class Rounds:
 
     def _over(self, saved: dict[str, Any], seconds: float) -> bool:
         done = len(saved["history"])
-        if self.algorithm.converged(saved["state"]) or self._stopping(saved).over(done):
-            return True
-        if self.max_rounds is not None and done >= self.max_rounds:
-            return True
-        if self.max_seconds is not None and seconds >= self.max_seconds:
+        if (
+            self.algorithm.converged(saved["state"])
+            or self._stopping(saved).over(done)
+            or (self.max_rounds is not None and done >= self.max_rounds)
+            or (self.max_seconds is not None and seconds >= self.max_seconds)
+        ):
             return True
         if stop_requested() is not None:
             raise stopped(f"ended after round {done}")
@@ -209,25 +213,20 @@ class Rounds:
         finally:
             memories.close()
 
-    def _begin(self) -> int:
-        if self.checkpoints is None:
-            return 0
-        attempt = self.checkpoints.next_attempt()
-        self.checkpoints.fence(attempt)
-        return attempt
-
     def _restore(self, seen: DataSummary) -> dict[str, Any] | None:
         found = None if self.checkpoints is None else self.checkpoints.latest()
         if found is None:
             return None
         saved: dict[str, Any] = unpack_state(found[1].read(_SHARD))
         if saved["parts"] != list(seen.fingerprints):
-            rows = [sum(int(each.partition("-")[0]) for each in parts) for parts in (saved["parts"], seen.fingerprints)]
+            before, now = (
+                f"{sum(int(each.partition('-')[0]) for each in shards)} rows in {len(shards)} shards"
+                for shards in (saved["parts"], seen.fingerprints)
+            )
             raise InvalidInput(
-                f"the rounds that are saved were run on {len(saved['parts'])} parts of {rows[0]} rows, and now there "
-                f"are {len(seen.fingerprints)} of {rows[1]}, or others than those. Take another runDir, or the same "
-                "data and parts; where a query gives other rows each time it runs, write its result to a table, or "
-                "give idCol."
+                f"the saved rounds are of {before}, and the data has {now}, or other rows. Take another runDir, or the "
+                "same data and number of shards. If a query returns other rows each time, write its result to a "
+                "table, or set idCol."
             )
         if self.restored is not None:
             self.restored(saved["history"])
@@ -246,7 +245,7 @@ def _loss_of(row: Mapping[str, Any]) -> float:
     loss = next((float(row[name]) for name in _LOSSES if name in row), None)
     if loss is None:
         raise InvalidInput(
-            "patience counts rounds without a smaller loss, and the history of this algorithm has none; set "
-            "validationIndicatorCol, or leave patience out: it stops by a rule of its own."
+            "patience needs a loss, and this algorithm reports none; set validationIndicatorCol, or leave patience "
+            "out: the algorithm has its own stopping rule."
         )
     return loss

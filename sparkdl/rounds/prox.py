@@ -23,6 +23,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
+from sparkdl.rounds.hyperparameters import check_at_least
 
 
 class Prox(Protocol):
@@ -49,7 +50,7 @@ class L1:
     penalize_bias: bool = False
 
     def __post_init__(self) -> None:
-        _at_least_0("L1", "strength", self.strength)
+        check_at_least(self, strength=0)
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``soft(v, t l)``."""
@@ -69,7 +70,7 @@ class L2:
     penalize_bias: bool = False
 
     def __post_init__(self) -> None:
-        _at_least_0("L2", "strength", self.strength)
+        check_at_least(self, strength=0)
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``v / (1 + t l)``."""
@@ -91,7 +92,7 @@ class ElasticNet:
     penalize_bias: bool = False
 
     def __post_init__(self) -> None:
-        _at_least_0("ElasticNet", "strength", self.strength)
+        check_at_least(self, strength=0)
         if not 0 <= self.ratio <= 1:
             raise InvalidInput(f"ElasticNet has ratio={self.ratio!r}; expected 0 (L2) to 1 (L1).")
 
@@ -133,8 +134,3 @@ def penalised(parameters: Mapping[str, Tensor], biases: bool) -> dict[str, bool]
 
 def _soft(v: Tensor, threshold: float) -> Tensor:
     return v.sign() * (v.abs() - threshold).clamp(min=0)
-
-
-def _at_least_0(kind: str, name: str, value: float) -> None:
-    if not value >= 0:
-        raise InvalidInput(f"{kind} has {name}={value!r}; expected a number of at least 0.")

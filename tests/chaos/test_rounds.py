@@ -203,5 +203,5 @@ def test_a_round_that_is_damaged_is_run_again(pair, quiet, stopped):
 @pytest.mark.parametrize("parts", [PARTS - 1, PARTS + 1])
 def test_a_run_goes_on_with_the_parts_that_it_began_with(pair, stopped, parts):
     folder, _ = stopped
-    with pytest.raises(InvalidInput, match=f"were run on {PARTS} parts of 96 rows, and now there are {parts} of 96"):
+    with pytest.raises(InvalidInput, match=f"96 rows in {PARTS} shards, and the data has 96 rows in {parts} shards"):
         run(pair, rows(), folder, ADMM, parts=parts)

@@ -251,7 +251,7 @@ class AlgorithmContract:
 
     def test_other_parts_are_refused(self, tmp_path):
         self.rounds(tmp_path, kept=True, rounds=1).run(jobs(3))
-        with pytest.raises(InvalidInput, match=r"were run on 3 parts of 90 rows, and now there are 2"):
+        with pytest.raises(InvalidInput, match=r"90 rows in 3 shards, and the data has 90 rows in 2 shards"):
             self.rounds(tmp_path, kept=True, rounds=2).run(jobs(2))
 
     def test_no_budget_is_no_round(self, tmp_path):

@@ -36,9 +36,9 @@ from torch import Tensor
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, scalars, scaled
+from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard, mass_of
-from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds.hyperparameters import check_at_least, check_integers
 from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
@@ -89,6 +89,7 @@ class ConsensusADMM:
     shuffle: bool = True
 
     reports_loss = False  # a round has residuals
+    reduce = staticmethod(add)
 
     def __post_init__(self) -> None:
         if not 0 < self.rho < math.inf:
@@ -96,9 +97,7 @@ class ConsensusADMM:
         if not 0 < self.alpha < 2:
             raise InvalidInput(f"ConsensusADMM has alpha={self.alpha!r}; expected 1 (no over-relaxation) to 1.8.")
         check_integers(self, adapt_rounds=0)
-        for name, least in (("abs_tol", 0), ("rel_tol", 0), ("mu", 1), ("tau", 1)):
-            if not getattr(self, name) >= least:
-                raise InvalidInput(f"ConsensusADMM has {name}={getattr(self, name)!r}; expected at least {least}.")
+        check_at_least(self, abs_tol=0, rel_tol=0, mu=1, tau=1)
 
     @property
     def uses_optimizer(self) -> bool:
@@ -126,7 +125,9 @@ class ConsensusADMM:
         self, objective: Objective, state: State, own: Shard, memory: Memory, *, key: tuple[int, ...]
     ) -> tuple[Update, Memory]:
         names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
-        x, u = (z, torch.zeros_like(z)) if memory is None else self._remember(memory, z, state["rho"])
+        x, u = z, torch.zeros_like(z)
+        if memory is not None:  # u of the last round's z', rescaled to rho
+            x, u = memory["x"], (memory["u"] + memory["h"] - z) * (memory["rho"] / state["rho"])
         module = module_of(objective, unflatten(x, state["weights"], names))
         problem = Problem(objective, module, own, state["mass"], rho, z - u, state["round"], key)
         self.solver.solve(problem)
@@ -136,19 +137,10 @@ class ConsensusADMM:
         others = scaled({name: found[name] for name in rest(state["weights"], names)}, 1.0)
         return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
-    def _remember(self, memory: Memory, z: Tensor, rho: float) -> tuple[Tensor, Tensor]:
-        """``x_i`` and ``u_i`` after the last round's ``z'``, with ``u_i`` rescaled to ``rho``."""
-        u = memory["u"] + memory["h"] - z
-        return memory["x"], u * (memory["rho"] / rho)
-
-    def reduce(self, one: Update, other: Update) -> Update:
-        """Sum two updates."""
-        return add(one, other)
-
     def apply(self, state: State, update: Update) -> State:
         """Compute the consensus, the residuals and the next ``rho``."""
         if state["mass"] is None:
-            return self._weighed(state, update)
+            return {**state, "mass": positive(update["mass"]), "parts": round(float(update["parts"]))}
         parts, names = state["parts"], state["names"]
         z = flatten(state["weights"], names)
         consensus = self._prox(state, z + update["drawn"] / parts)
@@ -168,12 +160,6 @@ class ConsensusADMM:
     def metrics(self, state: State) -> dict[str, float | str]:
         """``primal`` ``||r||``, ``dual`` ``||s||`` and ``rho``; empty after the first round."""
         return dict(state["row"])
-
-    def _weighed(self, state: State, update: Update) -> State:
-        mass, parts = float(update["mass"]), round(float(update["parts"]))
-        if not mass:
-            raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-        return {**state, "mass": mass, "parts": parts}
 
     def _prox(self, state: State, v: Tensor) -> Tensor:
         """``prox_{g / (N rho_i)}(v)`` of penalised parameters; others stay ``v``."""

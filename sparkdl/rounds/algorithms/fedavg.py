@@ -26,7 +26,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, scalars, scaled
+from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.clients import Clients
 from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local, toward
@@ -64,6 +64,9 @@ class FederatedAveraging:
     quantize_bits: int | None = None
     shuffle: bool = True
 
+    uses_optimizer = True
+    reduce = staticmethod(add)
+
     def __post_init__(self) -> None:
         check_integers(self, rounds=1, epochs=1, batch_size=1)
         if not 0 < self.client_fraction <= 1:
@@ -75,17 +78,9 @@ class FederatedAveraging:
                 f"FederatedAveraging has learning_rate={self.learning_rate!r}, momentum={self.momentum!r} and "
                 f"prox_mu={self.prox_mu!r}; expected above 0, from 0 to below 1, and at least 0."
             )
-        if self.quantize_bits is not None and not (
-            isinstance(self.quantize_bits, Integral) and 1 <= self.quantize_bits <= 16
-        ):
-            raise InvalidInput(
-                f"FederatedAveraging has quantize_bits={self.quantize_bits!r}; expected 1 to 16, or None."
-            )
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """True: clients step the objective's optimizer."""
-        return True
+        bits = self.quantize_bits
+        if bits is not None and not (isinstance(bits, Integral) and 1 <= bits <= 16):
+            raise InvalidInput(f"FederatedAveraging has quantize_bits={bits!r}; expected 1 to 16, or None.")
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights; the first round then counts the clients."""
@@ -115,17 +110,11 @@ class FederatedAveraging:
                 training.add(total, *clients[each])
         return total, None
 
-    def reduce(self, one: Update, other: Update) -> Update:
-        """Sum two updates."""
-        return add(one, other)
-
     def apply(self, state: State, update: Update) -> State:
         """Take the server's step."""
         if state["clients"] is None:
-            clients = [round(count) for count in update["clients"].tolist()]
-            if not sum(clients):
-                raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-            return {**state, "clients": clients}
+            positive(update["clients"].sum())
+            return {**state, "clients": [round(count) for count in update["clients"].tolist()]}
         names, share = state["names"], float(update["share"])
         velocity = self.momentum * state["velocity"] + update["apart"] / share
         w = flatten(state["weights"], names) - self.learning_rate * velocity

@@ -25,8 +25,9 @@ from torch import Tensor
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
-from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds.hyperparameters import check_at_least, check_integers
 from sparkdl.rounds.line_search import Point, Search, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
@@ -53,32 +54,19 @@ class LBFGS:
     ftol: float = 1e-12
     maxls: int = 25
 
+    uses_optimizer = False
+    reduce = staticmethod(add)
+
     def __post_init__(self) -> None:
         check_integers(self, history_size=1, maxls=1)
-        for name in ("l2", "gtol", "ftol"):
-            if not getattr(self, name) >= 0:
-                raise InvalidInput(f"LBFGS has {name}={getattr(self, name)!r}; expected at least 0.")
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """False: the objective's optimizer is ignored."""
-        return False
+        check_at_least(self, l2=0, gtol=0, ftol=0)
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights, which the first round evaluates."""
         weights, names = start(objective, seed)
-        return {
-            "weights": weights,
-            "names": names,
-            "trial": flatten(weights, names),
-            "iterate": None,
-            "best": None,
-            "direction": None,
-            "search": None,
-            "pairs": [],
-            "note": "",
-            "status": "",
-        }
+        unknown = dict.fromkeys(("iterate", "best", "direction", "search"))
+        known = {"weights": weights, "names": names, "trial": flatten(weights, names)}
+        return {**known, **unknown, "pairs": [], "note": "", "status": ""}
 
     def broadcast_state(self, state: State) -> State:
         """The state without the pairs and the driver's other vectors."""
@@ -91,14 +79,10 @@ class LBFGS:
         gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
         if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
             if state["search"] is None:
-                raise InvalidInput("the loss or its gradient is not finite where it starts; scale the inputs.")
+                raise InvalidInput("the loss or its gradient is not finite at the start; scale the inputs.")
             # The step was too long; the line search tries a shorter one.
             total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(mass)
         return {"loss": total, "mass": mass, "infinite": infinite, "gradient": gradient}, None
-
-    def reduce(self, one: Update, other: Update) -> Update:
-        """Sum two updates."""
-        return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
         """Advance the line search and, once it has ended, the iteration."""
@@ -110,10 +94,10 @@ class LBFGS:
             return self._descend({**state, "iterate": found}, [])
         search = Search.from_json(state["search"])
         slope = float(found["gradient"] @ state["direction"])
-        told = observe(search, Point(search.t, found["value"], slope), most=self.maxls)
-        if told.status == "searching":
-            return {**state, "search": told.to_json(), "trial": state["iterate"]["x"] + told.t * state["direction"]}
-        return self._accept(state, found) if told.status == "found" else self._failed(state, told)
+        after = observe(search, Point(search.t, found["value"], slope), most=self.maxls)
+        if after.status == "searching":
+            return {**state, "search": after.to_json(), "trial": state["iterate"]["x"] + after.t * state["direction"]}
+        return self._accept(state, found) if after.status == "found" else self._failed(state, after)
 
     def converged(self, state: State) -> bool:
         """Whether the run has converged or stopped."""
@@ -129,14 +113,14 @@ class LBFGS:
         return {"objective": best["value"], "gradient": steepest, **({"status": status} if status else {})}
 
     def _penalised(self, state: State, update: Update) -> dict[str, Any]:
-        x, mass = state["trial"], float(update["mass"])
-        if not mass:
-            raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
+        x, mass = state["trial"], positive(update["mass"])
         if float(update["infinite"]):
             return {"x": x, "value": math.inf, "gradient": update["gradient"]}
         value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
         if self.l2:
-            decayed = x * _mask(state, self.penalize_bias)
+            weights = {name: state["weights"][name] for name in state["names"]}
+            wanted = penalised(weights, self.penalize_bias)
+            decayed = x * flatten({n: torch.full_like(w, wanted[n]) for n, w in weights.items()}, state["names"])
             value += self.l2 / 2 * float(decayed.double().square().sum())
             gradient = gradient + self.l2 * decayed
         return {"x": x, "value": value, "gradient": gradient}
@@ -149,16 +133,16 @@ class LBFGS:
         won = before["value"] - found["value"]
         state = {**state, "iterate": found}
         if won <= self.ftol * max(abs(found["value"]), 1e-300):
-            return {**state, "pairs": pairs, "status": "converged: the last step has won nothing to speak of"}
+            return {**state, "pairs": pairs, "status": "converged: the last step decreased the objective too little"}
         return self._descend(state, pairs)
 
     def _failed(self, state: State, search: Search) -> State:
         """Continue from the best point, or from the same point along the gradient; else stop."""
         failed = f"the line search has found no step after {search.tries} evaluations"
         if state["best"]["value"] < state["iterate"]["value"]:
-            return self._accept({**state, "note": f"{failed}: on from the best point"}, state["best"])
+            return self._accept({**state, "note": f"{failed}; it continues from the best point"}, state["best"])
         if state["pairs"]:
-            return self._descend({**state, "note": f"{failed}: on along the gradient"}, [])
+            return self._descend({**state, "note": f"{failed}; it continues along the gradient"}, [])
         return {**state, "status": f"stopped: {failed}, along the gradient"}
 
     def _descend(self, state: State, pairs: list[dict[str, Tensor]]) -> State:
@@ -191,12 +175,3 @@ def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
     for pair, weight, each in zip(pairs, rho, reversed(a), strict=True):
         q += (each - weight * float(pair["y"] @ q)) * pair["s"]
     return q
-
-
-def _mask(state: State, biases: bool) -> Tensor:
-    """1 for penalised entries, else 0, ``[n]``."""
-    weights = {name: state["weights"][name] for name in state["names"]}
-    wanted = penalised(weights, biases)
-    return torch.cat(
-        [torch.full((each.numel(),), float(wanted[name]), dtype=each.dtype) for name, each in weights.items()]
-    )

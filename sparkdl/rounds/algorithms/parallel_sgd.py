@@ -41,13 +41,11 @@ class ParallelSGD:
     weighted: bool = True
     shuffle: bool = True
 
+    uses_optimizer = True
+    reduce = staticmethod(add)
+
     def __post_init__(self) -> None:
         check_integers(self, rounds=1, epochs=1, shard_batch_size=1)
-
-    @property
-    def uses_optimizer(self) -> bool:
-        """True: shards step the objective's optimizer."""
-        return True
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights."""
@@ -66,10 +64,6 @@ class ParallelSGD:
         names, found = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
         sent = {name: tensor for name, tensor in found.items() if name in names}
         return {**scaled(sent, share), **scalars(loss=loss, mass=mass)}, None
-
-    def reduce(self, one: Update, other: Update) -> Update:
-        """Sum two updates."""
-        return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
         """Average the weights."""

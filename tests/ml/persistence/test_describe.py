@@ -189,7 +189,12 @@ def make():
 COUNTED = ("cached", "factor", "held", "inner", "config", "plain", "name", "cut")
 GIVEN: dict[str, Any] = {
     **dict.fromkeys(COUNTED, 1),
-    "logger": "a", "loss": "mse_loss", "dtype": "float32", "choice": "l1_loss", "more": "", "doc": "",
+    "logger": "a",
+    "loss": "mse_loss",
+    "dtype": "float32",
+    "choice": "l1_loss",
+    "more": "",
+    "doc": "",
 }
 
 

@@ -278,7 +278,7 @@ def test_models_travel_to_and_from_another_process(spark, tmp_path):
     of_main, of_named = json.loads((tmp_path / "predictions").read_text())
     data = rows()
     np.testing.assert_allclose(predictions(PipelineModel.load(str(tmp_path / "fitted")), data), of_main, rtol=1e-6)
-    assert predictions(named, assembler().transform(data)) == of_named
+    np.testing.assert_allclose(predictions(named, assembler().transform(data)), of_named, rtol=1e-6)
     with pytest.raises(InvalidInput, match=r"pickled parts.*\['model'\]"):
         Pipeline.load(str(tmp_path / "pipeline"))
     spark.conf.set("spark.sparkdl.trust", "true")

@@ -96,7 +96,7 @@ def test_whole_numbers_of_any_type_are_clients(ids):
         (list(np.zeros((ROWS, 2))), CLIENT, r"column 'client'"),
         (NUMBER / 2, InputColumn("client"), r"'client' .*float64.*Column\('client', 'int64'\)"),
         (NUMBER, InputColumn("user", "int64"), "there is no column 'user'; the data has 'x', 'y', 'client'"),
-        (NUMBER, None, r"client='client' .* there is no client column"),
+        (NUMBER, None, "client='client', and there is no client column"),
     ],
 )
 def test_invalid_client_column_raises(client, column, message):
@@ -105,7 +105,7 @@ def test_invalid_client_column_raises(client, column, message):
 
 
 def test_other_client_column_raises():
-    with pytest.raises(InvalidInput, match=r"client='user' .* the client column is 'client'"):
+    with pytest.raises(InvalidInput, match="client='user', and the client column is 'client'"):
         run(table(NUMBER), client="user")
 
 
