@@ -45,7 +45,7 @@ def wild(rate: float) -> Objective:
 def test_rows_of_infinite_loss_and_without_weight(algorithm, tmp_path):
     x, w = data()["x"], data()["w"]
     x[70] = 1e200  # its square is infinite
-    with pytest.raises(InvalidInput, match=r"2 in round 1: .*not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 2 in round 1: .*not finite"):
         run(tmp_path, algorithm, x=x)
     with pytest.raises(InvalidInput, match="no row weighs anything"):
         run(tmp_path, algorithm, w=np.zeros(90))
@@ -59,7 +59,7 @@ def test_rows_of_infinite_loss_and_without_weight(algorithm, tmp_path):
     "algorithm", [ParallelSGD(shard_batch_size=8), ConsensusADMM(solver=LocalSGDSolver(batch_size=8))], ids=str
 )
 def test_diverging_shard_raises(algorithm, tmp_path):
-    with pytest.raises(InvalidInput, match=r"0 in round 1: .*not finite; lower the learning rate"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: .*not finite; lower the learning rate"):
         run(tmp_path, algorithm, wild(1e200))
 
 
@@ -76,7 +76,7 @@ def test_infinite_result_raises(algorithm, name, rate, tmp_path):
     """A shard takes one step, before which its loss is finite; large labels make that step too long."""
     y = data()["y"]
     y[60:] *= 1e100
-    with pytest.raises(InvalidInput, match=f"2 in round 1: {name} is not finite; lower the learning rate"):
+    with pytest.raises(InvalidInput, match=f"shard 2 in round 1: {name} is not finite; lower the learning rate"):
         run(tmp_path, algorithm, wild(rate), y=y)
 
 

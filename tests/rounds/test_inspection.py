@@ -65,10 +65,10 @@ def test_shapes_and_errors_are_seen_for_any_weights(columns, weights, labels, we
         Transforms(two_inputs, denominators=SCORES.criterion().denominators),
     )
     assert (collated.output, collated.inputs) == ([3], [([3], "float32"), ([1], "float64")])
-    with pytest.raises(WorkerFailed, match=r"0 in round 0: forward\(\) of Linear raised"):
+    with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised"):
         seen(Objective(partial(nn.Linear, 5, 3), LOSS))
     if weighs:
-        with pytest.raises(WorkerFailed, match=r"0 in round 0: .*the loss raised"):
+        with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: .*the loss raised"):
             seen(Objective(lambda: nn.Sequential(nn.Linear(3, 3), nn.Unflatten(1, (3, 1))), LOSS))
 
 

@@ -78,5 +78,5 @@ def test_rounds_at_the_solution_stay_there(tmp_path, precision, kind):
 )
 def test_loss_that_is_not_quadratic_raises_in_first_round(tmp_path, precision, shards, loss, target):
     x, y = regression("plain")
-    with pytest.raises(InvalidInput, match=r"\d in round 1: the loss is not quadratic .* solver=NewtonCG\(\)"):
+    with pytest.raises(InvalidInput, match=r"shard \d in round 1: the loss is not quadratic .* solver=NewtonCG\(\)"):
         run(tmp_path, precision, loss, x, target(y), shards=shards, rounds=5)

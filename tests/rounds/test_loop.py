@@ -206,7 +206,7 @@ LABELS = {"one": np.ones(ROWS, np.int64), "seven": np.where(DATA["id"] == 60, 7,
         (
             {"objective": replace(OBJECTIVE, model=partial(nn.Linear, 4, 2))},
             WorkerFailed,
-            r"0 in round 0: forward\(\) of Linear raised RuntimeError: mat1",
+            r"shard 0 in round 0: forward\(\) of Linear raised RuntimeError: mat1",
         ),
         ({"algorithm": ConsensusADMM()}, InvalidInput, r"ConsensusADMM .* memories="),
     ],

@@ -111,8 +111,8 @@ def test_infinite_buffers_and_frozen_parameters_stay(algorithm, light, tmp_path)
 
 
 def test_infinite_parameters_and_statistics_raise():
-    with pytest.raises(InvalidInput, match=r"0 in round 1: weights/mask is not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: weights/mask is not finite"):
         Rounds(ParallelSGD(), replace(MASKED, model=partial(Masked, trained=True))).run(jobs(3))
     table = {name: list(array) for name, array in (data() | {"x": data()["x"] * 1e200}).items()}
-    with pytest.raises(InvalidInput, match=r"0 in round 1: weights/seen is not finite"):
+    with pytest.raises(InvalidInput, match=r"shard 0 in round 1: weights/seen is not finite"):
         Rounds(ParallelSGD(), MASKED).run(InlineTaskRunner(dealt(pa.table(table), COLUMNS, 2)))
