@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from sparkdl.telemetry import event_log as module
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.event_reader import read_events
@@ -82,15 +79,3 @@ def test_lost_events_of_dead_worker_are_lower_bound() -> None:
         assert (logbook.dropped, logbook.dropped_at_least) == (2, True)
         logbook(said("two", 4))
     assert (logbook.dropped, logbook.dropped_at_least) == (2, False)
-
-
-def test_full_disk_counts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.uuid, "uuid4", lambda: type("Known", (), {"hex": "k" * 32}))
-    monkeypatch.setattr(module.time, "strftime", lambda *_: "now")
-    (tmp_path / "driver-now-kkkkkkkk.jsonl").symlink_to("/dev/full")
-    shown: list[Event] = []
-    with EventLog(str(tmp_path), [shown.append]) as logbook:
-        for number in range(10):
-            logbook(event(number))
-    assert len(shown) == 10
-    assert (logbook.received, logbook.dropped) == (10, 10)

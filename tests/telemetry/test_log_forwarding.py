@@ -8,13 +8,11 @@ import sys
 
 import pytest
 
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import recording
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import RateLimiter, WorkerLogs, forwarding, level_of
 from sparkdl.telemetry.recorder import Recorder
-from tests.contracts import work
 
 
 @pytest.fixture
@@ -76,14 +74,6 @@ def test_malformed_record_is_skipped(events, capsys) -> None:
     assert "TypeError" in capsys.readouterr().err
 
 
-def test_too_many_lines_are_dropped(events) -> None:
-    with forwarding(logging.WARNING):
-        for number in range(5_000):
-            logging.getLogger("app").warning("%d", number)
-    assert 100 <= len(events) < 5_000
-    assert events[0].payload["left_out"] == 0
-
-
 def test_rate_limiter_allows_burst_then_rate() -> None:
     now = 0.0
     allowance = RateLimiter(rate=2.0, burst=3, now=lambda: now)
@@ -121,11 +111,3 @@ def test_driver_drops_lines_and_counts_them() -> None:
         "[9 lines of workers were dropped]",
         "[rank 1, worker-3] WARNING app: 3",
     ]
-
-
-def test_lines_of_worker_processes_arrive() -> None:
-    events: list[Event] = []
-    with LocalCluster(2, logs="info") as cluster:
-        cluster.gang(work.says, listener=events.append)
-    said = {(event.rank, event.payload["message"]) for event in events if event.kind == "log"}
-    assert said == {(rank, f"{how} by {rank}") for rank in (0, 1) for how in ("printed", "logged")}

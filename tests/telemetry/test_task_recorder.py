@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.telemetry import recorder
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.clock import Clock
@@ -19,7 +17,6 @@ from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.telemetry.task_recorder import Reporting
-from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, Sums
 
 
 def nobody() -> Endpoint:
@@ -72,15 +69,3 @@ def test_driver_that_accepts_and_never_answers_delays_no_task(tmp_path: Path) ->
                 record("hello")
         assert time.monotonic() - start < 60  # and not 20 times as long as one connection may take
     assert len([event for event in read_events(tmp_path) if event.kind == "hello"]) == 20
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-def test_spans_of_rounds_arrive(processes: int) -> None:
-    events: list[Event] = []
-    cluster = LocalCluster(processes) if processes else InlineCluster()
-    with cluster.map_reduce(ARRAYS, COLUMNS, parts=2, listener=events.append) as jobs:
-        jobs.run(Sums(), {"factor": 1.0}, number=1)
-    if isinstance(cluster, LocalCluster):
-        cluster.close()
-    spans = [(event.rank, event.payload["name"], event.payload["round"]) for event in events if event.kind == "span"]
-    assert sorted(spans) == [(0, "sums", 1), (1, "sums", 1)]

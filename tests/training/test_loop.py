@@ -127,20 +127,6 @@ def test_validation_rows_are_not_trained_on(pair):
     assert set(only.history[0]) == {"epoch", "step", "samples", "loss", "error", "seconds", "rows_per_second"}
 
 
-def test_random_numbers_and_model_of_caller_stay():
-    module = work.Net()
-    start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    torch.manual_seed(3)
-    expected = torch.rand(3)
-    torch.manual_seed(3)
-    trained = alone(Training(replace(OBJECTIVE, model=module), 16, epochs=2))
-    assert torch.equal(torch.rand(3), expected)
-    assert all(torch.equal(tensor, start[name]) for name, tensor in module.state_dict().items())
-    assert any(
-        not torch.equal(tensor, start[name]) for name, tensor in loaded(trained, work.Net()).state_dict().items()
-    )
-
-
 def test_seed_decides_weights():
     random = replace(OBJECTIVE, model=work.Net)
     runs = [alone(Training(random, 16, seed=seed)).weights for seed in (0, 1, 0, 2**40)]

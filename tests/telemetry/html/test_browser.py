@@ -67,17 +67,6 @@ def test_every_chart_is_drawn_and_fits(browser, tmp_path, name, window):
 
 
 @pytest.mark.slow
-def test_legends_and_ticks(browser, tmp_path):
-    charts = look(browser, make_page([gang()]), tmp_path).charts
-    assert charts["loss"]["legend"] == ["loss", "valid_loss"]
-    assert charts["metric-0"]["legend"] == ["accuracy", "valid_accuracy"]
-    assert charts["throughput"]["legend"] == ["rank 0", "rank 1", "restart"]
-    assert charts["phases"]["legend"] == ["feed", "forward", "exchange", "update"]
-    assert sorted(charts["phases"]["ticks"]) == ["rank 0", "rank 1"]
-    assert charts["timeline"]["legend"] == ["feed", "forward", "restart"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_light_and_dark_have_contrast(browser, tmp_path, dark):
     found = look(browser, make_page([gang()]), tmp_path, dark=dark)

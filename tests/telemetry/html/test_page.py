@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks.events.made import write_run
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.report import Report
 from sparkdl.telemetry.html import RunData, make_page
-from tests.telemetry.html.made import event, gang, run, step, written
+from tests.telemetry.html.made import event, gang, run, step
 
 HOSTILE = "</script><!--<script>alert('1')//\"&"
 LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "cite", "ping", "formaction")
@@ -106,21 +105,6 @@ def test_import_loads_no_plotly():
 
 
 # ---- of a model ---------------------------------------------------------------------------------------------------
-
-
-def test_report_writes_page_of_its_run(tmp_path):
-    directory = written(tmp_path / "digits", gang().events, history=list(gang().history), report={"rows": 7})
-    assert Report({"rows": 7}, directory=directory).html() == f"{directory}/report.html"
-    html = (tmp_path / "digits" / "report.html").read_text()
-    assert "<h1>digits</h1>" in html
-    assert "timeline" in figures(html)
-
-
-def test_report_without_directory_writes_its_data(tmp_path):
-    report = Report({"rows": 7, "seconds": 2.0}, history=[{"epoch": 1, "loss": 0.5}])
-    assert list(figures((tmp_path / report.html(str(tmp_path / "a.html"))).read_text())) == ["loss"]
-    with pytest.raises(InvalidInput, match=r"expected html\(path\)"):
-        report.html()
 
 
 # ---- size ----------------------------------------------------------------------------------------------------------

@@ -81,26 +81,6 @@ def test_loss_without_parameters_raises():
         replica.gradients(batch())
 
 
-def test_parameters_are_trainable():
-    replica = place(work.Frozen)
-    assert [tuple(parameter.shape) for parameter in replica.parameters] == [(1, 8), (1,)]
-    assert len(place(work.Tied).parameters) == 3
-    assert {parameter.dtype for parameter in replica.module.parameters()} == {torch.float64}
-    assert replica.module.training
-
-
-def test_half_precision_keeps_float32_weights():
-    replica = place(precision="bf16")
-    half = batch()
-    whole = Batch(tuple(x.float() for x in half.inputs), half.target.float(), None, None, 12, 12.0, 1.0)
-    expected = mean_gradients(replica, whole)
-    replica.gradients(whole)
-    assert replica.output.dtype == torch.bfloat16
-    for parameter, gradient in zip(replica.parameters, expected, strict=True):
-        assert parameter.dtype == parameter.grad.dtype == torch.float32
-        assert 0 < (parameter.grad - gradient).norm() < 0.05 * gradient.norm()
-
-
 # ---- steps ------------------------------------------------------------------------------------------------------
 
 

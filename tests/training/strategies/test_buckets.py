@@ -11,24 +11,6 @@ from torch import nn
 from sparkdl.training.strategies.buckets import FIRST_BYTES, assign, make_buckets
 
 
-def expected(sizes: list[int], capacity: int, first: int) -> list[list[int]]:
-    """From the last to the first: close a bucket as soon as it holds as much as it may."""
-    buckets: list[list[int]] = [[]]
-    for index in range(len(sizes) - 1, -1, -1):
-        buckets[-1].append(index)
-        if sum(sizes[member] for member in buckets[-1]) >= (first if len(buckets) == 1 else capacity):
-            buckets.append([])
-    return [bucket for bucket in buckets if bucket]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_assignment_of_one_kind(seed):
-    draw = random.Random(seed)
-    sizes = [draw.choice((0, 1, 10, 100, 1000)) for _ in range(draw.randint(0, 60))]
-    capacity, first = draw.randint(1, 500), draw.randint(1, 500)
-    assert assign(sizes, ["float32"] * len(sizes), capacity, first) == expected(sizes, capacity, first)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_assignment_of_several_kinds(seed):
     draw = random.Random(100 + seed)
@@ -53,9 +35,6 @@ def test_assignment_of_several_kinds(seed):
 def test_first_bucket_is_small() -> None:
     sizes = [FIRST_BYTES // 2] * 8
     assert assign(sizes, ["f"] * 8, 4 * FIRST_BYTES) == [[7, 6], [5, 4, 3, 2, 1, 0]]
-
-
-def test_large_parameter_fills_one_bucket() -> None:
     assert assign([1, 1000, 1], ["f"] * 3, 10, first=1) == [[2], [1], [0]]
 
 
