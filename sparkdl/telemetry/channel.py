@@ -7,15 +7,13 @@ events after its connection broke. The channel drops repeats by their numbers. A
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.event import Event, SafeCallback
-from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
+from sparkdl.telemetry.protocol import Connection, ProtocolError
 from sparkdl.telemetry.server import Server
 
 __all__ = ["ASK", "Channel"]
@@ -24,8 +22,10 @@ ASK = b"?"
 """A payload that asks for a receipt, which confirms that the listener has received all earlier events."""
 
 
-class Channel:
+class Channel(Server):
     """Listens for workers and passes their events to one listener.
+
+    ``close`` waits for the listener's current call; events without a receipt then go to their worker's fallback.
 
     Args:
         listener: receives every event, from the channel's threads, one call at a time. It must be quick, since all
@@ -36,6 +36,8 @@ class Channel:
 
     Attributes:
         received: events passed to the listener.
+        endpoint: the endpoint that workers connect to.
+        refused: connections closed because they proved nothing, or sent an invalid frame.
 
     Raises:
         InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
@@ -50,39 +52,13 @@ class Channel:
         session: str | None = None,
     ) -> None:
         self._listener = SafeCallback(listener)
-        self._lock = threading.Lock()
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
         name = f"sparkdl-channel-{session}" if session else "sparkdl-channel"
-        self._server = Server(self._receive, addresses=addresses, bind=bind, name=name)
-
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint that workers connect to."""
-        return self._server.endpoint
-
-    @property
-    def refused(self) -> int:
-        """Connections closed because they proved nothing, or sent an invalid frame."""
-        return self._server.refused
-
-    def close(self) -> None:
-        """Close all connections and join all threads, after the listener's current call; later calls do nothing.
-
-        Events without a receipt go to their worker's fallback. Raises RuntimeError if the listener calls it.
-        """
-        self._server.close()
+        super().__init__(self._receive, addresses=addresses, bind=bind, name=name)
 
     def _receive(self, connection: Connection) -> None:
-        while not self._server.closing:
+        while not self._closing.is_set():
             payload = connection.receive()
             if payload == ASK:
                 connection.confirm()

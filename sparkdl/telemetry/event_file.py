@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,70 +39,69 @@ class EventFile:
     Args:
         folder: a local path or a URI.
         name: file name without ``.jsonl``; it must have no other writer.
-
-    Attributes:
-        lost: accepted lines that could not be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
-        self.lost = 0
         self._where = f"{public(str(folder))}/{name}"
         self._warned = False
         local = _local_path(str(folder))
-        self._kept: _Appended | _Pieces = _Pieces(str(folder), name) if local is None else _Appended(local, name)
+        self._kept: _Appended | _Chunks = (
+            _Chunks(str(folder), name, self._report) if local is None else _Appended(local, name, self._report)
+        )
 
     def __str__(self) -> str:
         return f"{self._where}.jsonl"
 
+    @property
+    def lost(self) -> int:
+        """Accepted lines that could not be written."""
+        return self._kept.lost
+
     def append(self, lines: Sequence[bytes]) -> int:
         """Append lines; returns how many were written or, on a remote filesystem, accepted."""
-        taken, trouble = self._kept.append(lines)
-        self._report(trouble)
-        return taken
+        return self._kept.append(lines)
 
     def flush(self, *, idle: bool = False) -> None:
         """Write the lines that were collected long enough ago; with ``idle``, write all."""
-        lost, trouble = self._kept.flush(idle=idle)
-        self.lost += lost
-        self._report(trouble)
+        self._kept.flush(idle=idle)
 
     def close(self) -> None:
         """Write the remaining lines and close the file; a later ``append`` reopens it."""
         self.flush(idle=True)
         self._kept.close()
 
-    def _report(self, trouble: Exception | None) -> None:
-        if trouble is not None and not self._warned:
+    def _report(self, error: Exception) -> None:
+        if not self._warned:
             # Log only the type of a library's error: its text may quote the URI with credentials.
-            told = trouble if isinstance(trouble, OSError) and "://" not in str(trouble) else type(trouble).__name__
-            logger.warning("%s cannot be written, so its events are dropped: %s", self, told)
+            cause = error if isinstance(error, OSError) and "://" not in str(error) else type(error).__name__
+            logger.warning("%s cannot be written, so its events are dropped: %s", self, cause)
             self._warned = True
 
 
 class _Appended:
-    """Lines at the end of a local file; each method returns a count of lines and an error."""
+    """Lines at the end of a local file."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        self._path = Path(folder, f"{name}.jsonl")
+    lost = 0
+
+    def __init__(self, folder: str, name: str, report: Callable[[Exception], None]) -> None:
+        self._path, self._report = Path(folder, f"{name}.jsonl"), report
         self._file: FileIO | None = None
 
-    def append(self, lines: Sequence[bytes]) -> tuple[int, Exception | None]:
-        """Returns how many lines are completely in the file, and the error that stopped the others."""
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Returns how many lines are completely in the file."""
         data = b"".join(line + b"\n" for line in lines)
-        written, trouble = 0, None
+        written = 0
         try:
-            if self._file is None:
-                self._file = self._open()
+            self._file = self._file or self._open()
             while written < len(data):
                 written += self._file.write(data[written:])
         except OSError as error:
-            trouble = error
+            self._report(error)
             self.close()
-        return data.count(b"\n", 0, written), trouble
+        return data.count(b"\n", 0, written)
 
-    def flush(self, *, idle: bool) -> tuple[int, Exception | None]:
+    def flush(self, *, idle: bool) -> None:
         """Nothing is buffered."""
-        return 0, None
 
     def close(self) -> None:
         if self._file is not None:
@@ -117,35 +116,35 @@ class _Appended:
         return file
 
 
-class _Pieces:
-    """Lines in one file per few seconds; each method returns a count of lines and an error."""
+class _Chunks:
+    """Lines in one file per few seconds."""
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: str, name: str, report: Callable[[Exception], None]) -> None:
         # The random part makes names unique without a look at the folder.
-        self._folder, self._name = folder, f"{name}.{uuid.uuid4().hex[:8]}"
+        self._folder, self._name, self._report = folder, f"{name}.{uuid.uuid4().hex[:8]}", report
         self._lines: list[bytes] = []
-        self._size, self._number, self._since = 0, 0, 0.0
+        self.lost = self._size = self._number = 0
+        self._since = 0.0
 
-    def append(self, lines: Sequence[bytes]) -> tuple[int, Exception | None]:
+    def append(self, lines: Sequence[bytes]) -> int:
         """All lines are accepted."""
         if not self._lines:
             self._since = time.monotonic()
         self._lines += lines
         self._size += sum(map(len, lines))
-        return len(lines), None
+        return len(lines)
 
-    def flush(self, *, idle: bool) -> tuple[int, Exception | None]:
-        """If due, write a file; returns how many lines were lost, and the error."""
-        old = time.monotonic() - self._since >= SECONDS
-        if not self._lines or not (idle or old or self._size >= BYTES):
-            return 0, None
+    def flush(self, *, idle: bool) -> None:
+        due = idle or self._size >= BYTES or time.monotonic() - self._since >= SECONDS
+        if not self._lines or not due:
+            return
         lines, self._lines, self._size = self._lines, [], 0
         try:
             open_folder(self._folder).write(f"{self._name}.{self._number:05d}.jsonl", *(line + b"\n" for line in lines))
+            self._number += 1
         except Exception as error:  # a filesystem may raise anything, but only events may be lost
-            return len(lines), error
-        self._number += 1
-        return 0, None
+            self.lost += len(lines)
+            self._report(error)
 
     def close(self) -> None:
         """Nothing is open."""

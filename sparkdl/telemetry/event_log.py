@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from sparkdl.io.threads import CAPACITY, BackgroundQueue
@@ -52,14 +51,20 @@ class EventLog:
         self._heard: dict[str, _Heard] = {}  # by the recorder's id
         self._lock = threading.RLock()
         self._views = [SafeCallback(view) for view in views]
-        self._file = None if folder is None else _File(folder, capacity)
+        self._unwritten = 0
+        self._file: EventFile | None = None
+        self._queue: BackgroundQueue[Event] | None = None
+        if folder is not None:
+            # The time comes first, so that names sort in the order of the fits; the random part makes them unique.
+            self._file = EventFile(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
+            self._queue = BackgroundQueue(
+                self._write, "sparkdl-event-log", capacity, linger=LINGER, end=self._file.close
+            )
 
     def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -72,7 +77,9 @@ class EventLog:
         """Events that never arrived or are missing in the file."""
         with self._lock:
             lost = sum(heard.lost for heard in self._heard.values())
-        return lost + (0 if self._file is None else self._file.lost)
+        if self._file is None or self._queue is None:
+            return lost
+        return lost + self._queue.lost + self._unwritten + self._file.lost
 
     @property
     def dropped_at_least(self) -> bool:
@@ -90,8 +97,8 @@ class EventLog:
                 self._heard.setdefault(event.payload["recorder"], _Heard()).end(event.payload)
             for view in self._views:
                 view(event)
-        if self._file is not None:
-            self._file.put(event)
+        if self._queue is not None:
+            self._queue.put(event)
 
     def note(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Record an event of this process."""
@@ -100,8 +107,13 @@ class EventLog:
 
     def close(self) -> None:
         """Write the waiting events; later calls do nothing."""
+        if self._queue is not None:
+            self._queue.close()
+
+    def _write(self, event: Event) -> None:
         if self._file is not None:
-            self._file.close()
+            self._unwritten += 1 - self._file.append([event.to_json().encode()])
+            self._file.flush()
 
 
 @dataclass
@@ -127,29 +139,3 @@ class _Heard:
     def end(self, told: Mapping[str, Any]) -> None:
         self.last, self.working = max(self.last, told["last"]), False
         self.kept, self.dropped = told["kept"], told["dropped"]
-
-
-class _File:
-    """Writes events to a file of this process."""
-
-    def __init__(self, folder: str, capacity: int) -> None:
-        # The time comes first, so that names sort in the order of the fits; the random part makes them unique.
-        self._journal = EventFile(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
-        self._refused = 0
-        self._aside: BackgroundQueue[Event] = BackgroundQueue(
-            self._write, "sparkdl-logbook", capacity, linger=LINGER, end=self._journal.close
-        )
-
-    @property
-    def lost(self) -> int:
-        return self._aside.lost + self._refused + self._journal.lost
-
-    def put(self, event: Event) -> None:
-        self._aside.put(event)
-
-    def close(self) -> None:
-        self._aside.close()
-
-    def _write(self, event: Event) -> None:
-        self._refused += 1 - self._journal.append([event.to_json().encode()])
-        self._journal.flush()

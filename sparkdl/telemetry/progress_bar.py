@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from tqdm.auto import tqdm
@@ -41,97 +42,78 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show an event; irrelevant kinds are ignored."""
+        payload = event.payload
         if event.kind == "started":
             self._alive.add(event.rank)
         elif event.kind in ("finished", "failed"):
             self._alive.discard(event.rank)
         elif event.kind == "progress" and event.clock is not None and event.rank == 0 and self._unit in ("", "step"):
-            self._move(event)
+            self._epochs = payload["epochs"]
+            self._open("step", payload["steps"] * payload["epochs"])
+            self._show(event, event.clock)
         elif event.kind == "epoch" and event.clock is not None and self._unit == "step":
-            self._validated = {name: _number(value) for name, value in event.payload.items() if name not in _ASIDE}
-            self._show(event)
+            self._validated = {name: _number(value) for name, value in payload.items() if name not in _ASIDE}
+            self._show(event, event.clock)
         elif event.kind == "round":
-            self._round(event.payload)
+            self._open("round", payload["rounds"])
+            figures = {name: f"{each:.4g}" for name, each in payload.items() if isinstance(each, float)}
+            figures.pop("seconds", None)
+            self._move(payload["round"], figures)
         elif event.kind == "members":
-            self._members(event.payload["count"])
+            self._open("member", 0)
+            self._bar.total += payload["count"]
+            self._bar.refresh()
         elif event.kind == "member" and self._unit == "member":
             self._bar.update(1)
             self._bar.refresh()
         elif event.kind == "waiting" and self._bar is None:
-            self._wait(event.payload)
+            self._waiting = True
+            self._write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
         elif event.kind == "restart":
             self._alive.clear()
-            again = f"restart in {event.payload['seconds']:g} s" if event.payload["seconds"] else "restart now"
-            self._say(f"{event.payload['cause']}; {again}")
+            when = f"in {payload['seconds']:g} s" if payload["seconds"] else "now"
+            self._say(f"{payload['cause']}; restart {when}")
         elif event.kind == "resized":
-            self._say(f"{event.payload['size']} of {event.payload['of']} workers start")
+            self._say(f"{payload['size']} of {payload['of']} workers start")
 
     def close(self) -> None:
         """Finish the line and leave it on the screen."""
         if self._waiting:
-            self._stream.write("\n")
+            self._write("\n")
             self._waiting = False
         if self._bar is not None:
             self._bar.close()
             self._bar, self._unit = None, ""
 
-    def _wait(self, payload: dict[str, Any]) -> None:
-        self._waiting = True
-        self._stream.write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
         self._stream.flush()
 
     def _say(self, what: str) -> None:
         self.close()  # the next attempt waits for slots and opens a new bar
-        self._stream.write(f"{self._title}: {what}\n")
-        self._stream.flush()
-
-    def _move(self, event: Event) -> None:
-        payload = event.payload
-        if self._bar is None:
-            if self._waiting:
-                self._stream.write("\n")
-                self._waiting = False
-            self._epochs = payload["epochs"]
-            total = payload["steps"] * payload["epochs"]
-            self._open("step", total)
-        self._show(event)
-
-    def _round(self, payload: dict[str, Any]) -> None:
-        if self._bar is None:
-            total = payload["rounds"]
-            self._open("round", total)
-        figures = {
-            name: f"{value:.4g}"
-            for name, value in payload.items()
-            if isinstance(value, float) and name not in ("round", "seconds")
-        }
-        self._bar.set_postfix(figures, refresh=False)
-        self._bar.update(payload["round"] - self._bar.n)
-        self._bar.refresh()
+        self._write(f"{self._title}: {what}\n")
 
     def _open(self, unit: str, total: int | None) -> None:
-        self._unit = unit
-        self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
-
-    def _members(self, count: int) -> None:
         if self._bar is None:
-            self._open("member", 0)
-        self._bar.total += count
+            self.close()
+            self._unit = unit
+            self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
+
+    def _move(self, count: int, figures: Mapping[str, str]) -> None:
+        self._bar.set_postfix(figures, refresh=False)
+        self._bar.update(count - self._bar.n)
         self._bar.refresh()
 
-    def _show(self, event: Event) -> None:
-        clock, payload = event.clock or {}, event.payload
-        epoch = min(clock["epoch"] + 1, self._epochs)
+    def _show(self, event: Event, clock: Mapping[str, int]) -> None:
+        epoch, payload = min(clock["epoch"] + 1, self._epochs), event.payload
         attempt = f", attempt {event.attempt + 1}" if event.attempt else ""
         self._bar.set_description(f"{self._title}{attempt}: epoch {epoch}/{self._epochs}", refresh=False)
-        shown = {"loss": _number(payload.get("loss")), **self._validated}
-        shown |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
-        shown["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
+        figures = {"loss": _number(payload.get("loss")), **self._validated}
+        figures |= {name: _number(value) for name, value in payload.items() if name.startswith("valid_")}
+        figures["rows/s"] = f"{payload.get('rows_per_second') or 0:,.0f}"
         if self._alive:
-            shown["workers"] = str(len(self._alive))
-        self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(clock["step"] - self._bar.n)
-        self._bar.refresh()
+            figures["workers"] = str(len(self._alive))
+        self._move(clock["step"], figures)
 
 
 def _number(value: Any) -> str:

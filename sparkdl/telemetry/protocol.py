@@ -116,6 +116,7 @@ class Connection:
         accepted = cls(connection, key, secrets.token_bytes(NONCE_BYTES), (b"s", b"c"))
         deadline = time.monotonic() + seconds
         try:
+            tune(connection)
             connection.settimeout(seconds)
             connection.sendall(accepted._session)
             accepted._session += accepted.receive(MAX_HELLO, deadline)
@@ -164,10 +165,6 @@ class Connection:
         """Wait for a receipt; raises what ``receive`` raises."""
         if self.receive(len(_RECEIPT), deadline) != _RECEIPT:
             raise ProtocolError("expected a receipt, got another frame")
-
-    def abort(self) -> None:
-        """Interrupt another thread's use of this connection."""
-        shut(self.socket)
 
     def close(self) -> None:
         """Close the connection."""

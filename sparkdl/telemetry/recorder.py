@@ -28,7 +28,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from sparkdl.errors import InvalidInput
@@ -37,7 +36,7 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import reading
 from sparkdl.telemetry.event import Event, SafeCallback, to_json_payload
 from sparkdl.telemetry.event_file import SECONDS, EventFile
-from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
+from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError, shut
 
 __all__ = ["Recorder", "Told"]
 
@@ -133,9 +132,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -197,16 +194,13 @@ class Recorder:
             self._route.abort()
             self._thread.join(CONNECT_SECONDS)
         if self._thread.is_alive():  # a name server or file system does not answer
-            self._abandon()
-
-    def _abandon(self) -> None:
-        lost = 0
-        with contextlib.suppress(IndexError):  # the thread may still take some of them
-            while True:
-                self._waiting.popleft()
-                lost += 1
-        self._drop(lost)
-        logger.warning("%s does not end, so its %d waiting events are dropped", self._thread.name, lost)
+            lost = 0
+            with contextlib.suppress(IndexError):  # the thread may still take some of them
+                while True:
+                    self._waiting.popleft()
+                    lost += 1
+            self._drop(lost)
+            logger.warning("%s does not end, so its %d waiting events are dropped", self._thread.name, lost)
 
     def _drop(self, count: int) -> None:
         with self._lock:
@@ -311,7 +305,7 @@ class _Route:
         """Interrupt a slow exchange with the driver; called from another thread."""
         connection = self._connection
         if connection is not None:
-            connection.abort()
+            shut(connection.socket)
 
     def close(self) -> int:
         self._disconnect()

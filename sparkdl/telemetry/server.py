@@ -12,10 +12,10 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
+from typing import TypeVar
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, ProtocolError, shut, tune
+from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, ProtocolError, shut
 
 __all__ = ["Server"]
 
@@ -25,6 +25,8 @@ BACKLOG = 1024
 """Connections that may wait to be accepted."""
 HANDSHAKE_SECONDS = 5.0
 """Total time that a connection has to prove itself, in seconds."""
+
+Own = TypeVar("Own", bound="Server")
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +72,11 @@ class Server:
         self._accepting = threading.Thread(target=self._accept, name=self._name, daemon=True)
         self._accepting.start()
 
-    def __enter__(self) -> Server:
+    def __enter__(self: Own) -> Own:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def closing(self) -> bool:
-        """Whether ``close`` was called; connections then end, whatever they received."""
-        return self._closing.is_set()
 
     def close(self) -> None:
         """Close all connections and join all threads; later calls do nothing. In ``serve`` it raises RuntimeError."""
@@ -155,10 +150,6 @@ class Server:
                     self._pending.pop(connection, None)
 
     def _admit(self, connection: socket.socket) -> Connection:
-        try:
-            tune(connection)
-        except OSError as error:
-            raise ProtocolError(f"the connection ended at once: {error}") from error
         admitted = Connection.accept(connection, self.endpoint.key, HANDSHAKE_SECONDS)
         with self._lock:
             if self._pending.pop(connection, None) is None:

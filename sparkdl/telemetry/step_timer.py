@@ -53,7 +53,12 @@ _MOST = 20_000  # step events of a run, about: after half an hour the time betwe
 _RARE = frozenset(("validate", "checkpoint"))
 _REST = "other"
 
-_here = threading.local()
+
+class _Here(threading.local):
+    laps: StepTimer | None = None
+
+
+_here = _Here()
 
 
 class StepTimer:
@@ -66,6 +71,7 @@ class StepTimer:
 
     Attributes:
         seconds: seconds by phase, up to the last event.
+        phase: the present phase.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class StepTimer:
     ) -> None:
         self.seconds = {} if seconds is None else seconds
         self._every, self._now = every, now
-        self._phase, self._since = _REST, now()
+        self.phase, self._since = _REST, now()
         self._first = self._began = self._since  # start of the first step, and of this step
         self._told = float("-inf")  # time of the last event
         self._untold: defaultdict[str, float] = defaultdict(float)  # seconds by phase since the last event
@@ -85,11 +91,17 @@ class StepTimer:
         self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None: no detail
         self._rare = False
 
+    def switch(self, phase: str, *, count: bool = True) -> float:
+        """Add the time since the last call to the present phase, if ``count``; continue in ``phase``; return now."""
+        now = self._now()
+        if count:
+            self._untold[self.phase] += now - self._since
+        self.phase, self._since = phase, now
+        return now
+
     def enter_phase(self, phase: str) -> None:
         """End the present phase and begin another."""
-        now = self._now()
-        self._untold[self._phase] += now - self._since
-        self._phase, self._since = phase, now
+        now = self.switch(phase)
         if phase in _RARE:
             self._rare = True
             self._marks = self._marks or []
@@ -98,9 +110,7 @@ class StepTimer:
 
     def end_step(self, *, clock: Clock | None, rows: int, sent: int, steps: int) -> None:
         """End a step, as the module's ``end_step`` does."""
-        now = self._now()
-        self._untold[self._phase] += now - self._since
-        self._phase, self._since = _REST, now
+        now = self.switch(_REST)
         self._steps += steps
         self._rows += rows
         self._sent += sent
@@ -113,20 +123,8 @@ class StepTimer:
 
     def flush(self, clock: Clock | None) -> None:
         """Record an event of the steps since the last event."""
-        now = self._now()
-        self._untold[self._phase] += now - self._since
-        self._since = now
-        self._emit(clock, self._marks or [(self._phase, now)], now)
-
-    def pause(self) -> None:
-        """Stop measuring, until ``resume``."""
-        now = self._now()
-        self._untold[self._phase] += now - self._since
-        self._since = now
-
-    def resume(self) -> None:
-        """Continue measuring; the time since ``pause`` does not count."""
-        self._since = self._now()
+        now = self.switch(self.phase)
+        self._emit(clock, self._marks or [(self.phase, now)], now)
 
     def _emit(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
         for phase, seconds in self._untold.items():
@@ -151,22 +149,21 @@ class StepTimer:
 @contextmanager
 def measuring(laps: StepTimer | None) -> Iterator[StepTimer | None]:
     """Make ``laps`` this thread's timer inside the block, then restore the previous one; None switches timing off."""
-    before: StepTimer | None = getattr(_here, "laps", None)
+    before = _here.laps
     if before is not None and laps is not None:
-        before.pause()
+        before.switch(before.phase)
     _here.laps = laps
     try:
         yield laps
     finally:
         _here.laps = before
         if before is not None and laps is not None:
-            before.resume()
+            before.switch(before.phase, count=False)
 
 
 def enter_phase(phase: str) -> None:
     """Begin a phase, one of ``PHASES``, of this thread's worker."""
-    laps: StepTimer | None = getattr(_here, "laps", None)
-    if laps is not None:
+    if (laps := _here.laps) is not None:
         laps.enter_phase(phase)
 
 
@@ -179,13 +176,11 @@ def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps:
         sent: bytes that this worker sent to other workers in the step.
         steps: 0 for work between two steps, such as validation.
     """
-    laps: StepTimer | None = getattr(_here, "laps", None)
-    if laps is not None:
+    if (laps := _here.laps) is not None:
         laps.end_step(clock=clock, rows=rows, sent=sent, steps=steps)
 
 
 def flush(*, clock: Clock | None = None) -> None:
     """Record the steps that no event covers yet; call it last."""
-    laps: StepTimer | None = getattr(_here, "laps", None)
-    if laps is not None:
+    if (laps := _here.laps) is not None:
         laps.flush(clock)

@@ -54,7 +54,11 @@ class Rows:
             )
         self.share = part.rows / self.plan.total
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        self._batcher = Batcher(_weighed_together(part, group), self.plan, device, transforms)
+        weighted = any(group.gather(part.denominators is not None))
+        if weighted and part.denominators is None:
+            # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
+            part = part.with_unit_denominators()
+        self._batcher = Batcher(part, self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch. The wait for each is added to ``feed_wait_seconds``.
@@ -79,13 +83,6 @@ class Rows:
             if batch is None:
                 return
             yield batch
-
-
-def _weighed_together(part: Shard, group: Group) -> Shard:
-    if not any(group.gather(part.denominators is not None)):
-        return part
-    # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
-    return part if part.denominators is not None else part.with_unit_denominators()
 
 
 def _split(part: Shard, group: Group) -> tuple[Shard, Shard | None]:

@@ -20,8 +20,6 @@ from torch import nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import pack
 
-_KEPT = ("best", "loss", "weights")
-
 
 @dataclass
 class EarlyStopping:
@@ -59,12 +57,11 @@ class EarlyStopping:
 
     def state_dict(self) -> dict[str, Any]:
         """The best number, its loss and its weights."""
-        return {name: getattr(self, name) for name in _KEPT}
+        return {"best": self.best, "loss": self.loss, "weights": self.weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        for name in _KEPT:
-            setattr(self, name, state[name])
+        self.best, self.loss, self.weights = state["best"], state["loss"], state["weights"]
 
 
 class GangEarlyStopping:
@@ -104,8 +101,7 @@ class GangEarlyStopping:
         """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""
         if self._group.rank:
             return b""
-        best: bytes | None = self._epochs.weights
-        return pack(module) if best is None else best
+        return pack(module) if self._epochs.weights is None else bytes(self._epochs.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch, its loss, on rank 0 its weights, and whether training stops."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.columns import Columns, InputColumn
@@ -39,8 +39,13 @@ def check_labels(part: Shard, group: Group, classes: Classes) -> None:
 
 def label_bounds(part: Shard, classes: Classes) -> tuple[int, int] | None:
     """Smallest and largest class index of a shard; None without labels, or with several target columns."""
-    target = part.columns.target
-    return _bounds(numbers(part.tensors, target.name), classes.ignored) if isinstance(target, InputColumn) else None
+    target, bounds = part.columns.target, list[tuple[int, int]]()
+    if isinstance(target, InputColumn):
+        for labels in torch.split(numbers(part.tensors, target.name), _CHUNK):
+            kept = labels if classes.ignored is None else labels[labels != classes.ignored]
+            if kept.numel():
+                bounds.append((int(kept.min()), int(kept.max())))
+    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None
 
 
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
@@ -62,13 +67,3 @@ def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, cla
         )
     if least == most:
         raise InvalidInput(f"label column {target.name!r} holds {least} in every row; expected at least two classes.")
-
-
-def _bounds(labels: Tensor, ignored: int | None) -> tuple[int, int] | None:
-    bounds: list[tuple[int, int]] = []
-    for first in range(0, len(labels), _CHUNK):
-        chunk = labels[first : first + _CHUNK]
-        chunk = chunk if ignored is None else chunk[chunk != ignored]
-        if chunk.numel():
-            bounds.append((int(chunk.min()), int(chunk.max())))
-    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None

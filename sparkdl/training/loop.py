@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from sparkdl.cluster.group.world import World
-from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
@@ -62,9 +61,9 @@ def train(world: World, part: Shard, training: TrainingSpec) -> Trained:
             monitor.start()
             while not state.finished:
                 for batch in rows.batches(world.clock.epoch, start=state.position):
-                    for piece, last in _pieces(batch, training.micro_batches):
-                        loss = replica.gradients(piece, last=last)
-                        monitor.observe(loss, piece)
+                    for number, micro_batch in enumerate(batch.split(training.micro_batches), start=1):
+                        loss = replica.gradients(micro_batch, last=number == training.micro_batches)
+                        monitor.observe(loss, micro_batch)
                     sync.update(world.clock, batch)
                     world.clock.tick(batch.total)
                     monitor.end_step(batch)
@@ -75,18 +74,13 @@ def train(world: World, part: Shard, training: TrainingSpec) -> Trained:
     return state.result()
 
 
-def _pieces(batch: Batch, accumulate: int) -> Iterator[tuple[Batch, bool]]:
-    for index, piece in enumerate(batch.split(accumulate)):
-        yield piece, index == accumulate - 1
-
-
 @contextmanager
 def _seeded(seed: int, world: World) -> Iterator[None]:
     before = random_state(world.device)
-    member = generator(seed, world.rank).initial_seed()
-    torch.manual_seed(member)
-    random.seed(member)
-    np.random.seed(member % (1 << 32))
+    own = generator(seed, world.rank).initial_seed()
+    torch.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own % (1 << 32))
     try:
         yield
     finally:

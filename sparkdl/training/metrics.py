@@ -37,7 +37,18 @@ def metric_states(metrics: Metrics) -> dict[str, Any]:
     It includes two things that torchmetrics' ``state_dict`` omits: update counts, and attributes of wrappers such as
     ``MinMaxMetric`` or ``Running``.
     """
-    return {name: {part: _kept(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
+    plain = (Tensor, int, float, bool, str, type(None))
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        found[name] = {}
+        for part, each in _parts(metric).items():
+            states = {
+                key: list(value) if isinstance(value, list) else value for key, value in each.metric_state.items()
+            }
+            attributes = {key: value for key, value in {**vars(each), **each._buffers}.items() if type(value) in plain}
+            others = {key: value for key, value in attributes.items() if key not in states}
+            found[name][part] = {"states": states, "others": others}
+    return found
 
 
 def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
@@ -61,13 +72,6 @@ def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
                 setattr(each, key, _moved(value, each.device))
 
 
-def _kept(metric: Any) -> dict[str, Any]:
-    states = {key: list(each) if isinstance(each, list) else each for key, each in metric.metric_state.items()}
-    others = {key: each for key, each in {**vars(metric), **metric._buffers}.items() if key not in states}
-    plain = (Tensor, int, float, bool, str, type(None))
-    return {"states": states, "others": {key: each for key, each in others.items() if type(each) in plain}}
-
-
 class MetricAccumulator:
     """Accumulates the mean loss and the metrics of batches.
 
@@ -77,19 +81,18 @@ class MetricAccumulator:
     """
 
     def __init__(self, device: torch.device, metrics: Metrics) -> None:
-        dtype = torch.float64
-        self._sum = torch.zeros((), dtype=dtype, device=device)
+        self._sum = torch.zeros((), dtype=torch.float64, device=device)
         self._weight = 0.0
         self._metrics = metrics
 
     def add(self, loss: Tensor, output: Any, batch: Batch) -> None:
         """Add one batch: its local mean loss, and its output for the metrics."""
-        if not batch.weight:
-            return
-        self._sum.add_(loss, alpha=batch.weight)
-        self._weight += batch.weight
-        for metric in self._metrics.values():
-            metric.update(_detached(output), target_of(batch))
+        if batch.weight:
+            self._sum.add_(loss, alpha=batch.weight)
+            self._weight += batch.weight
+            output = output.detach() if isinstance(output, Tensor) else output
+            for metric in self._metrics.values():
+                metric.update(output, target_of(batch))
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""
@@ -157,8 +160,7 @@ def _parts(metric: Any) -> dict[str, Any]:
 
 
 def _seen(metric: Any) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = _moved(dict(metric.metric_state), "cpu") if metric.update_called else None
-    return found
+    return {**_moved(metric.metric_state, "cpu")} if metric.update_called else None
 
 
 def _join(metric: Any, found: Sequence[dict[str, Any] | None]) -> bool:
@@ -195,7 +197,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def _detached(output: Any) -> Any:
-    return output.detach() if isinstance(output, Tensor) else output

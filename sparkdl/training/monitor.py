@@ -56,17 +56,17 @@ class TrainingMonitor:
         Raises:
             InvalidInput: the loss is on the CPU and not finite; for other devices ``end_epoch`` checks.
         """
+        state, report, output = self.state, self.state.report, self.state.replica.output
         # Reading a loss waits for the device, so that losses on other devices are checked once per epoch.
         if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
-            step, steps = self.state.world.clock.step, self.state.rows.plan.steps
-            raise self._diverged(float(loss), f"at step {step}, batch {self.state.position + 1} of {steps} in")
-        self.state.meter.add(loss, self.state.replica.output, batch)
-        if self.state.report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
-            self.state.report["inputs"] = [
-                (list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in arguments(batch.inputs)
-            ]
-        if self.state.report["output"] is None and isinstance(self.state.replica.output, Tensor):
-            self.state.report["output"] = list(self.state.replica.output.shape[1:])
+            where = f"at step {state.world.clock.step}, batch {state.position + 1} of {state.rows.plan.steps} in"
+            raise self._diverged(float(loss), where)
+        state.meter.add(loss, output, batch)
+        if report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
+            inputs = arguments(batch.inputs)
+            report["inputs"] = [(list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in inputs]
+        if report["output"] is None and isinstance(output, Tensor):
+            report["output"] = list(output.shape[1:])
 
     def end_step(self, batch: Batch) -> None:
         """Call ``on_step``, save the state if due, and report progress at intervals."""
@@ -106,8 +106,6 @@ class TrainingMonitor:
         if own is not None and not math.isfinite(own):
             raise self._diverged(own, "over")
         row |= state.meter.close(state.group)
-        if state.rows.validation is not None:
-            enter_phase("validate")
         row |= self._validate(module)
         enter_phase("other")
         row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
@@ -127,25 +125,21 @@ class TrainingMonitor:
         self._call("on_end")
 
     def _validate(self, module: nn.Module) -> dict[str, float]:
-        if self.state.rows.validation is None:
+        state, world = self.state, self.state.world
+        if state.rows.validation is None:
             return {}
+        enter_phase("validate")
         found = evaluate(
-            module,
-            self._criterion,
-            self.state.rows.validation,
-            self.state.group,
-            metrics=self.state.metrics,
-            batch_size=self.state.training.batch_size,
-            device=self.state.world.device,
-            collate=self.state.training.collate,
-            on_batch=self._validating,
+            *(module, self._criterion, state.rows.validation, state.group),
+            metrics=state.metrics,
+            batch_size=state.training.batch_size,
+            device=world.device,
+            collate=state.training.collate,
+            # The number shows that a long validation makes progress.
+            on_batch=lambda batch: setattr(world, "phase", f"validate, batch {batch}"),
         )
-        self.state.world.phase = "work"
+        world.phase = "work"
         return {f"valid_{name}": value for name, value in found.items()}
-
-    def _validating(self, batch: int) -> None:
-        # The number shows that a long validation makes progress.
-        self.state.world.phase = f"validate, batch {batch}"
 
     def _diverged(self, loss: float, where: str) -> InvalidInput:
         epoch = len(self.state.history) + 1
@@ -156,19 +150,13 @@ class TrainingMonitor:
 
     def _call(self, moment: str) -> None:
         if moment in self._hooks:
-            snapshot = CallbackContext(
-                self.state.world.rank,
-                self.state.world.size,
-                self.state.world.clock,
-                self.state.replica.module,
-                self.state.world.device,
-                self.state.training.epochs,
-                self.state.rows.plan.steps,
-                self.state.history,
-                self.state.meter.local_mean(),
+            state, world = self.state, self.state.world
+            run = CallbackContext(
+                *(world.rank, world.size, world.clock, state.replica.module, world.device),
+                *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean()),
             )
             enter_phase("hooks")
-            self._hooks.call(moment, snapshot)
+            self._hooks.call(moment, run)
             enter_phase("other")
 
 

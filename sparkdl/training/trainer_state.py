@@ -173,10 +173,14 @@ class TrainerState:
                 f"the saved state has format {own['format']}; this version of sparkdl reads {_FORMAT}. Resume with the "
                 "version that saved it, or start a new run elsewhere."
             )
-        place = self._place()
-        if not own["position"]:  # at an epoch's end the state fits a gang of any size
-            place = {name: value for name, value in place.items() if name not in _NAMES}
-        _check_place(own["place"], place)
+        for name, value in self._place().items():
+            saved = own["place"][name]
+            # At an epoch's end the state fits a gang of any size.
+            if saved != value and (own["position"] or name not in _NAMES):
+                raise InvalidInput(
+                    f"the saved state is of another training: its {_NAMES.get(name, name)} is {saved}, expected "
+                    f"{value}. Resume with its workers, data and settings, or start a new run elsewhere."
+                )
         epoch, asked = own["clock"]["epoch"], self.training.epochs
         if epoch + bool(own["position"]) > asked:
             raise InvalidInput(
@@ -186,17 +190,5 @@ class TrainerState:
 
     def _place(self) -> dict[str, Any]:
         plan = self.rows.plan
-        return {"members": self.world.size, "rows of the parts": list(plan.rows)} | {
-            "batchSize": plan.batch_size,
-            "seed": plan.seed,
-            "shuffle": plan.shuffle,
-        }
-
-
-def _check_place(saved: dict[str, Any], own: dict[str, Any]) -> None:
-    for name, value in own.items():
-        if saved[name] != value:
-            raise InvalidInput(
-                f"the saved state is of another training: its {_NAMES.get(name, name)} is {saved[name]}, expected "
-                f"{value}. Resume with the workers, data and settings of the saved run, or start a new run elsewhere."
-            )
+        place = {"members": self.world.size, "rows of the parts": list(plan.rows)}
+        return place | {"batchSize": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle}

@@ -20,6 +20,7 @@ from contextlib import closing
 import pytest
 
 from sparkdl.errors import InvalidInput
+from sparkdl.telemetry import protocol
 from sparkdl.telemetry import server as server_module
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
@@ -230,7 +231,7 @@ def test_worker_that_never_reads_blocks_nobody(seen, monkeypatch):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least the system has
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 
-    monkeypatch.setattr(server_module, "tune", narrow)
+    monkeypatch.setattr(protocol, "tune", narrow)
     with Channel(seen) as channel:
         raw = Raw(channel.endpoint, buffer=1).join()
         speech = b"".join(raw.frame(sequence, b"?") for sequence in range(1, 50_000))

@@ -132,8 +132,8 @@ def test_broken_connection_resends_last_burst_and_leaves_gap_in_numbers(channel,
             while b'"value":%d}' % (many - 1) not in b"".join(recorder._route._unsure):
                 assert time.monotonic() < until
                 time.sleep(0.01)
-        with channel._server._lock:
-            (connection,) = channel._server._connections
+        with channel._lock:
+            (connection,) = channel._connections
             connection.shutdown(socket.SHUT_RDWR)
     assert values(seen.events) == [0, *range(many - recorder_module.BURST_EVENTS, many)]
     assert (recorder.told.last, recorder.told.broken, recorder.dropped, channel.refused) == (many, True, 0, 0)

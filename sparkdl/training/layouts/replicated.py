@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,31 +35,30 @@ class ReplicatedReplica:
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
         self.module.train()
-        self.parameters: Sequence[nn.Parameter] = [
-            parameter for parameter in self.module.parameters() if parameter.requires_grad
-        ]
+        self.parameters: Sequence[nn.Parameter] = [each for each in self.module.parameters() if each.requires_grad]
         self.sink: GradientSink | None = None
         self.output: Any = None
         self.optimizer = objective.open_optimizer(self.parameters)
-        self.scheduler = objective.scheduler(self.optimizer) if objective.scheduler is not None else None
+        self.scheduler = None if objective.scheduler is None else objective.scheduler(self.optimizer)
         self._criterion = objective.criterion(device)
         self._max_grad_norm = objective.max_grad_norm
-        self._autocast = _autocast(objective.precision, device)
-        self._exchanged = False
+        half = objective.precision == "bf16"
+        self._autocast: Any = torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
+        self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         for index, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
-        self._exchanged = last and self.sink is not None
-        if self._exchanged:
-            self._listener().begin(batch.weight_fraction)
-        loss = self._pass(batch) if batch.weight else self._nothing()
-        if self._exchanged:
-            self._exchanged = False
-            self._listener().finish()
+        self.output, self._receiver = None, self.sink if last else None
+        if self._receiver is not None:
+            self._receiver.begin(batch.weight_fraction)
+        loss = self._pass(batch) if batch.weight else self.parameters[0].new_zeros(())
+        if self._receiver is not None:
+            self._receiver.finish()
+        self._receiver = None
         enter_phase("other")
-        return loss
+        return loss.detach()
 
     def apply(self) -> None:
         """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
@@ -111,11 +110,7 @@ class ReplicatedReplica:
         enter_phase("backward")
         (loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction).backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
-        return loss.detach()
-
-    def _nothing(self) -> Tensor:
-        self.output = None
-        return torch.zeros((), device=self.parameters[0].device, dtype=self.parameters[0].dtype)
+        return loss
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         # Weak: torch holds hooks outside of Python's garbage collector, and would never free the replica. Its sink
@@ -124,17 +119,7 @@ class ReplicatedReplica:
 
         def ready(parameter: Tensor) -> None:
             replica = weak()
-            if replica is not None and replica._exchanged:
-                replica._listener().ready(index)
+            if replica is not None and replica._receiver is not None:
+                replica._receiver.ready(index)
 
         return ready
-
-    def _listener(self) -> GradientSink:
-        assert self.sink is not None
-        return self.sink
-
-
-def _autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
