@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -36,13 +33,9 @@ def test_committed_checkpoint_comes_back(shards, directory):
     assert (manifest.run, manifest.pinned, manifest.extra) == ("digits", True, extra)
     assert [reader.read(shard) for shard in manifest.shards] == [content(7, rank) for rank in range(shards)]
     assert checkpoints.folder.sizes(name).keys() == {*manifest.shards, MANIFEST}
-
-
-def test_large_and_empty_shards(directory):
-    checkpoints = fenced(directory)
-    name, data = checkpoints.name(at(1), 0), {"large": os.urandom(20_000_000), "empty": b""}
+    name, data = checkpoints.name(at(8), 0), {"large": os.urandom(20_000_000), "empty": b""}
     written = [checkpoints.write(name, shard, each) for shard, each in data.items()]
-    checkpoints.commit(name, [future.result() for future in written], at(1), world_size=2)
+    checkpoints.commit(name, [future.result() for future in written], at(8), world_size=2)
     _, reader = checkpoints.latest()
     assert {shard: reader.read(shard) for shard in data} == data
     with pytest.raises(InvalidInput, match="has no shard 'other'; it has empty, large"):
@@ -120,45 +113,6 @@ def test_checkpoints_of_another_run_or_version_raise(directory):
     for step in (2, 3, 4):
         save(checkpoints, step)
     assert name in there(checkpoints)  # pruning leaves it
-
-
-CHILD = """
-import os, signal, sys
-from sparkdl.checkpoint import Checkpoints
-from sparkdl.telemetry.clock import Clock
-from sparkdl.io.files import Folder
-plain, left = Folder.write, int(sys.argv[2])
-def write(folder, name, data):
-    global left
-    if left == 0:
-        plain(folder, name + ".tmp", data[: len(data) // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    plain(folder, name, data)
-checkpoints = Checkpoints(sys.argv[1], run="digits")
-attempt = checkpoints.next_attempt()
-checkpoints.fence(attempt)
-Folder.write = write
-clock = Clock(0, 20, 640)
-name = checkpoints.name(clock, attempt)
-digests = [checkpoints.write(name, f"{rank:05d}", bytes(1000)).result() for rank in range(3)]
-checkpoints.commit(name, digests, clock, world_size=3)
-"""
-
-
-@pytest.mark.chaos
-@pytest.mark.filterwarnings("ignore:checkpoint .* cannot be used")
-@pytest.mark.parametrize("written", [0, 2, 3, 4])
-def test_writer_killed_between_any_two_files(written, tmp_path):
-    save(fenced(str(tmp_path)), 10)
-    killed = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path), str(written)], check=False, timeout=60)
-    assert killed.returncode == (0 if written == 4 else -signal.SIGKILL)
-    checkpoints = Checkpoints(str(tmp_path), run="digits")
-    assert newest(checkpoints) == (20 if written == 4 else 10)
-    assert checkpoints.next_attempt() == 2
-    checkpoints.fence(2)
-    save(checkpoints, 15, attempt=2)
-    assert there(checkpoints) == [str(Name(1, 0, 20) if written == 4 else Name(0, 0, 10)), str(Name(2, 0, 15))]
 
 
 def test_foreign_files_are_left_alone(directory):

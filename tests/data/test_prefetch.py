@@ -33,12 +33,11 @@ def test_items_are_made_in_another_thread_from_the_first_request_on():
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_producer_is_at_most_the_queue_and_one_item_ahead(depth):
-    made, counter = threading.Semaphore(0), itertools.count()
-    count = 0
+    made, count = threading.Semaphore(0), 0
 
     def items():
         nonlocal count
-        for item in counter:
+        for item in itertools.count():
             count += 1
             made.release()
             yield item
@@ -67,11 +66,10 @@ def test_error_comes_in_the_place_of_its_item(before, error):
     assert "items" in [entry.name for entry in caught.traceback]
 
 
-@pytest.mark.parametrize("taken", [1, 3])
 @pytest.mark.parametrize("how", ["close", "delete", "throw"])
-def test_stopped_consumer_ends_the_thread(taken, how):
+def test_stopped_consumer_ends_the_thread(how):
     stream = prefetch(range(10_000))
-    assert [next(stream) for _ in range(taken)] == list(range(taken))
+    assert [next(stream) for _ in range(3)] == [0, 1, 2]
     if how == "close":
         stream.close()
     elif how == "throw":
