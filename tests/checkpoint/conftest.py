@@ -8,13 +8,13 @@ from tests.checkpoint.saving import fenced
 from tests.object_store import object_store
 
 
-@pytest.fixture(params=["local", "file uri", "s3"])
+@pytest.fixture(params=["local", "s3"])
 def directory(request, tmp_path):
-    if request.param == "s3":
-        with object_store(tmp_path) as query:
-            yield f"s3://key:secret@runs/deep/checkpoints?{query}"
-    else:
-        yield f"{'file://' if request.param == 'file uri' else ''}{tmp_path}/deep/checkpoints"
+    if request.param == "local":
+        yield f"{tmp_path}/deep/checkpoints"
+        return
+    with object_store(tmp_path) as query:
+        yield f"s3://key:secret@runs/deep/checkpoints?{query}"
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from itertools import combinations
 
 import pytest
 
-from sparkdl.checkpoint.manifest import Digest, Manifest, Name
+from sparkdl.checkpoint.manifest import Manifest, Name
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.errors import CheckpointDamaged, Fenced
+from sparkdl.errors import Fenced
 from sparkdl.io import files
 from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there
 
@@ -126,14 +126,6 @@ def test_workers_restore_the_newest_that_all_can_read(damaged, local, recwarn):
         assert len({manifest.name for manifest, _ in found}) == 1
     else:
         assert found == [None] * 3
-
-
-def test_shard_on_another_hosts_disk_is_not_committed(directory):
-    checkpoints = fenced(directory)
-    name, digest = checkpoints.name(at(1), 0), Digest.of("00001", b"on another host's disk")
-    with pytest.raises(CheckpointDamaged, match="its shard 00001 is missing"):
-        checkpoints.commit(name, [digest], at(1), world_size=1)
-    assert checkpoints.latest() is None
 
 
 def test_stop_request_is_of_one_attempt_whose_number_is_never_reused(directory):

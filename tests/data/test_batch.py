@@ -60,17 +60,11 @@ def test_one_micro_batch_is_the_batch_and_several_share_its_memory():
     whole = batch(6)
     assert list(whole.split(1)) == [whole]
     assert whole.micro_fraction == 1
+    assert {name: torch.from_numpy(np.zeros(1, name)).dtype for name in DTYPES} == DTYPES
+    for empty in (batch(0), batch(3, denominators=torch.zeros(3).double())):
+        assert [each.micro_fraction for each in empty.split(4)] == [0.0] * 4
     pointers = [each.inputs[0].data_ptr() for each in whole.split(2)]
     assert pointers == [whole.inputs[0].data_ptr(), whole.inputs[0][3:].data_ptr()]
-
-
-def test_micro_batches_without_weight_have_fraction_0():
-    for whole in (batch(0), batch(3, denominators=torch.zeros(3).double())):
-        assert [each.micro_fraction for each in whole.split(4)] == [0.0] * 4
-
-
-def test_dtypes_have_the_names_of_numpy():
-    assert {name: torch.from_numpy(np.zeros(1, name)).dtype for name in DTYPES} == DTYPES
 
 
 ROWS = [[3, 1], [], [4, 1, 5, 9], [2], [], []]

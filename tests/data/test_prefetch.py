@@ -64,15 +64,3 @@ def test_error_comes_in_the_place_of_its_item(before, error):
     with pytest.raises(type(error), match="the disk is gone") as caught:
         next(stream)
     assert "items" in [entry.name for entry in caught.traceback]
-
-
-@pytest.mark.parametrize("how", ["close", "delete", "throw"])
-def test_stopped_consumer_ends_the_thread(how):
-    stream = prefetch(range(10_000))
-    assert [next(stream) for _ in range(3)] == [0, 1, 2]
-    if how == "close":
-        stream.close()
-    elif how == "throw":
-        with pytest.raises(KeyError):
-            stream.throw(KeyError())
-    del stream

@@ -178,16 +178,6 @@ def test_files_are_unlinked_and_closed_with_the_last_reference(tmp_path):
     assert open_files(tmp_path) == os.listdir(tmp_path) == []
 
 
-def test_writing_to_a_tensor_does_not_reach_the_file(tmp_path):
-    given = pa.table({"x": pa.array(range(100), pa.int64())})
-    tensor = spooled(X, given.to_batches(), tmp_path).seal({})["x"]
-    (mapped,) = open_files(tmp_path)
-    before = os.pread(mapped, 1000, 0)
-    tensor.mul_(0)
-    assert tensor.tolist() == [0] * 100
-    assert os.pread(mapped, 1000, 0) == before == np.arange(100).tobytes()
-
-
 def test_partial_writes_are_completed():
     """A write of more than 2 GiB is partial; here every write takes 7 bytes."""
     spool = Spool(X)

@@ -17,36 +17,23 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.tables import read, spill, split_rows
 from sparkdl.errors import InvalidInput
 
-SIZES = [1, 2, 3, 8]
-
 
 def split(data, size):
     shards, _ = split_rows(data, None, size)
     return [[row for batch in shard for row in batch["x"].to_pylist()] for shard in shards]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rows", [0, 1, 2, 7, 1000])
-def test_table_is_cut_into_slices_of_nearly_equal_length(rows, size):
-    found = split(pa.table({"x": pa.array(range(rows), pa.int64())}), size)
-    assert [row for shard in found for row in shard] == list(range(rows))
-    assert {len(shard) for shard in found} <= {rows // size, -(-rows // size)}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_dataset_gives_each_row_to_one_worker(size, tmp_path):
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_each_row_goes_to_one_worker(size, tmp_path, monkeypatch):
+    for rows in (0, 1, 2, 7, 1000):
+        found = split(pa.table({"x": pa.array(range(rows), pa.int64())}), size)
+        assert [row for shard in found for row in shard] == list(range(rows))
+        assert {len(shard) for shard in found} <= {rows // size, -(-rows // size)}
     for index, (first, last) in enumerate([(0, 10), (10, 11), (11, 1000)]):
         pq.write_table(pa.table({"x": range(first, last)}), tmp_path / f"{index}.parquet", row_group_size=100)
-    found = split(ds.dataset(tmp_path), size)
-    assert sorted(row for shard in found for row in shard) == list(range(1000))
-
-
-def test_list_has_one_table_per_worker():
-    tables = [pa.table({"x": [1, 2, 3]}), pa.table({"x": pa.array([], pa.int64())}), pa.table({"x": [4]})]
-    assert split(tables, 3) == [[1, 2, 3], [], [4]]
-
-
-def test_long_table_comes_in_several_batches(monkeypatch):
+    assert sorted(itertools.chain(*split(ds.dataset(tmp_path), size))) == list(range(1000))
+    tables = [pa.table({"x": pa.array(range(rank), pa.int64())}) for rank in range(size)]
+    assert split(tables, size) == [list(range(rank)) for rank in range(size)]
     monkeypatch.setattr(module, "_ROWS", 10)
     (shard,), _ = split_rows({"x": np.arange(25)}, None, 1)
     assert [batch.num_rows for batch in shard] == [10, 10, 5]

@@ -19,10 +19,6 @@ from sparkdl.training.objective import Objective
 LOCK = threading.Lock()
 
 
-def made(path, **_):
-    return nn.Linear(1, 1)
-
-
 def locked():
     module = nn.Sequential(nn.Linear(1, 1))
     module[0].lock = LOCK
@@ -42,9 +38,9 @@ def test_function_travels_by_value():
     ("model", "path"),
     [
         (locked(), "_modules['0'].lock"),
-        (partial(made, "a", handle=LOCK), "handle"),
-        (partial(made, LOCK), "args[0]"),
-        (partial(made, "a", options={"deep": [LOCK]}), "options['deep'][0]"),
+        (partial(nn.Linear, 1, handle=LOCK), "handle"),
+        (partial(nn.Linear, LOCK), "args[0]"),
+        (partial(nn.Linear, options={"deep": [LOCK]}), "options['deep'][0]"),
         (enclosing(LOCK), "lock"),
     ],
     ids=["attribute", "keyword", "argument", "nested", "closure"],

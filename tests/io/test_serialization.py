@@ -121,22 +121,6 @@ def test_nested_states_come_back_and_equal_states_give_equal_bytes(seed):
     assert pack_state(state) == pack_state(copy.deepcopy(state)) == pack_state(returned(state))
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop])
-def test_states_of_optimizers_and_schedulers_come_back(optimizer):
-    module = nn.Linear(2, 2)
-    optimizing = optimizer(module.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.SequentialLR(
-        optimizing,
-        [torch.optim.lr_scheduler.ConstantLR(optimizing), torch.optim.lr_scheduler.MultiStepLR(optimizing, [1, 1, 4])],
-        [2],
-    )
-    module(torch.ones(1, 2)).sum().backward()
-    optimizing.step()
-    scheduler.step()
-    for state in (optimizing.state_dict(), scheduler.state_dict()):
-        assert same(returned(state), state)
-
-
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 

@@ -42,32 +42,21 @@ def slow():
     return go, begun, seen, call
 
 
-def test_close_waits_for_the_queued_items(slow):
-    go, _, seen, call = slow
-    queue = BackgroundQueue(call, "slow")
-    assert not queue.busy
-    for number in range(100):
-        queue.put(number)
-    assert queue.busy
-    assert not seen
-    go.set()
-    queue.close()
-    assert seen == list(range(100))
-    assert not queue.busy
-
-
-def test_items_beyond_the_capacity_or_after_the_end_are_counted_as_lost(slow):
-    go, begun, _, call = slow
+def test_close_waits_for_queued_items_and_counts_lost_ones(slow):
+    go, begun, seen, call = slow
     queue = BackgroundQueue(call, "slow", 3)
+    assert not queue.busy
     queue.put(0)
     assert begun.wait(LONG)
     for number in range(1, 10):
         queue.put(number)
-    assert queue.lost == 6
+    assert queue.busy
+    assert (queue.lost, seen) == (6, [])
     go.set()
     queue.close()
     queue.put(10)
-    assert queue.lost == 7
+    assert (queue.lost, seen) == (7, [0, 1, 2, 3])
+    assert not queue.busy
 
 
 def test_close_gives_up_and_drops_the_rest(slow, monkeypatch, caplog):

@@ -102,18 +102,17 @@ def test_truncated_and_foreign_bytes_raise(packed, message):
         unpack(packed, Tied())
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_damaged_header_raises_only_invalid_input(seed):
-    packed, draw, caught = pack(Tied()), random.Random(seed), 0
+def test_damaged_header_raises_only_invalid_input():
+    packed, draw, caught = pack(Tied()), random.Random(0), 0
     (length,) = struct.unpack("<Q", packed[:8])
-    for _ in range(60):
+    for _ in range(400):
         damaged = bytearray(packed)
         damaged[draw.randrange(8 + length)] = draw.randrange(256)
         try:
             unpack(bytes(damaged), Tied())
         except InvalidInput:
             caught += 1
-    assert caught > 30
+    assert caught > 200
 
 
 @pytest.mark.parametrize(
