@@ -19,15 +19,12 @@
     ('attempt-0000-epoch-0001-step-0000000010', 10, 100)
 
 A checkpoint exists once its manifest does. Local filesystems and HDFS rename the manifest into place; object stores
-show a ``PUT`` entirely or not at all. Local files and new folders are synced first, so a power cut cannot lose a shard
-and keep the manifest. A crash at any point therefore leaves only complete checkpoints. Sizes and SHA-256 of the shards
-and the manifest detect later damage, and an older checkpoint is used. Nothing is ever unpickled.
+show a ``PUT`` entirely or not at all. Local files and new folders are synced first, so a power cut cannot keep the
+manifest and lose a shard. Sizes and SHA-256 of the shards and the manifest detect later damage; then an older
+checkpoint is used. Nothing is ever unpickled. ``sparkdl.checkpoint.fencing`` lists what older attempts can still do.
 
-``sparkdl.checkpoint.fencing`` says which operations of older attempts remain possible, and why they are harmless.
-
-**Verification.** For a single reader, ``latest()`` reads and verifies every shard. For N workers, ``restore`` lets rank
-0 pick by manifest, presence and size, and each worker verifies the shards it reads. If any shard is damaged, all
-workers try the next older checkpoint.
+``latest()`` reads and verifies every shard. With ``restore``, rank 0 picks by manifest, presence and size, and each
+worker verifies the shards it reads; if one is damaged, all workers try the next older checkpoint.
 
     >>> manifest, shards = restore(checkpoints, 0, lambda key, value: [value], lambda manifest: ["00000"])
     >>> manifest.clock.step, len(shards["00000"])

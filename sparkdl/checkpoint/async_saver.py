@@ -4,8 +4,8 @@
     the thread         packs, writes and hashes the copy, and posts the digest in the rendezvous store
     rank 0's thread    polls for all workers' digests, and commits
 
-Only one checkpoint is saved at a time: the step loop waits for the last one. Threads poll the store and never block in
-it. So the step loop's own messages pass, and threads end with their gang.
+The step loop waits for the last checkpoint before the next one. Threads poll the store and never block in it, so the
+step loop's own messages pass, and threads end with their gang.
 """
 
 from __future__ import annotations
@@ -109,9 +109,8 @@ class Saver:
         name = self._checkpoints.name(checkpoint.clock, self._world.attempt)
         answer: dict[str, Any] = {}
         try:
-            written = [
-                self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in checkpoint.shards.items()
-            ]
+            shards = checkpoint.shards.items()
+            written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
             answer["digests"] = [each.result().to_json() for each in written]
         except OSError as error:
             answer["trouble"] = str(error)
@@ -124,31 +123,22 @@ class Saver:
             self._commit(name, checkpoint, answers)
 
     def _commit(self, name: str, checkpoint: Checkpoint, answers: Sequence[Mapping[str, Any]]) -> None:
+        clock, pinned, size = checkpoint.clock, checkpoint.pinned, self._world.size
         trouble = [each["trouble"] for each in answers if "trouble" in each]
         if not trouble:
             digests = [Digest.from_json(each) for answer in answers for each in answer["digests"]]
             try:
-                self._checkpoints.commit(
-                    name,
-                    digests,
-                    checkpoint.clock,
-                    world_size=self._world.size,
-                    pinned=checkpoint.pinned,
-                    extra=checkpoint.extra,
-                )
+                self._checkpoints.commit(name, digests, clock, world_size=size, pinned=pinned, extra=checkpoint.extra)
             except OSError as error:
                 trouble.append(str(error))
-        goes_on = checkpoint.pinned and not checkpoint.last  # a gang of another size may resume here
-        record("checkpoint", clock=checkpoint.clock, name=name, pinned=goes_on, trouble=trouble[:1])
+        # A gang of another size may resume at a pinned checkpoint that is not the last.
+        record("checkpoint", clock=clock, name=name, pinned=pinned and not checkpoint.last, trouble=trouble[:1])
         if trouble:
             notify(f"checkpoint {name} was not saved: {trouble[0]}")
 
 
 def _yield_to_training() -> None:
-    """Lower the priority of this thread and its children, unless the container forbids it.
-
-    At the lowest priority a checkpoint would take minutes on a busy host.
-    """
+    # Not to the lowest priority, at which a checkpoint would take minutes on a busy host.
     if sys.platform != "linux":  # elsewhere the call changes the whole process
         return
     with suppress(PermissionError):

@@ -139,7 +139,7 @@ class Checkpointer:
         return self.every.unit == "epochs" and epoch_ended and clock.epoch - self._epoch >= self.every.count
 
     def _ask(self, world: World) -> tuple[bool, bool]:
-        """Whether a checkpoint is due, and whether a stop was requested, both according to rank 0."""
+        # Whether a checkpoint is due, and whether a stop was requested, both according to rank 0.
         if world.clock.step < self._look:
             return False, False
         answer = world.broadcast_json(f"look {world.clock.step}", self._report(world) if world.rank == 0 else {})
@@ -212,15 +212,7 @@ class Checkpointer:
 
 
 class StopPoller:
-    """Polls the checkpoints' directory for the driver's stop request, in a thread of rank 0.
-
-    Args:
-        checkpoints: the run's.
-        attempt: this attempt.
-
-    Attributes:
-        asked: set once the driver requests a stop.
-    """
+    """Polls in a thread of rank 0 whether the driver asks ``attempt`` to stop; if so, it sets ``asked``."""
 
     def __init__(self, checkpoints: Checkpoints, attempt: int) -> None:
         self.asked = threading.Event()

@@ -39,10 +39,11 @@ class Compatibility:
             InvalidInput: another fit wrote it, on other data.
         """
         saved: Sequence[str] = manifest.extra["parts"]
-        if self._total(saved) != self._total(self.parts) and manifest.extra["writer"] != self.writer:
+        theirs, ours = (total([Fingerprint.parse(each) for each in parts]) for parts in (saved, self.parts))
+        if theirs != ours and manifest.extra["writer"] != self.writer:
             raise InvalidInput(
-                f"{self.directory} has checkpoints of a run on other data: {self._total(saved)[0]} rows, and this run "
-                f"has {self._total(self.parts)[0]} or other values. Take another runDir. If the query gives other rows "
+                f"{self.directory} has checkpoints of a run on other data: {theirs[0]} rows, and this run "
+                f"has {ours[0]} or other values. Take another runDir. If the query gives other rows "
                 "each time, write its result to a table and train on that."
             )
         if self.accepts(manifest):
@@ -63,7 +64,3 @@ class Compatibility:
         """Whether the gang can resume from the checkpoint."""
         alike = manifest.world_size == self.size and list(manifest.extra["parts"]) == list(self.parts)
         return manifest.pinned or alike
-
-    @staticmethod
-    def _total(parts: Sequence[str]) -> tuple[int, int]:
-        return total([Fingerprint.parse(each) for each in parts])

@@ -7,17 +7,15 @@ The driver announces an attempt before it starts: ``fence(n)``. Rank 0 of an old
 cut off, then awake again. It checks for newer announcements before it commits and before it prunes, and raises
 ``Fenced``. No filesystem here can check and write atomically. These rules hold on all of them:
 
-- A zombie that checks after the announcement commits nothing.
-- A zombie that checked before may finish that one commit, late. It is complete, valid and of the same run. Checkpoints
-  are ordered by (attempt, epoch, step), so the new attempt's first commit is newer. Until then a third attempt may
-  restore the late one, which undoes nothing: the second attempt committed nothing.
-- All workers of an attempt restore the same checkpoint: rank 0 calls ``latest`` and broadcasts the name, and all call
-  ``open``. A commit between two listings therefore cannot split a gang.
+- A zombie that checks after the announcement commits nothing. If it checked before, it may finish that one commit late.
+  The late checkpoint is valid and of the same run. Names sort by (attempt, epoch, step), so the new attempt's first
+  commit is newer. Until then a third attempt may restore the late one: the second attempt committed nothing to undo.
+- Rank 0 calls ``latest`` and broadcasts the name, so a commit between two listings cannot split a gang.
 - A commit prunes only older checkpoints, so a zombie deletes nothing of a newer attempt. With ``keep`` >= 2 one late
   commit never prunes its predecessor, which the new attempt may be reading. A new attempt may prune uncommitted shards
   of a zombie, whose manifest is then damaged.
-- If two drivers announce the same attempt, the second one fails. If both write at once, the driver whose announcement
-  was overwritten is ``Fenced`` at its first commit.
+- If two drivers announce one attempt, the second fails; if both write at once, the overwritten one is ``Fenced`` at its
+  first commit.
 
 A stop request names one attempt, and attempt numbers are unique. Later attempts ignore it, so it need not be deleted.
 
@@ -54,13 +52,14 @@ class Attempts:
     run: str
     writer: str
 
-    def announced(self) -> list[int]:
-        """Numbers of the started attempts, in order."""
-        return self._numbers("json")
+    def announced(self, endings: str = "json") -> list[int]:
+        """Numbers of the attempts with a file of these endings, in order; by default the started attempts."""
+        found = (re.fullmatch(rf"(\d{{4,}})\.(?:{endings})", name) for name in self.folder.sizes(ATTEMPTS))
+        return sorted(int(match[1]) for match in found if match)
 
     def known(self) -> list[int]:
         """Numbers of the started or stopped attempts, in order, possibly with duplicates."""
-        return self._numbers("json|stop")
+        return self.announced("json|stop")
 
     def ask_to_stop(self, attempt: int) -> None:
         """Request an attempt to stop; see ``Checkpoints.ask_to_stop``."""
@@ -72,8 +71,7 @@ class Attempts:
 
     def announce(self, attempt: int) -> None:
         """Announce an attempt; see ``Checkpoints.fence``."""
-        newest = max(self.announced(), default=-1)
-        if newest >= attempt:
+        if max(self.announced(), default=-1) >= attempt:
             self.check(attempt)
             return
         self.check_owner()
@@ -114,19 +112,14 @@ class Attempts:
                 "configuration or other data. Take another runDir, or delete this one."
             )
 
-    def _numbers(self, endings: str) -> list[int]:
-        found = (re.fullmatch(rf"(\d{{4,}})\.(?:{endings})", name) for name in self.folder.sizes(ATTEMPTS))
-        return sorted(int(match[1]) for match in found if match)
-
     def _read(self, attempt: int) -> dict[str, Any]:
         path = _path(attempt)
         try:
             values: dict[str, Any] = json.loads(self.folder.read(path))
             run = str(values["run"])
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidInput(
-                f"{self.folder.at(path)} is not an attempt's announcement ({error}); delete it, or take another runDir."
-            ) from error
+            place = self.folder.at(path)
+            raise InvalidInput(f"{place} is damaged ({error}); delete it, or take another runDir.") from error
         self.check_run(run)
         return values
 

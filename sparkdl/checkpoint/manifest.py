@@ -1,8 +1,6 @@
 """Names of checkpoints, and the manifest that commits one.
 
-    attempt-0002-epoch-0003-step-0000000123        names sort by time, attempts first, since a restarted attempt may
-                                                   repeat steps
-
+Names sort by time, attempts first, since a restarted attempt may repeat steps.
 A manifest is JSON and carries its own SHA-256, which detects damage.
 
     >>> name = Name(attempt=2, epoch=3, step=123)
@@ -54,7 +52,7 @@ class Name:
     def parse(text: str) -> Name | None:
         """Parse a name; None if ``text`` is no checkpoint's name."""
         found = _NAME.fullmatch(text)
-        name = None if found is None else Name(*map(int, found.groups()))
+        name = found and Name(*map(int, found.groups()))
         return name if str(name) == text else None
 
 
@@ -83,9 +81,10 @@ class Digest:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Digest:
         """Restore a digest from ``to_json``; raises ValueError for a shard name such as a path out of the directory."""
-        if not SHARD.fullmatch(str(values["shard"])):
-            raise ValueError(f"{values['shard']!r} is not a shard's name")
-        return Digest(str(values["shard"]), int(values["size"]), str(values["sha256"]))
+        shard = str(values["shard"])
+        if not SHARD.fullmatch(shard):
+            raise ValueError(f"{shard!r} is not a shard's name")
+        return Digest(shard, int(values["size"]), str(values["sha256"]))
 
     def to_json(self) -> dict[str, Any]:
         """The digest as plain data, for rank 0."""

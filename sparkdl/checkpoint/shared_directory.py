@@ -29,9 +29,7 @@ class SharedDirectory:
 
     def __post_init__(self) -> None:
         if not SHARD.fullmatch(self.token):
-            raise InvalidInput(
-                f"{self.token!r} cannot be a token; expected letters, digits, '.', '_' and '-', such as a UUID."
-            )
+            raise InvalidInput(f"{self.token!r} cannot be a token; expected letters, digits, '.', '_' and '-'.")
 
     def announce(self) -> None:
         """Write the file that the other processes try to read."""

@@ -79,21 +79,15 @@ class Checkpoints:
         self.attempts.announce(attempt)
 
     def ask_to_stop(self, attempt: int) -> None:
-        """Ask the workers of an attempt to save and stop, from the driver; later attempts ignore it.
+        """Ask the workers of an attempt to save and stop; later attempts ignore it.
 
-        It writes a small file, since workers and driver share the directory even if they cannot reach each other.
-
-        Raises:
-            OSError: the file cannot be written.
+        It writes a small file: workers and driver share the directory even if they cannot reach each other. Raises
+        OSError if it cannot be written.
         """
         self.attempts.ask_to_stop(attempt)
 
     def asked_to_stop(self, attempt: int) -> bool:
-        """Whether any process called ``ask_to_stop`` for this attempt.
-
-        Raises:
-            OSError: the filesystem is unreachable.
-        """
+        """Whether any process called ``ask_to_stop`` for this attempt; raises OSError if the files are unreachable."""
         return self.attempts.asked_to_stop(attempt)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
@@ -199,10 +193,7 @@ class Checkpoints:
             )
 
     def _prune(self, own: Name) -> None:
-        """Delete what is older than ``own``, except the ``keep`` newest complete checkpoints and the newest pinned one.
-
-        The commit stands even if this fails.
-        """
+        """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``own``."""
         whole = pins = 0
         names: list[Name] = []
         with _warning(self.folder.path):
@@ -277,7 +268,6 @@ class Checkpoints:
         return Reader(folder, manifest)
 
     def _complete(self, name: str) -> Reader:
-        """Open a checkpoint and check that all its shards are there."""
         reader = self.open(name)
         reader.check_presence()
         return reader

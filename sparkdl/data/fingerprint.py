@@ -14,14 +14,13 @@ set's, for any sharding. A fingerprint detects accidents, not attacks: m is no s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from sparkdl.data.batch import Input, Ragged
+from sparkdl.data.batch import Ragged
 from sparkdl.data.shard import Shard
 
 Words = npt.NDArray[np.uint64]
@@ -61,7 +60,13 @@ def fingerprint(part: Shard) -> Fingerprint:
     names = sorted(name for name in part.tensors if identity is None or name != identity.name)
     hashes = np.zeros(part.rows, np.uint64)
     for name in names:
-        _add_column(hashes, part.tensors[name], _seed(name))
+        column = part.tensors[name]
+        step = max(1, min(_MOST, _CHUNK * max(1, len(column)) // max(1, column.nbytes)))
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+        for first in range(0, len(column), step):
+            piece = column[first : first + step]
+            mixed = _ragged(piece, seed) if isinstance(piece, Ragged) else _row_sums(piece, seed)
+            hashes[first : first + step] += mixed
     _mix(hashes)
     content = int(hashes.sum(dtype=np.uint64))
     ordered = hashes if part.order is None else hashes[part.order.numpy()]
@@ -74,38 +79,23 @@ def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:
     return sum(each.rows for each in fingerprints), sum(each.content for each in fingerprints) % (1 << 64)
 
 
-def _add_column(hashes: Words, column: Input, seed: int) -> None:
-    for rows in _chunks(column):
-        piece = column[rows]
-        if isinstance(piece, Ragged):
-            hashes[rows] += _ragged(piece, seed)
-        else:
-            hashes[rows] += _mixed(piece, seed).sum(axis=1, dtype=np.uint64)
-
-
-def _chunks(column: Input) -> Iterator[slice]:
-    count = len(column)
-    step = max(1, min(_MOST, _CHUNK * max(1, count) // max(1, column.nbytes)))
-    for first in range(0, count, step):
-        yield slice(first, min(first + step, count))
-
-
-def _mixed(rows: Tensor, seed: int) -> Words:
-    """Mixed words of each row, uint64 ``[rows, words]``."""
+def _row_sums(rows: Tensor, seed: int) -> Words:
+    """Sum of the mixed words of each row, uint64 ``[rows]``."""
     raw = rows.numpy().reshape(len(rows), -1).view(np.uint8) if rows.numel() else np.zeros((len(rows), 0), np.uint8)
     width = -(-raw.shape[1] // 8) * 8
     if width != raw.shape[1]:
         raw = np.pad(raw, ((0, 0), (0, width - raw.shape[1])))
     words: Words = np.ascontiguousarray(raw).view(np.uint64) if width else raw.astype(np.uint64)
     keys = _mix(np.uint64(seed) + np.arange(width // 8, dtype=np.uint64) * _GOLDEN)
-    return _mix(words + keys)
+    sums: Words = _mix(words + keys).sum(axis=1, dtype=np.uint64)
+    return sums
 
 
 def _ragged(rows: Ragged, seed: int) -> Words:
     """Hash of each ragged row, uint64 ``[rows]``, from its length and its values with their positions."""
     bounds = rows.bounds.numpy()
     lengths = (bounds[1:] - bounds[:-1]).astype(np.uint64)
-    values = _mixed(rows.values, seed).sum(axis=1, dtype=np.uint64)
+    values = _row_sums(rows.values, seed)
     places = np.arange(len(values), dtype=np.uint64) - np.repeat(bounds[:-1].astype(np.uint64), lengths.astype(int))
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(_mix(values + places * _GOLDEN), out=sums[1:])
@@ -121,7 +111,3 @@ def _mix(words: Words) -> Words:
     words *= np.uint64(0x94D049BB133111EB)
     words ^= words >> np.uint64(31)
     return words
-
-
-def _seed(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")

@@ -12,45 +12,40 @@ T = TypeVar("T")
 _POLL = 0.1  # seconds between a blocked producer's checks for the consumer's end
 
 
-class _End:
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
 def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
     """Iterate over ``items`` with up to ``depth`` ready ahead of time, and one more in production.
 
     The producer's error is raised at its item's place. If the consumer stops early, the thread ends before the
     generator's ``close()`` returns.
     """
-    ready: queue.Queue[T | _End] = queue.Queue(maxsize=depth)
+    ready: queue.Queue[tuple[T] | BaseException] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
     thread = threading.Thread(target=_produce, args=(items, ready, stopped), name="sparkdl-prefetch", daemon=True)
     thread.start()
     try:
         while True:
             item = ready.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            if isinstance(item, StopIteration):
                 return
-            yield item
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
     finally:
         stopped.set()
         thread.join()
 
 
-def _produce(items: Iterable[T], ready: queue.Queue[T | _End], stopped: threading.Event) -> None:
+def _produce(items: Iterable[T], ready: queue.Queue[tuple[T] | BaseException], stopped: threading.Event) -> None:
     try:
         for item in items:
-            if not _put(item, ready, stopped):
+            if not _put((item,), ready, stopped):
                 return
-        _put(_End(), ready, stopped)
+        _put(StopIteration(), ready, stopped)
     except BaseException as error:  # the consumer raises it
-        _put(_End(error), ready, stopped)
+        _put(error, ready, stopped)
 
 
-def _put(item: T | _End, ready: queue.Queue[T | _End], stopped: threading.Event) -> bool:
+def _put(item: T, ready: queue.Queue[T], stopped: threading.Event) -> bool:
     while not stopped.is_set():
         try:
             ready.put(item, timeout=_POLL)

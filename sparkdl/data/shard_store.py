@@ -140,9 +140,9 @@ class ShardStore:
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
             return empty_part(index, columns, parts, layout)
-        columns_of = enumerate(about["columns"])
-        tensors = {column["name"]: _map(folder, number, column, about["rows"]) for number, column in columns_of}
-        return Shard(index, len(parts), about["rows"], parts, columns, tensors)
+        rows, found = about["rows"], enumerate(about["columns"])
+        tensors = {column["name"]: _map(folder / str(number), column, rows) for number, column in found}
+        return Shard(index, len(parts), rows, parts, columns, tensors)
 
     def fingerprint(self, part: Shard) -> str:
         """Fingerprint of a shard that this store opened; its rows are read once for it."""
@@ -191,10 +191,10 @@ def _append_block(folder: Path, about: dict[str, Any], block: bytes) -> None:
     about["rows"] += rows
 
 
-def _map(folder: Path, number: int, column: Mapping[str, Any], rows: int) -> Input:
-    with (folder / f"{number}.values").open("rb") as file:
+def _map(path: Path, column: Mapping[str, Any], rows: int) -> Input:
+    with path.with_suffix(".values").open("rb") as file:
         values = mapped(file, DTYPES[column["dtype"]], (column.get("values", rows), *column["shape"]))
     if "values" not in column:
         return values
-    with (folder / f"{number}.bounds").open("rb") as file:
+    with path.with_suffix(".bounds").open("rb") as file:
         return Ragged(values, mapped(file, torch.int64, (rows + 1,)), column["padding"])

@@ -43,7 +43,10 @@ class Spool:
         self.rows = 0
         numbers = (columns.weight, columns.validation, columns.row_id, columns.client)
         single = {column.name for column in numbers if column is not None}  # one number a row, never an array
-        self._files = {column.name: _open(column, single, directory) for column in columns}
+        self._files: dict[str, ColumnFile] = {}
+        for column in columns:
+            kind = ColumnFile if column.ragged is None else RaggedFile
+            self._files[column.name] = kind(replace(column, shape=()) if column.name in single else column, directory)
         self._columns = columns
         self._directory = directory
         self._place = "" if part is None else f"shard {part}: "
@@ -131,18 +134,11 @@ class Spool:
             counts = validation.Counts()
         if not counts:
             raise InvalidInput(self._place + error.message) from error
-        self._faults[column.name] = self._faults.get(column.name, validation.Counts()) + counts
-
-
-def _open(column: InputColumn, single: set[str], directory: str | None) -> ColumnFile | RaggedFile:
-    if column.ragged is not None:
-        return RaggedFile(column, directory)
-    return ColumnFile(replace(column, shape=()) if column.name in single else column, directory)
+        self._faults.setdefault(column.name, validation.Counts()).update(counts)
 
 
 def _increasing(ids: npt.NDArray[Any]) -> bool:
-    starts = range(0, max(len(ids) - 1, 0), _CHUNK)
-    chunks = (ids[start : start + _CHUNK + 1] for start in starts)
+    chunks = (ids[start : start + _CHUNK + 1] for start in range(0, len(ids), _CHUNK))
     return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might overflow the dtype
 
 

@@ -66,7 +66,8 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
     if isinstance(data, Mapping):
         data = _table(data)
     if isinstance(data, pa.Table):
-        data = [_run(data, rank, size) for rank in range(size)]
+        ends = [rank * data.num_rows // size for rank in range(size + 1)]
+        data = [data.slice(first, last - first) for first, last in itertools.pairwise(ends)]
     if not isinstance(data, Sequence) or not all(isinstance(table, pa.Table) for table in data):
         raise InvalidInput(
             f"data is of type {type(data).__name__}; expected a pyarrow.Table, a pyarrow dataset, a dict of arrays or "
@@ -98,11 +99,6 @@ def read(path: str | None) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(index)
 
 
-def _run(table: pa.Table, rank: int, size: int) -> pa.Table:
-    first, last = rank * table.num_rows // size, (rank + 1) * table.num_rows // size
-    return table.slice(first, last - first)
-
-
 def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
     for index, batch in enumerate(data.to_batches()):
         turn = (rank + index) % size  # so that no worker always gets the remainders
@@ -113,8 +109,8 @@ def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
 def _table(arrays: Mapping[str, Any]) -> pa.Table:
     found = {name: np.asarray(array) for name, array in arrays.items()}
     shapes = {name: array.shape for name, array in found.items()}
-    uneven = len({shape[:1] for shape in shapes.values()}) > 1
-    if uneven or any(not shape or 0 in shape[1:] for shape in shapes.values()):
+    lengths = {shape[:1] for shape in shapes.values()}
+    if len(lengths) > 1 or any(not shape or 0 in shape[1:] for shape in shapes.values()):
         raise InvalidInput(f"the arrays have the shapes {shapes}; expected [rows, ...], all with as many rows.")
     return pa.table({name: _column(array) for name, array in found.items()})
 

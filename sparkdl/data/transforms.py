@@ -98,9 +98,10 @@ def _described(value: Any) -> str:
 
 
 def _check_masses(each: Tensor | None, batch: Batch) -> None:
-    found = torch.ones(batch.rows, dtype=torch.float64) if each is None else each
+    ones = torch.ones(batch.rows, dtype=torch.float64)
+    found = ones if each is None else each
     found = found if batch.weights is None else found * batch.weights.to(torch.float64)
-    before = torch.ones(batch.rows, dtype=torch.float64) if batch.denominators is None else batch.denominators
+    before = ones if batch.denominators is None else batch.denominators
     if found.shape != before.shape or not torch.allclose(found, before, rtol=1e-9, atol=0.0):
         raise InvalidInput(
             "collate or augment changed the loss weight of labels, by class weights or ignore_index; expected the same "

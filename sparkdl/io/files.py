@@ -75,8 +75,7 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Read a file; raises FileNotFoundError if it does not exist."""
         with self.open(name) as stream:
-            data: bytes = stream.read()
-        return data
+            return bytes(stream.read())
 
     def exists(self, name: str) -> bool:
         """Whether a file or folder of this name exists."""

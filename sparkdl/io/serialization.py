@@ -72,18 +72,16 @@ def pack_pieces(nested: Any) -> list[memoryview]:
     except RecursionError as error:
         raise InvalidInput("the state is nested too deeply, or holds itself; expected plain data.") from error
     header: dict[str, Any] = {"__metadata__": {"state": f"{_checksum(tree, writer.tensors):08x}{tree}"}}
-    place = 0
+    place, data = 0, []
     # Widest dtypes first, so that every tensor is aligned.
-    order = sorted(range(len(writer.tensors)), key=lambda number: -writer.tensors[number].element_size())
-    for number in order:
-        tensor = writer.tensors[number]
-        own = {"dtype": _SAFE_NAMES[tensor.dtype], "shape": list(tensor.shape)}
-        header[str(number)] = own | {"data_offsets": [place, place + tensor.nbytes]}
-        place += tensor.nbytes
+    for number, tensor in sorted(enumerate(writer.tensors), key=lambda entry: -entry[1].element_size()):
+        ends = [place, place := place + tensor.nbytes]
+        header[str(number)] = {"dtype": _SAFE_NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": ends}
+        data.append(_bytes_of(tensor).numpy())
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    pieces = [struct.pack("<Q", len(text)), text, *(_bytes_of(writer.tensors[number]).numpy() for number in order)]
-    return [memoryview(piece) for piece in pieces]  # type: ignore[arg-type]
+    pieces: list[Any] = [struct.pack("<Q", len(text)), text, *data]
+    return [memoryview(piece) for piece in pieces]
 
 
 def unpack_state(packed: bytes) -> Any:
