@@ -119,7 +119,7 @@ class Attempts:
             run = str(values["run"])
         except (ValueError, TypeError, KeyError) as error:
             place = self.folder.at(path)
-            raise InvalidInput(f"{place} is damaged ({error}); delete it, or take another runDir.") from error
+            raise InvalidInput(f"{place} is no announcement ({error}); delete it, or take another runDir.") from error
         self.check_run(run)
         return values
 

@@ -102,7 +102,7 @@ def test_forged_announcement_of_attempt_raises(tmp_path):
     checkpoints = fenced(str(tmp_path))
     for forged in (b"", b"[]", b'{"attempt": 0}', pickle.dumps({"run": "digits"})):
         (tmp_path / "attempts" / "0000.json").write_bytes(forged)
-        with pytest.raises(InvalidInput, match="is not an attempt's announcement"):
+        with pytest.raises(InvalidInput, match="is no announcement"):
             save(checkpoints, 1)
     (tmp_path / "attempts" / "0000.json").write_text(json.dumps({"run": "letters", "writer": "somebody"}))
     with pytest.raises(InvalidInput, match="belongs to the run 'letters'"):
