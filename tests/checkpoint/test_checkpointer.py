@@ -30,28 +30,26 @@ from tests.training.test_resume import CASES, COLUMNS, Steps, assert_alike, data
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "cost", "attempt", "seconds"),
+    ("given", "unit", "cost", "attempt", "seconds"),
     [
-        (500, CheckpointInterval(500, "steps"), 1.0, 0, math.inf),
-        ("1 epoch", CheckpointInterval(1, "epochs"), 1.0, 0, math.inf),
-        ("3 epochs", CheckpointInterval(3, "epochs"), 1.0, 0, math.inf),
-        ("30 seconds", CheckpointInterval(30, "seconds"), None, 0, 30.0),
-        ("auto", CheckpointInterval(1, "auto"), None, 3, 60.0),
-        ("auto", CheckpointInterval(1, "auto"), 2.0, 0, 240.0),
-        ("auto", CheckpointInterval(1, "auto"), 2.0, 3, 120.0),  # three failures: four times as many a day
+        (500, "steps", 1.0, 0, math.inf),
+        ("1 epoch", "epochs", 1.0, 0, math.inf),
+        ("3 epochs", "epochs", 1.0, 0, math.inf),
+        ("30 seconds", "seconds", None, 0, 30.0),
+        ("auto", "auto", None, 3, 60.0),
+        ("auto", "auto", 2.0, 0, 240.0),
+        ("auto", "auto", 2.0, 3, 120.0),  # three failures: four times as many a day
     ],
 )
-def test_interval_is_parsed_and_converted_to_seconds(given, expected, cost, attempt, seconds):
-    assert CheckpointInterval.of(given) == expected
-    assert expected.seconds(cost, attempt) == seconds
+def test_interval_is_parsed_and_converted_to_seconds(given, unit, cost, attempt, seconds):
+    found = CheckpointInterval.of(given)
+    assert found == CheckpointInterval(int(str(given).split()[0].replace("auto", "1")), unit)
+    assert found.seconds(cost, attempt) == seconds
     assert young_interval(2.0, 3600.0) == pytest.approx(120.0)
     assert young_interval(0.001, 60.0) == 5.0
-
-
-@pytest.mark.parametrize("given", [0, -1, True, 2.5, "", "0 epochs", "2 days", "epochs", "2epochs", None])
-def test_invalid_interval_raises(given):
-    with pytest.raises(InvalidInput, match=r"checkpointInterval is .*; expected a number of steps"):
-        CheckpointInterval.of(given)
+    for invalid in (0, -1, True, 2.5, "", "0 epochs", "2 days", "epochs", "2epochs", None):
+        with pytest.raises(InvalidInput, match=r"checkpointInterval is .*; expected a number of steps"):
+            CheckpointInterval.of(invalid)
 
 
 def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: None, **options):

@@ -9,7 +9,6 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from sparkdl.data.arrow import decode, decode_ragged, row_dtype
 from sparkdl.data.batch import DTYPES
@@ -217,18 +216,15 @@ def test_ragged_lists_decode_to_values_and_bounds(array, column, dtype):
         assert (values.dtype, bounds.dtype) == (dtype, np.int64)
 
 
-@pytest.mark.parametrize(
-    ("rows", "column", "message"),
-    [
+def test_invalid_ragged_values_raise():
+    for rows, column, message in [
         ([[1.0], None], TOKENS, "1 nulls"),
         ([[1.0, None]], TOKENS, "1 nulls"),
         ([[0.5]], TOKENS, "1 values that are not whole numbers"),
         ([[[1.0], [1.0, 2.0]]], VECTORS, "arrays of several lengths, 1 and 2"),
-    ],
-)
-def test_invalid_ragged_values_raise(rows, column, message):
-    with pytest.raises(InvalidInput, match=f"column 'x' has {message}"):
-        decode_ragged(pa.array(rows), column)
+    ]:
+        with pytest.raises(InvalidInput, match=f"column 'x' has {message}"):
+            decode_ragged(pa.array(rows), column)
 
 
 BINARY = (pa.binary(), pa.large_binary(), pa.binary(24))
@@ -253,16 +249,12 @@ def test_bytes_are_numbers_of_the_dtype_and_shape(kind, dtype, shape):
     assert decode(array.slice(0, 0), column).shape == (0, *shape)
 
 
-def test_bytes_are_not_copied():
-    array = pa.array([bytes(range(6)), bytes(range(6, 12))])
-    assert np.shares_memory(decode(array, InputColumn("x", "uint8", (6,))), np.frombuffer(array.buffers()[2], np.uint8))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_little_endian(dtype):
-    one = (1).to_bytes(torch.empty(0, dtype=DTYPES[dtype]).element_size(), "little")
-    value = np.frombuffer(one, np.dtype(dtype).newbyteorder("<"))[0]
-    assert decode(pa.array([one]), InputColumn("x", dtype, ()))[0] == value
+def test_bytes_of_every_dtype_are_little_endian_and_not_copied(dtype):
+    array = pa.array([np.array(1, np.dtype(dtype).newbyteorder("<")).tobytes()])
+    found = decode(array, InputColumn("x", dtype, ()))
+    assert found[0] == 1
+    assert dtype == "bool" or np.shares_memory(found, np.frombuffer(array.buffers()[2], np.uint8))
 
 
 def test_invalid_bytes_raise():
@@ -271,24 +263,13 @@ def test_invalid_bytes_raise():
         decode(pa.array([bytes(8), bytes(7), bytes(9)]), InputColumn("x", "int16", (2, 2)))
     with pytest.raises(InvalidInput, match="1 values that are not 0 or 1"):
         decode(pa.array([b"\0\1\2"]), InputColumn("x", "bool", (3,)))
-
-
-@pytest.mark.parametrize(
-    ("column", "rows", "message"),
-    [
-        (
-            InputColumn("x", "float32", (2,)),
-            [np.array(row, "<f4").tobytes() if row else None for row in ([1, math.nan], None, [math.inf, math.nan])],
-            "column 'x' has 1 nulls, 2 NaN and 1 infinite values in 3 rows",
-        ),
-        (InputColumn("x", decode=image), [None, bytes(24), None], "column 'x' has 2 nulls in 3 rows"),
-    ],
-    ids=["raw", "decoded"],
-)
-def test_invalid_values_and_nulls_are_counted(column, rows, message):
-    spool = spooled(Columns((column,)), [pa.record_batch({"x": pa.array(rows)})])
-    with pytest.raises(InvalidInput, match=message):
-        spool.check()
+    floats = [np.array(row, "<f4").tobytes() if row else None for row in ([1, NAN], None, [INF, NAN])]
+    for column, rows, message in [
+        (InputColumn("x", "float32", (2,)), floats, "1 nulls, 2 NaN and 1 infinite values in 3 rows"),
+        (InputColumn("x", decode=image), [None, bytes(24), None], "2 nulls in 3 rows"),
+    ]:
+        with pytest.raises(InvalidInput, match=f"column 'x' has {message}"):
+            spooled(Columns((column,)), [pa.record_batch({"x": pa.array(rows)})]).check()
 
 
 def test_function_decodes_bytes():
@@ -308,7 +289,7 @@ def test_function_decodes_bytes():
     ("function", "message"),
     [
         (lambda data: {}["missing"], r"decode of column 'x' raised KeyError: 'missing' \(for a value of 1 bytes\)"),
-        (lambda data: int("no " * 1000), "decode of column 'x' raised ValueError: invalid literal"),
+        (lambda data: {}["no " * 1000], "decode of column 'x' raised KeyError: 'no no no "),
         (lambda data: "text", "decode of column 'x' returned <U4 of shape .*; expected an array of numbers"),
         (lambda data: np.zeros(data[0]), r"returned float64 of shape \(1,\) for one row and .* of shape \(2,\)"),
         (lambda data: [math.nan], "column 'x' has 2 NaN"),

@@ -33,13 +33,11 @@ class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, 4).bfloat16())
-        self.short = nn.Parameter(torch.randn(5).half())
         self.wide = nn.Parameter(torch.randn(5).double())
         self.scalar = nn.Parameter(torch.randn(()))
         self.none = nn.Parameter(torch.randn(0, 3))
         self.register_buffer("count", torch.tensor(2**60 + 1))
         self.register_buffer("mask", torch.tensor([True, False, True]))
-        self.register_buffer("bytes", torch.arange(7, dtype=torch.uint8))
         self.register_buffer("columns", torch.randn(4, 5).t())  # not contiguous
         self.register_buffer("empty", torch.empty(0))
         self.register_buffer("also_empty", torch.empty(0))
@@ -115,15 +113,14 @@ def test_damaged_header_raises_only_invalid_input():
     assert caught > 200
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (nn.Linear(3, 3), "Linear: [^$]*size mismatch for weight"),
-        (nn.Linear(3, 2, bias=False), "Linear: [^$]*Unexpected key"),
-        (nn.Sequential(nn.Linear(3, 2)), "Sequential: [^$]*Missing key"),
-        (nn.ReLU(), "ReLU: [^$]*Unexpected key"),
-    ],
-)
-def test_other_architecture_raises(other, message):
-    with pytest.raises(InvalidInput, match=f"the saved weights do not fit {message}"):
-        unpack(pack(nn.Linear(3, 2)), other)
+def test_other_architecture_raises():
+    for other, message in [
+        (nn.Linear(3, 3), "size mismatch for weight"),
+        (nn.Linear(3, 2, bias=False), "Unexpected key"),
+        (nn.Sequential(nn.Linear(3, 2)), "Missing key"),
+        (nn.ReLU(), "Unexpected key"),
+    ]:
+        with pytest.raises(
+            InvalidInput, match=rf"(?s)the saved weights do not fit {type(other).__name__}: .*{message}"
+        ):
+            unpack(pack(nn.Linear(3, 2)), other)
