@@ -182,7 +182,7 @@ class Checkpointer:
         return not blind
 
     def _see(self, world: World) -> None:
-        """Raise if the workers do not share the directory: each would restore only its own files."""
+        # Otherwise each worker would restore only its own files.
         first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.folder, first["token"])
         _on_rank_0(world, "announce", directory.announce)

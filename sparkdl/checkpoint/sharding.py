@@ -42,10 +42,7 @@ def unshard(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
     merged: dict[Any, Any] = {}
     for part in parts:
         for key, value in part.items():
-            if isinstance(value, dict):
-                merged[key] = unshard([merged.get(key, {}), value])
-            else:
-                merged[key] = value
+            merged[key] = unshard([merged.get(key, {}), value]) if isinstance(value, dict) else value
     return merged
 
 

@@ -61,12 +61,7 @@ class SharedDirectory:
             )
 
     def blind_members(self, world: World, key: str) -> list[str]:
-        """The workers that do not see the file, by rank and host; all workers call it together.
-
-        Args:
-            world: the gang.
-            key: key of the exchange; unique for each call in a gang.
-        """
+        """The workers that do not see the file, by rank and host; all call it together, with a unique ``key``."""
         answers = world.all_gather_json(key, {"sees": self.sees(), "host": world.host})
         return [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
 

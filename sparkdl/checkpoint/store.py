@@ -90,8 +90,6 @@ class Checkpoints:
         """Whether any process called ``ask_to_stop`` for this attempt; raises OSError if the files are unreachable."""
         return self.attempts.asked_to_stop(attempt)
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def name(self, clock: Clock, attempt: int) -> str:
         """The name of an attempt's checkpoint at ``clock``."""
         return str(Name(attempt, clock.epoch, clock.step))
@@ -105,10 +103,11 @@ class Checkpoints:
             data: the bytes, in one or several chunks; they must not change until the future is done.
 
         Returns:
-            The digest for ``commit``, once the shard is durable. The future raises OSError if the write fails.
+            The digest for ``commit``, once the shard is durable. The future raises OSError if the write fails, and
+            InvalidInput if the checkpoint is committed already.
 
         Raises:
-            InvalidInput: the name or shard is invalid; from the future: the checkpoint is committed already.
+            InvalidInput: the name or shard is invalid.
         """
         _parse(name)
         if not SHARD.fullmatch(shard) or shard == MANIFEST or shard.endswith(".tmp"):
@@ -212,8 +211,6 @@ class Checkpoints:
                     with suppress(FileNotFoundError):  # another writer deleted it
                         self.folder.delete(f"{name}/{MANIFEST}")  # first, so that a partial checkpoint has no manifest
                         self.folder.delete(str(name))
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def latest(self, *, verify: bool = True, before: str | None = None) -> tuple[str, Reader] | None:
         """The newest intact checkpoint, by attempt, epoch and step; None if there is none.

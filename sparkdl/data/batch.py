@@ -150,15 +150,7 @@ class Batch:
             yield self.cut(first, last, "micro_fraction", self.weight)
 
     def cut(self, first: int, last: int, fraction: str, weight: float, **changes: Any) -> Batch:
-        """The rows from ``first`` to before ``last``.
-
-        Args:
-            first: first row, from 0.
-            last: the row after the last one.
-            fraction: the field that becomes the rows' weight divided by ``weight``, 0 if that is 0.
-            weight: the divisor.
-            changes: further fields to set.
-        """
+        """The rows ``first`` to ``last``; the field ``fraction`` becomes their weight over ``weight``."""
         denominators = None if self.denominators is None else self.denominators[first:last]
         own = float(last - first) if denominators is None else float(denominators.sum())
         return replace(

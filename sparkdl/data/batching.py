@@ -85,7 +85,6 @@ class Batcher:
     def _transformed(
         self, transforms: Transforms, epoch: int, start: int, totals: Sequence[float] | None, device: torch.device
     ) -> Iterator[Batch]:
-        """Transformed batches; their random numbers depend only on the seed, epoch, step and shard."""
         chunks = self._chunks(epoch, start, torch.device("cpu"))
         batches = itertools.chain.from_iterable(self._cut(chunk, totals) for chunk in chunks)
         for step, batch in enumerate(batches, start):
@@ -116,13 +115,7 @@ class Batcher:
 
 
 def stored_batch(part: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
-    """A shard's stored rows at these positions as a single batch.
-
-    Args:
-        part: the shard.
-        chosen: the positions; a slice is not copied.
-        device: device of all tensors but the denominators; default: the CPU.
-    """
+    """A shard's stored rows at the positions ``chosen`` as a batch on a device (default: the CPU); slices are views."""
     found = {name: _arrive(_taken(part.tensors[name], chosen), device) for name in _batch_columns(part.columns)}
     masses = None if part.denominators is None else _taken(part.denominators, chosen)
     weight, rows = part.columns.weight, len(next(iter(found.values())))

@@ -55,12 +55,7 @@ class ColumnFile:
             left = left[self._file.write(left) :]
 
     def map(self, rows: int, layout: Layout | None) -> Tensor:
-        """The rows as a mapped tensor; the file is deleted with its last reference.
-
-        Args:
-            rows: number of rows.
-            layout: dtype and shape; None for the file's own.
-        """
+        """Map ``rows`` rows of a layout, None for the file's own; the file is deleted with the last reference."""
         name, shape = layout or (str(self.dtype or "float32"), self.shape or ())
         with self._file as file:
             return mapped(cast(BinaryIO, file), DTYPES[name], (rows, *shape))

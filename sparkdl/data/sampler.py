@@ -1,10 +1,9 @@
 """Assignment of rows to steps: pure arithmetic, equal on all workers.
 
-Shard ``r`` of ``R`` has ``n_r`` rows, ``N = sum_r n_r``. The ``j``-th row of shard ``r`` in an epoch has the position
+Shard ``r`` of ``R`` has ``n_r`` rows, ``N = sum_r n_r``. Its ``j``-th row in an epoch has the position
 ``(2 j + 1) / (2 n_r)``. All rows are sorted by position, ties by shard. With ``B`` the global batch size, step ``s``
-takes the rows ``s B`` to ``min((s + 1) B, N)`` of that order. So every step but the last has exactly ``B`` rows, and
-every row occurs exactly once. Shards of any sizes run out together. Each number follows from ``(n_1 ... n_R, B, r, s)``
-alone.
+takes the rows ``s B`` to ``min((s + 1) B, N)`` of that order. So every step but the last has exactly ``B`` rows, every
+row occurs exactly once, and shards of any sizes run out together.
 """
 
 from __future__ import annotations
@@ -66,16 +65,15 @@ class Plan:
         target, total = self._reached(step), self.total
         if target >= total:
             return self.rows
-        # All rows with a position of at most target / N: the count is off by up to R / 2 ...
+        # All rows with a position of at most target / N: the count is off by up to R / 2, which the order settles.
         given = [(2 * target * rows + total) // (2 * total) for rows in self.rows]
-        # ... and the order itself settles the difference.
-        missing = target - sum(given)
-        if missing:
-            self._rebalance(given, missing)
+        self._rebalance(given, target - sum(given))
         return tuple(given)
 
     def _rebalance(self, given: list[int], missing: int) -> None:
         """Add the next ``missing`` rows of the order, or remove the last ``-missing``."""
+        if not missing:
+            return
         way = 1 if missing > 0 else -1
         widest = max(self.rows)
 

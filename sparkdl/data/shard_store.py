@@ -6,9 +6,8 @@ A block holds some rows of all columns, in row-id order:
     header     JSON: rows, and for each column its name, dtype, shape of a row, and values if rows are ragged
     bytes      the columns in order; a ragged column gives its values, then its bounds
 
-A store is a folder with one folder per shard. A shard's folder has one file per column, written from its blocks in
-order. A rename publishes the complete shard. So tasks that write the same shard do not disturb each other, and a shard
-that exists is complete.
+A store has one folder per shard with one file per column, written from blocks in order. A rename publishes the complete
+shard, so tasks that write the same shard do not disturb each other.
 """
 
 from __future__ import annotations
@@ -74,14 +73,14 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def rows_in(block: bytes | memoryview) -> int:
-    """Number of rows of a block."""
-    return int(_header(block)[0]["rows"])
-
-
 def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", block[:8])
     return json.loads(bytes(block[8 : 8 + length])), 8 + length
+
+
+def rows_in(block: bytes | memoryview) -> int:
+    """Number of rows of a block."""
+    return int(_header(block)[0]["rows"])
 
 
 class ShardStore:
@@ -102,10 +101,7 @@ class ShardStore:
 
     @contextmanager
     def writing(self, index: int, mark: str | None = None) -> Iterator[Callable[[bytes], None]]:
-        """Context whose function appends a shard's blocks; a normal exit publishes the shard.
-
-        ``mark`` is the shard's fingerprint, if known.
-        """
+        """Yield a function that appends blocks, then publish the shard; ``mark`` is its fingerprint, if known."""
         made = self.folder / f"{uuid.uuid4().hex}.tmp"
         made.mkdir(parents=True)
         about: dict[str, Any] = {"rows": 0, "columns": []}
@@ -124,10 +120,7 @@ class ShardStore:
 
     @contextmanager
     def exclusive(self, index: int) -> Iterator[None]:
-        """Context that one process of this host enters at a time for a shard; the lock ends with its process.
-
-        On a filesystem without locks several processes may enter, which costs time and is harmless.
-        """
+        """Context that one process of this host enters at a time; without file locks several may, which is harmless."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"part-{index:05d}.lock").open("w") as lock:
             with suppress(OSError):

@@ -3,9 +3,7 @@
 Each Arrow batch is decoded and appended to one file per column. The files are unlinked as soon as they are open, so a
 killed process leaves nothing behind. They are mapped, so a partition may be larger than memory. Shuffles deliver rows
 in any order: an index beside the tensors keeps the order of the row ids, so rows are written once and never moved.
-
-Attempts agree on the order only if they agree on the ids. ``monotonically_increasing_id`` follows the partitioning of
-the input, which must be deterministic.
+Attempts agree on the order only if they agree on the ids; ``monotonically_increasing_id`` follows the partitioning.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ class Spool:
 
     def __init__(self, columns: Columns, *, directory: str | None = None, part: int | None = None) -> None:
         self.rows = 0
-        numbers = (columns.weight, columns.validation, columns.row_id, columns.client)
-        single = {column.name for column in numbers if column is not None}  # one number a row, never an array
+        roles = (columns.weight, columns.validation, columns.row_id, columns.client)
+        single = {column.name for column in roles if column is not None}  # one number a row, never an array
         self._files: dict[str, ColumnFile] = {}
         for column in columns:
             kind = ColumnFile if column.ragged is None else RaggedFile
@@ -99,22 +97,14 @@ class Spool:
         return Shard(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
-        """Map the files to one tensor ``[rows, *shape]``, or ``Ragged`` rows, per column; raises what ``check`` raises.
-
-        Args:
-            layout: the workers' common layout; gives an empty shard its dtypes and shapes.
-        """
+        """Map each column to a tensor ``[rows, *shape]`` or ``Ragged`` rows; takes and raises the same as ``part``."""
         self.check()
         sealed: dict[str, Input] = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
         self._files = {}
         return sealed
 
     def order(self, row_ids: Tensor) -> Tensor | None:
-        """The index that sorts the rows by id, int32 or int64 ``[rows]`` and file-backed; None if they are sorted.
-
-        Raises:
-            InvalidInput: two rows have the same id.
-        """
+        """The index that sorts the rows by id, int32 or int64 ``[rows]``; None if sorted; raises as ``part`` does."""
         ids = row_ids.numpy()
         if _increasing(ids):
             return None
@@ -127,7 +117,6 @@ class Spool:
         return file.map(len(order), None)
 
     def _take_down(self, column: InputColumn, array: pa.Array, error: InvalidInput) -> None:
-        """Count the invalid values of an array; raise if its error has another cause."""
         try:
             counts = count_faults(array, column, floating=self._columns.floating)
         except InvalidInput:  # the same error, or a second one

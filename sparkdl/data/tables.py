@@ -25,8 +25,8 @@ def split_rows(
 ) -> tuple[list[Batches], Columns | None]:
     """Split data into each worker's record batches, and resolve the columns to keep.
 
-    A table is split into contiguous slices of nearly equal length. A dataset may be larger than memory: each of its
-    batches is split. A list has one table per worker.
+    A table is split into contiguous slices of nearly equal length; so is each batch of a dataset, which may be larger
+    than memory. A list has one table per worker.
 
     Raises:
         InvalidInput: the data is of another type, or the columns do not fit it.
@@ -80,13 +80,12 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
 
 def spill(batches: Batches, path: str) -> str | None:
     """Write batches to an Arrow file for another process; None if there are no batches."""
-    writer = None
-    for batch in batches:
-        writer = writer or pa.ipc.new_file(path, batch.schema)
-        writer.write_batch(batch)
-    if writer is None:
+    rest = iter(batches)
+    if (first := next(rest, None)) is None:
         return None
-    writer.close()
+    with pa.ipc.new_file(path, first.schema) as writer:
+        for batch in itertools.chain([first], rest):
+            writer.write_batch(batch)
     return path
 
 

@@ -45,7 +45,7 @@ def count(flat: npt.NDArray[Any], dtype: np.dtype[Any], *, nulls: int = 0) -> Co
 
 def message(name: str, counts: Counts, *, rows: int | None = None) -> str:
     """Describe a column's invalid values and the remedy; ``rows`` is the number of checked rows, if known."""
-    ordered = sorted(counts, key=lambda fault: list(_CURES).index(fault) if fault in _CURES else len(_CURES))
+    ordered = [*(fault for fault in _CURES if fault in counts), *(fault for fault in counts if fault not in _CURES)]
     *most, last = [f"{counts[fault]} {fault}" for fault in ordered]
     found = f"{', '.join(most)} and {last}" if most else last
     cures = dict.fromkeys(_CURES.get(fault, _RECAST) for fault in ordered)

@@ -6,6 +6,8 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,7 +93,12 @@ class Folder:
 
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its contents; a missing one is ignored."""
-        _delete(self.system, self.at(name))
+        path = self.at(name)
+        found = self.system.get_file_info(path).type
+        if found == fs.FileType.Directory:
+            self.system.delete_dir(path)
+        elif found != fs.FileType.NotFound:
+            self.system.delete_file(path)
 
     def _inside(self, name: str) -> list[fs.FileInfo]:
         found: list[fs.FileInfo] = self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
@@ -132,15 +139,14 @@ def read(uri: str) -> bytes:
 
 def delete(uri: str) -> None:
     """Delete a file, or a directory with its contents; a missing one is ignored."""
-    _delete(*locate(uri))
+    Folder(*locate(uri)).delete("")
 
 
 def replace(staged: str, uri: str) -> None:
     """Move a staged directory to a path, replacing a file or directory there.
 
-    The old content is moved aside, and moved back if the new one cannot be moved. Object stores cannot move: there the
-    old content is deleted and the new one copied. Meanwhile readers may see part of it, without Spark's ``_SUCCESS``
-    marker.
+    The old content is moved aside, and moved back if the new one cannot be moved. On object stores, which cannot move,
+    readers may see part of the copy, without Spark's ``_SUCCESS`` marker.
     """
     system, source = locate(staged)
     path = locate(uri)[1]
@@ -157,7 +163,7 @@ def replace(staged: str, uri: str) -> None:
         except BaseException:
             system.move(aside, path)
             raise
-        _delete(system, aside)
+        Folder(system, aside).delete("")
 
 
 def _copy(source: Folder, place: Folder) -> None:
@@ -181,7 +187,7 @@ def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
         _pour(system, path, data)
         return
     local = isinstance(system, fs.LocalFileSystem)
-    fresh = _missing(os.path.dirname(path)) if local else []
+    fresh = [*takewhile(lambda folder: not folder.exists(), Path(path).parents)] if local else []
     system.create_dir(os.path.dirname(path), recursive=True)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
@@ -190,34 +196,17 @@ def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
             _sync(beside)
         system.move(beside, path)
     except BaseException:
-        if system.get_file_info(beside).type != fs.FileType.NotFound:
-            system.delete_file(beside)
+        Folder(system, beside).delete("")
         raise
     if local:  # a file survives a power cut only if every new folder above it is synced as well
-        for folder in (path, *fresh):
-            _sync(os.path.dirname(folder))
+        for file in (path, *map(str, fresh)):
+            _sync(os.path.dirname(file))
 
 
 def _pour(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
     with system.open_output_stream(path) as stream:
         for piece in data:
             stream.write(piece)
-
-
-def _missing(path: str) -> list[str]:
-    found = []
-    while not os.path.exists(path):
-        found.append(path)
-        path = os.path.dirname(path)
-    return found
-
-
-def _delete(system: fs.FileSystem, path: str) -> None:
-    found = system.get_file_info(path).type
-    if found == fs.FileType.Directory:
-        system.delete_dir(path)
-    elif found != fs.FileType.NotFound:
-        system.delete_file(path)
 
 
 def _file_path(uri: str) -> str:

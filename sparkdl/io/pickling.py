@@ -45,11 +45,7 @@ def unship(packed: bytes) -> Any:
 
 
 def as_pickle(value: object, what: str) -> bytes:
-    """Pickle a value; classes and functions of a notebook or ``__main__`` travel by value.
-
-    Raises:
-        InvalidInput: the value cannot be pickled; the message names it ``what``.
-    """
+    """Pickle a value as ``ship`` does; raises InvalidInput, naming the value ``what``, if that fails."""
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as error:  # pickling runs the objects' code, which may raise anything
@@ -65,7 +61,6 @@ def unpickled(data: bytes, where: str) -> Any:
 
 
 def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:
-    """Path and value of the innermost object that cannot be pickled."""
     for name, inner in _inner(value) if depth else ():
         if not _pickles(inner):
             joined = f"{path}{name}" if name.startswith("[") or not path else f"{path}.{name}"

@@ -21,15 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def in_background(call: Callable[[], T], name: str) -> Future[T]:
-    """Run a call in a daemon thread, which does not keep the process alive.
-
-    Args:
-        call: the function to run.
-        name: the thread's name.
-
-    Returns:
-        A future of the call's result; ``result()`` raises the call's exception.
-    """
+    """Run ``call`` in a daemon thread called ``name``; the future's ``result()`` raises the call's exception."""
     future: Future[T] = Future()
 
     def run() -> None:
