@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -39,20 +40,17 @@ def save_architecture(
     Raises:
         InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.
     """
-    try:
-        described = None if isinstance(factory, Program) else factories.describe(factory)
-    except InvalidInput:
-        described = None
-    if described is not None:
-        return {_WEIGHTS: weights}, {"architecture": "factory", "factory": described}
+    if not isinstance(factory, Program):
+        with suppress(InvalidInput):
+            return {_WEIGHTS: weights}, {"architecture": "factory", "factory": factories.describe(factory)}
     try:
         return {_PROGRAM: program()}, {"architecture": "program"}
     except InvalidInput as error:
         reason = error.message
     written = {_PICKLE: as_pickle(factory, "the model"), _WEIGHTS: weights or pack(module())}
     warnings.warn(
-        f"the model's architecture is saved as a pickle, which loads with trust=True alone: {reason} A factory "
-        "that can be imported is saved by its name.",
+        f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
+        "name, use a factory that can be imported.",
         stacklevel=5,
     )
     return written, {"architecture": "pickle"}
@@ -70,7 +68,7 @@ def load_architecture(saved: Saved) -> tuple[Any, bytes]:
         try:
             program()
         except InvalidInput as error:
-            how = f" The session's {TRUST} = true says so as well." if "can run code" in error.message else ""
+            how = f" Or set the session's {TRUST} to true." if "can run code" in error.message else ""
             raise InvalidInput(f"{path}: {error.message}{how}") from error
         return program, b""
     weights = saved.file(_WEIGHTS)

@@ -55,8 +55,8 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
         module.train(was_training)
     if not same:
         raise InvalidInput(
-            f"{type(module).__name__} cannot be exported: the program computes something else than the module; "
-            "expected a forward() that depends on its inputs and the weights alone."
+            f"{type(module).__name__} cannot be exported: the program's outputs differ from the module's; expected a "
+            "forward() that depends only on its inputs and the weights."
         )
     return written.getvalue()
 
@@ -76,7 +76,7 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
         found = checked.unsafe_entries()
         if found:
             raise InvalidInput(
-                f"loading the program can run code that is in it: {'; '.join(found[:5])}"
+                f"the program can run code when it is loaded: {'; '.join(found[:5])}"
                 f"{f' and {len(found) - 5} more' if len(found) > 5 else ''}. Load it with trust=True if you know who "
                 "made it."
             )
@@ -136,7 +136,7 @@ class Exported(nn.Module):
             new = state[name].detach().cpu().clone()
             if new.dtype != old.dtype:
                 raise InvalidInput(
-                    f"the program's {name} is {old.dtype} and became {new.dtype}; expected it as it was."
+                    f"the program's {name} became {new.dtype}; expected its original dtype, {old.dtype}."
                 )
             program.state_dict[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
         written = io.BytesIO()
@@ -186,9 +186,7 @@ def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _same(one: list[Any], other: list[Any]) -> bool:
-    if len(one) != len(other):
-        return False
-    return all(
+    return len(one) == len(other) and all(
         torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
         for a, b in zip(one, other, strict=True)
         if isinstance(a, Tensor) and isinstance(b, Tensor)
@@ -196,8 +194,7 @@ def _same(one: list[Any], other: list[Any]) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def as_program(factory: Any, weights: bytes, signature: Signature | None, module: Callable[[], nn.Module]) -> bytes:

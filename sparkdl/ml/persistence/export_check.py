@@ -76,22 +76,18 @@ class Archive:
             with zipfile.ZipFile(io.BytesIO(archive)) as found:
                 entries = [entry for entry in found.infolist() if not entry.is_dir()]
                 if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                    raise InvalidInput("the program's archive is compressed; expected one that torch.export wrote.")
+                    raise zipfile.BadZipFile("it is compressed")
                 names = [entry.filename.partition("/")[2] for entry in entries]
                 files = {name: found.read(entry) for name, entry in zip(names, entries, strict=True)}
         except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-            if isinstance(error, InvalidInput):
-                raise
             raise InvalidInput(f"the program's archive is damaged: {error}") from error
         return Archive(files, tuple(sorted({name for name in names if names.count(name) > 1})))
 
     def unsafe_entries(self) -> list[str]:
         """The contents that could run code when torch loads them; empty for a harmless program."""
-        found = [f"{name} is there more than once" for name in self.repeated]
+        found = [f"{name} occurs more than once" for name in self.repeated]
         for name, data in self.files.items():
-            if name == _EXAMPLES:
-                found += [f"{name} is pickled"] if data else []
-            elif not _PLAIN.fullmatch(name) and not name.startswith("extra/"):
+            if not _PLAIN.fullmatch(name) and not name.startswith("extra/") and (data or name != _EXAMPLES):
                 found.append(f"{name} is a pickle, compiled code or another model")
         for name in _CONFIGS:
             found += self._payload_doubts(name)
@@ -111,7 +107,7 @@ class Archive:
 
     def _program(self) -> Any:
         """The program without guards and metadata, which it does not need to run."""
-        program = self._json(_MODEL)
+        program = self._json(_MODEL, lambda found: found | {"metadata": {}} if "metadata" in found else found)
         try:
             module = program["graph_module"]
             module["module_call_graph"] = module["module_call_graph"][:1]
@@ -119,7 +115,7 @@ class Archive:
             program["guards_code"] = []
         except (KeyError, TypeError) as error:
             raise InvalidInput(f"the program's archive is damaged: {_MODEL} has no {error}.") from error
-        return _without_metadata(program)
+        return program
 
     def _payload_doubts(self, name: str) -> Iterator[str]:
         folder, allowed = _CONFIGS[name]
@@ -133,26 +129,19 @@ class Archive:
                 yield f"{folder}{path} ({key}) is pickled"
         yield from (f"{name} has the {what}" for what in _odd_strings(config))
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
         if name not in self.files:
             raise InvalidInput(f"the program's archive has no {name}; expected one that torch.export wrote.")
         try:
-            return json.loads(self.files[name])
+            return json.loads(self.files[name], object_hook=change)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"the program's archive is damaged: {name}: {error}") from error
-
-
-def _without_metadata(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: {} if key == "metadata" else _without_metadata(inner) for key, inner in value.items()}
-    return [_without_metadata(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _odd_strings(value: Any) -> Iterator[str]:
     """The strings that fail the check of their key; only strings can hold code."""
     for key, text in _strings(value):
-        check = _CHECKS.get(key)
-        if check is None or not check(text):
+        if key not in _CHECKS or not _CHECKS[key](text):
             yield f"{key} {text if len(text) < 100 else text[:100] + '...'!r}"
 
 
@@ -175,9 +164,8 @@ def _operator(target: str) -> bool:
     if not isinstance(found, torch._ops.OpOverload):
         return False
     name: Callable[[], str] = found.name
-    if not torch._C._dispatch_has_kernel(name()):
-        return False
-    return all(argument.name != "filename" for argument in found._schema.arguments)
+    arguments = {argument.name for argument in found._schema.arguments}
+    return torch._C._dispatch_has_kernel(name()) and "filename" not in arguments
 
 
 def _expression(text: str) -> bool:

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -34,25 +35,27 @@ def describe(factory: object) -> dict[str, Any]:
     if isinstance(factory, partial):
         arguments = {"args": list(factory.args), "kwargs": dict(factory.keywords)}
         factory = factory.func
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
+    module, name = (getattr(factory, attribute, None) for attribute in ("__module__", "__qualname__"))
     if isinstance(factory, nn.Module) or module is None or name is None:
         raise InvalidInput(
             f"the model is an instance of {type(factory).__name__}, which has no name; expected a factory: a class, a "
             "function, or a functools.partial of one."
         )
-    if module == "__main__" or "<" in name or not _imports(module, name, factory):
+    try:
+        path = path_of(factory)
+    except ImportError as error:
         raise InvalidInput(
-            f"the model factory {module}.{name} cannot be imported by another program; expected one at the top level "
-            "of a module. Move it into a file, and ship that with spark-submit --py-files."
-        )
+            f"the model factory {error}; expected one at the top level of a module. Move it into a file, and ship that "
+            "with spark-submit --py-files."
+        ) from error
     if not callable_by_name(factory, (nn.Module,)):
         raise InvalidInput(
             f"the model factory {module}.{name} cannot be saved by name; expected a subclass of torch.nn.Module or a "
             "function."
         )
     try:
-        _refuse_other_keys(arguments)
-        return {"path": f"{module}:{name}", **json.loads(json.dumps(arguments))}
+        _check_keys(arguments)
+        return {"path": path, **json.loads(json.dumps(arguments))}
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the arguments of the model factory {module}.{name} are not plain JSON: {error}") from error
 
@@ -63,18 +66,11 @@ def resolve(description: dict[str, Any]) -> Callable[[], nn.Module]:
     Raises:
         InvalidInput: it cannot be imported here.
     """
-    module, _, name = description["path"].partition(":")
-    try:
-        found = find(module, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput(
-            f"the model's factory {module}.{name} cannot be imported here: {error}. Expected the module, and what it "
-            "imports, on the Python path, for example by way of spark-submit --py-files."
-        ) from error
+    found = imported("the model's factory", description["path"])
     if not callable_by_name(found, (nn.Module,)):
         raise InvalidInput(
-            f"the model's factory {module}.{name} is {found!r}; expected a subclass of torch.nn.Module, or a function "
-            "of a module that is neither Python's own nor torch's."
+            f"the model's factory {description['path']} is {found!r}; expected a subclass of torch.nn.Module, or a "
+            "function of a module that is neither Python's own nor torch's."
         )
     if not description["args"] and not description["kwargs"]:
         return found  # type: ignore[no-any-return]
@@ -93,7 +89,7 @@ def callable_by_name(found: object, classes: tuple[type, ...]) -> bool:
     return found.__module__ == "torch.nn.functional" or found.__module__.partition(".")[0] not in _FOREIGN
 
 
-def _refuse_other_keys(value: object) -> None:
+def _check_keys(value: object) -> None:
     """Raise for keys that are no strings: JSON would turn them into strings, which makes another model."""
     if isinstance(value, dict):
         other = [key for key in value if not isinstance(key, str)]
@@ -101,14 +97,36 @@ def _refuse_other_keys(value: object) -> None:
             raise TypeError(f"a dictionary has the keys {other}, which are no strings")
         value = list(value.values())
     for inner in value if isinstance(value, (list, tuple)) else ():
-        _refuse_other_keys(inner)
+        _check_keys(inner)
 
 
-def _imports(module: str, name: str, factory: object) -> bool:
+def path_of(value: Any) -> str:
+    """Return ``<module>:<name>`` of a class or function.
+
+    Raises:
+        ImportError: another program cannot import it by this name.
+    """
+    module, name = value.__module__, value.__qualname__
+    with suppress(ImportError, AttributeError):  # the latter for ``<lambda>`` and ``<locals>``
+        if module != "__main__" and find(module, name) is value:
+            return f"{module}:{name}"
+    raise ImportError(f"{module}.{name} cannot be imported by another program")
+
+
+def imported(what: str, path: str) -> Any:
+    """Import ``<module>:<name>``; ``what`` begins the error.
+
+    Raises:
+        InvalidInput: it cannot be imported here.
+    """
+    module, _, name = path.partition(":")
     try:
-        return find(module, name) is factory
-    except (ImportError, AttributeError):
-        return False
+        return find(module, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"{what} {module}.{name} cannot be imported here: {error}. Put its module, and the modules that it "
+            "imports, on the Python path, for example with spark-submit --py-files."
+        ) from error
 
 
 def find(module: str, name: str) -> Any:

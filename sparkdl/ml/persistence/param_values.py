@@ -106,7 +106,7 @@ def resolve(description: Any, kinds: AllowedTypes) -> Any:
             kind = _named(name, kinds)
             if not isinstance(kind, type) or not (kinds.instances or _is_frozen(kind)):
                 raise InvalidInput(
-                    f"a saved Param is made of {name}; expected a frozen dataclass, or what the Param may hold."
+                    f"a saved Param is an instance of {name}; expected a frozen dataclass, or a type of the Param."
                 )
             return kind(**{k: resolve(v, kinds) for k, v in kwargs.items()})
     raise InvalidInput(f"a saved Param is damaged: {str(description)[:100]!r}.")
@@ -172,34 +172,22 @@ def _constructed_with(value: Any) -> dict[str, Any]:
 
 
 def _name(value: Any) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not module or not name or module == "__main__" or "<" in name:
-        raise NotDescribable(f"{value!r} cannot be imported by another program")
     try:
-        if factory.find(module, name) is not value:
-            raise NotDescribable(f"{module}.{name} is something else")
+        return factory.path_of(value)
     except (ImportError, AttributeError) as error:
         raise NotDescribable(str(error)) from error
-    return f"{module}:{name}"
 
 
 def _named(path: str, kinds: AllowedTypes) -> Any:
     module, _, name = path.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names or any(part.startswith("__") for part in name.split(".")):
         raise InvalidInput(f"a saved Param names {module}.{name}; expected nothing of Python's own modules.")
-    try:
-        found = factory.find(module, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput(
-            f"a saved Param names {module}.{name}, which cannot be imported here: {error}. Expected the module, and "
-            "what it imports, on the Python path, for example by way of spark-submit --py-files."
-        ) from error
+    found = factory.imported("a saved Param names", path)
     if not (factory.callable_by_name(found, kinds.classes) or _is_frozen(found)):
         raise InvalidInput(
             f"a saved Param names {module}.{name}, which is {found!r}; expected a function of a module that is "
             "neither Python's own nor torch's, a frozen dataclass"
-            + "".join(f", or a subclass of {kind.__name__}" for kind in kinds.classes)
-            + "."
+            f"{''.join(f', or a subclass of {kind.__name__}' for kind in kinds.classes)}."
         )
     return found
 

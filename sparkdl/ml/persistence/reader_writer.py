@@ -37,7 +37,7 @@ _OBJECTS = "objects.pkl"
 TRUST = "spark.sparkdl.trust"
 """The setting of a session that trusts pickled parts."""
 
-HOW = f"Load it with trust=True, or set the session's {TRUST} to true, if you know who saved it."
+HOW = f"If you know who saved it, load it with trust=True, or set the session's {TRUST} to true."
 
 Self = TypeVar("Self", bound="Reader")
 
@@ -198,10 +198,8 @@ class Reader(MLReader[Any]):
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
-            given = {
-                name: param_values.resolve(described, param_values.kinds_of(name))
-                for name, described in found["objects"].items()
-            }
+            objects = found["objects"]
+            given = {name: param_values.resolve(objects[name], param_values.kinds_of(name)) for name in objects}
             if found["pickled"]:
                 self.refuse_pickled(path, found["pickled"])
                 given |= unpickled(self.file(path, _OBJECTS), f"{path}/{_OBJECTS}")
@@ -222,12 +220,8 @@ class Reader(MLReader[Any]):
             kind = _class(metadata["class"])
             if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
                 return self._pipeline(where, kind, metadata)
-            reader = kind.read()
-            return (
-                (reader.trust(self._trust) if isinstance(reader, Reader) else reader)
-                .session(self.sparkSession)
-                .load(where)
-            )
+            reader = kind.read().session(self.sparkSession)
+            return (reader.trust(self._trust) if isinstance(reader, Reader) else reader).load(where)
         except InvalidInput:
             raise
         except Exception as error:  # Spark's errors, and those of other libraries' readers
@@ -257,7 +251,7 @@ class Reader(MLReader[Any]):
     def refuse_pickled(self, path: str, names: list[str]) -> None:
         """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
         if not self.trusted:
-            raise InvalidInput(f"{path} has pickled parts, and loading them runs code that is in them: {names}. {HOW}")
+            raise InvalidInput(f"{path} has pickled parts, whose code runs when they are loaded: {names}. {HOW}")
 
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
@@ -272,23 +266,22 @@ class Reader(MLReader[Any]):
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
         if not isinstance(found, dict) or saved != f"{self._kind.__module__}.{self._kind.__name__}":
             raise InvalidInput(f"{path} holds a {saved}; expected a sparkdl {self._kind.__name__}.")
-        if not isinstance(found.get("format"), int):
-            raise InvalidInput(f"{path} has the format {found.get('format')!r}; expected {_FORMAT}.")
-        if found["format"] < _FORMAT:
+        if not isinstance(written := found.get("format"), int):
+            raise InvalidInput(f"{path} has the format {written!r}; expected {_FORMAT}.")
+        if written != _FORMAT:
+            age, remedy = ("an older", ", or train it again") if written < _FORMAT else ("a newer", "")
             raise InvalidInput(
-                f"{path} was written by an older sparkdl (format {found['format']}); expected {_FORMAT}. Load it with "
-                "that version, or train it again."
+                f"{path} was written by {age} sparkdl (format {written}); expected {_FORMAT}. Load it with that "
+                f"version{remedy}."
             )
-        if found["format"] > _FORMAT:
-            raise InvalidInput(f"{path} was written by a newer sparkdl (format {found['format']}); expected {_FORMAT}.")
         return metadata
 
 
 def _writer_of(part: Any, name: str) -> MLWriter:
     if not isinstance(part, MLWritable):
         raise InvalidInput(
-            f"{name} is a {type(part).__name__}, which cannot be saved; expected what has write(), as all of "
-            "pyspark.ml and sparkdl has."
+            f"{name} is a {type(part).__name__}, which has no write(); expected a class of pyspark.ml or sparkdl, or "
+            "another with write()."
         )
     return part.write()
 

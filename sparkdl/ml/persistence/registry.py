@@ -53,8 +53,8 @@ class Versions:
             before, name = name, self._pointed()
             if name == before:  # else another process has published, and pruned this version, since the read
                 raise InvalidInput(
-                    f"{files.join(self.root, CURRENT)} names the version {name!r}, which is not whole; expected one of "
-                    f"{', '.join(self.names()) or 'none'}. Write the name of one that is there into it."
+                    f"{files.join(self.root, CURRENT)} names the version {name!r}, which is incomplete; expected one "
+                    f"of {', '.join(self.names()) or 'none'}. Write the name of a complete version into it."
                 )
         return name
 
@@ -93,7 +93,7 @@ class Versions:
             InvalidInput: it is incomplete.
         """
         if not self.is_complete(name):
-            raise InvalidInput(f"the version {name!r} in {self.root} is not whole; complete() it before.")
+            raise InvalidInput(f"the version {name!r} in {self.root} is incomplete; call complete() first.")
         self._decide(name, _PUBLISHED)  # first: the version published last is never pruned
         files.write(files.join(self.root, CURRENT), f"{name}\n".encode())
 
@@ -107,21 +107,22 @@ class Versions:
 
     def _decided(self, fate: str) -> list[str]:
         """The complete versions with a fate, ordered by its time."""
-        found = {}
-        for name in self._folder().folders():
-            with contextlib.suppress(FileNotFoundError):
-                told = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_FATE}")))
-                if told["fate"] == fate and self.is_complete(name):
-                    found[name] = told["at"]
-        return sorted(found, key=lambda name: (found[name], name))
+        found = self._read(_FATE)
+        decided = [name for name, each in found.items() if each["fate"] == fate and self.is_complete(name)]
+        return sorted(decided, key=lambda name: (found[name]["at"], name))
 
     def names(self) -> list[str]:
         """The complete versions, in the order of their completion."""
+        found = self._read(_ABOUT)
+        return sorted(found, key=lambda name: (found[name]["saved"], name))
+
+    def _read(self, file: str) -> dict[str, Any]:
+        """The JSON of the versions that have this file."""
         found = {}
         for name in self._folder().folders():
-            with contextlib.suppress(FileNotFoundError):  # incomplete, or pruned by another run just now
-                found[name] = self.about(name)["saved"]
-        return sorted(found, key=lambda name: (found[name], name))
+            with contextlib.suppress(FileNotFoundError):  # incomplete, undecided, or pruned by another run just now
+                found[name] = json.loads(self._folder().read(f"{name}/{file}"))
+        return found
 
     def prune(self, keep: int) -> list[str]:
         """Delete the oldest versions, except the one in use and those neither published nor rejected.
@@ -132,7 +133,7 @@ class Versions:
             InvalidInput: keep is less than 1.
         """
         if keep < 1:
-            raise InvalidInput(f"keep is {keep}; expected the number of versions that stay, at least 1.")
+            raise InvalidInput(f"keep is {keep}; expected the number of versions to keep, at least 1.")
         gone = []
         for name in (*self._decided(_PUBLISHED)[:-keep], *self._decided(_REFUSED)[:-keep]):
             if name == self.current():  # another process may change it at any time
