@@ -90,7 +90,7 @@ def evaluate(objective: Objective, module: nn.Module, part: Shard) -> tuple[Tens
     """
     criterion = objective.criterion()
     module.eval()
-    total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    total, mass = torch.zeros(2, dtype=torch.float64)
     enter_phase("feed")
     for batch in batches(as_only_shard(part, criterion)):
         enter_phase("forward")

@@ -23,7 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import batches, mass_of
 from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local, toward
-from sparkdl.rounds.parameters import trainable
+from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.objective import Objective, forward, trained
 
@@ -85,7 +85,7 @@ class Problem:
 
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
-        for each, piece in zip(self.parameters.values(), self._pieces(x), strict=True):
+        for each, piece in zip(self.parameters.values(), pieces(x, self.parameters.values()), strict=True):
             each.detach().copy_(piece)
 
     def expand(self, x: Tensor) -> Expansion:
@@ -129,10 +129,10 @@ class Problem:
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
         """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
-        parameters, pieces, found = [*self.parameters.values()], self._pieces(d), torch.zeros_like(d)
+        parameters, found = [*self.parameters.values()], torch.zeros_like(d)
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
-            pairs = [pair for pair in zip(graph, pieces, strict=True) if pair[0].requires_grad]
+            pairs = [pair for pair in zip(graph, pieces(d, parameters), strict=True) if pair[0].requires_grad]
             if pairs:
                 gradients, along = zip(*pairs, strict=True)
                 products = torch.autograd.grad(
@@ -140,11 +140,6 @@ class Problem:
                 )
                 found += torch.cat([each.flatten() for each in products])
         return found
-
-    def _pieces(self, flat: Tensor) -> list[Tensor]:
-        parameters = [*self.parameters.values()]
-        pieces = torch.split(flat, [each.numel() for each in parameters])
-        return [piece.view_as(each) for piece, each in zip(pieces, parameters, strict=True)]
 
 
 @dataclass(frozen=True)

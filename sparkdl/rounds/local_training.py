@@ -13,7 +13,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import shuffled
-from sparkdl.rounds.parameters import seeded, trainable
+from sparkdl.rounds.parameters import pieces, seeded, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.objective import Objective, forward, trained
 
@@ -55,7 +55,7 @@ class Local:
         module.train()
         with seeded(seed):
             for epoch in range(self.epochs):
-                total, mass = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+                total, mass = torch.zeros(2, dtype=torch.float64)
                 enter_phase("feed")
                 for batch in shuffled(part, self.batch_size, seed, epoch):
                     enter_phase("forward")
@@ -95,9 +95,8 @@ def toward(v: Tensor, strength: float) -> Pull:
     """A ``Pull`` that adds the gradient of ``strength/2 ||x - v||^2``; ``v`` is flat, ``[n]``."""
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
-        pieces = torch.split(v, [each.numel() for each in parameters])
-        for each, piece in zip(parameters, pieces, strict=True):
-            drawn = strength * (each.detach() - piece.view_as(each))
+        for each, piece in zip(parameters, pieces(v, parameters), strict=True):
+            drawn = strength * (each.detach() - piece)
             each.grad = drawn if each.grad is None else each.grad + drawn
 
     return pull

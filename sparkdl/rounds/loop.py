@@ -10,8 +10,8 @@ in the history nor for ``max_rounds``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -138,7 +138,11 @@ class Rounds:
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
         self.seen = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
         saved = self._restore(self.seen) or self._first(self.seen)
-        with self._remembering() as memories:
+        with ExitStack() as stack:
+            memories = None if self.memories is None else LocalState(self.memories)
+            if memories is not None:
+                memories.open()
+                stack.callback(memories.close)
             work = Round(self.algorithm, self.objective, self.seen.training, self.transforms, memories)
             while not self._over(saved, time.monotonic() - began):
                 saved = self._round(jobs, work, saved, collate)
@@ -151,8 +155,7 @@ class Rounds:
                 memories.forget(saved["done"])
         stopping = self._stopping(saved)
         self.best = stopping.best
-        weights = saved["state"]["weights"] if stopping.weights is None else stopping.weights
-        return {**saved["state"], "weights": dict(weights)}, saved["history"]
+        return {**saved["state"], "weights": dict(stopping.weights or saved["state"]["weights"])}, saved["history"]
 
     def _first(self, seen: DataSummary) -> dict[str, Any]:
         return {
@@ -167,14 +170,13 @@ class Rounds:
     def _round(
         self, jobs: TaskRunner, work: Round, saved: dict[str, Any], collate: Transforms | None
     ) -> dict[str, Any]:
-        start, number = time.monotonic(), len(saved["history"]) + 1
-        needed = to_send(self.algorithm, saved["state"])
-        sent = {"state": needed, "memories": saved["memories"], "number": saved["done"] + 1}
+        start, number, done = time.monotonic(), len(saved["history"]) + 1, saved["done"] + 1
+        sent = {"state": to_send(self.algorithm, saved["state"]), "memories": saved["memories"], "number": done}
         update, memories = jobs.run(work, sent, number=number)
         self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
         state = self.algorithm.apply(saved["state"], update)
         row, stopping = self.algorithm.metrics(state), self._stopping(saved)
-        after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": saved["done"] + 1}
+        after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": done}
         if not row:
             return after
         held = bool(self.seen and sum(self.seen.validation))
@@ -200,18 +202,6 @@ class Rounds:
         if stop_requested() is not None:
             raise stopped(f"ended after round {done}")
         return False
-
-    @contextmanager
-    def _remembering(self) -> Iterator[LocalState | None]:
-        if self.memories is None:
-            yield None
-            return
-        memories = LocalState(self.memories)
-        memories.open()
-        try:
-            yield memories
-        finally:
-            memories.close()
 
     def _restore(self, seen: DataSummary) -> dict[str, Any] | None:
         found = None if self.checkpoints is None else self.checkpoints.latest()

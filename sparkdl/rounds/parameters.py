@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -60,6 +60,12 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def pieces(flat: Tensor, parameters: Collection[Tensor]) -> list[Tensor]:
+    """Views of ``flat``, ``[n]``, in the shapes of the parameters."""
+    parts = torch.split(flat, [each.numel() for each in parameters])
+    return [part.view_as(each) for part, each in zip(parts, parameters, strict=True)]
+
+
 def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """The named tensors, concatenated, ``[n]``."""
     return torch.cat([weights[name].detach().flatten() for name in names])
@@ -67,19 +73,14 @@ def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 
 def unflatten(flat: Tensor, weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
     """A copy of ``weights`` in which the named tensors have the values of ``flat``, ``[n]``."""
-    found, first = dict(weights), 0
-    for name in names:
-        shape, size = weights[name].shape, weights[name].numel()
-        found[name] = flat[first : first + size].view(shape).clone()
-        first += size
-    return found
+    found = pieces(flat, [weights[name] for name in names])
+    return {**weights, **{name: each.clone() for name, each in zip(names, found, strict=True)}}
 
 
 def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
     """The concatenated gradients, ``[n]``; zeros for parameters without one."""
-    return torch.cat(
-        [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters.values()]
-    )
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters.values()]
+    return torch.cat([each.flatten() for each in gradients])
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:

@@ -30,13 +30,9 @@ def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
 
 def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.Generator) -> Tensor:
     """Quantize concatenated tensors of these ``sizes``, ``[n]``, except those that would not shrink."""
-    size = flat.element_size()
-    return torch.cat(
-        [
-            quantised(piece, bits, random) if packed(len(piece), size, bits) < len(piece) * size else piece
-            for piece in torch.split(flat, list(sizes))
-        ]
-    )
+    shrinks = [packed(size, flat.element_size(), bits) < size * flat.element_size() for size in sizes]
+    pairs = zip(torch.split(flat, list(sizes)), shrinks, strict=True)
+    return torch.cat([quantised(each, bits, random) if shrunk else each for each, shrunk in pairs])
 
 
 def packed(count: int, size: int, bits: int | None) -> int:

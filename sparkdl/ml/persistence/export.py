@@ -46,7 +46,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of torch's own modules, such as nn.LSTM
             program = torch.export.export(module.eval(), tuple(inputs), dynamic_shapes=shapes)
-            same = _same(_outputs(module, inputs), _outputs(program.module(), inputs))
+            same = _same(module, program.module(), inputs)
             program.example_inputs = None
             torch.export.save(program, written)
     except Exception as error:  # torch raises many types, and those of the module's code
@@ -91,15 +91,14 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
 
 def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
     """Make example inputs ``[rows, ...]`` of a signature: numbers from 0 to 1; zeros for integer types."""
-    made = []
     generator = torch.Generator().manual_seed(0)
-    for shape, name in signature:
-        dtype: torch.dtype = getattr(torch, name)
+
+    def example(shape: list[int], dtype: torch.dtype) -> Tensor:
         if dtype.is_floating_point:
-            made.append(torch.rand(rows, *shape, generator=generator, dtype=torch.float64).to(dtype))
-        else:
-            made.append(torch.zeros(rows, *shape, dtype=dtype))
-    return tuple(made)
+            return torch.rand(rows, *shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.zeros(rows, *shape, dtype=dtype)
+
+    return tuple(example(shape, getattr(torch, name)) for shape, name in signature)
 
 
 class Exported(nn.Module):
@@ -179,16 +178,16 @@ class Program:
         return f"Program({hashlib.sha256(self.archive).hexdigest()})"
 
 
-def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Any]:
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        return torch.utils._pytree.tree_leaves(module(*inputs))
-
-
-def _same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(
+def _same(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether two modules have the same outputs."""
+    found = []
+    for module in (one, other):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            found.append(torch.utils._pytree.tree_leaves(module(*inputs)))
+    return len(found[0]) == len(found[1]) and all(
         torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(*found, strict=True)
         if isinstance(a, Tensor) and isinstance(b, Tensor)
     )
 

@@ -165,10 +165,8 @@ def _constructed_with(value: Any) -> dict[str, Any]:
     """The constructor's arguments that differ from their defaults, from attributes of the same names."""
     parameters = inspect.signature(type(value)).parameters.values()
     named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
-    given = {part.name: getattr(value, part.name) for part in named if hasattr(value, part.name)}
-    return {
-        part.name: given[part.name] for part in named if part.name in given and given[part.name] is not part.default
-    }
+    found = {part.name: getattr(value, part.name, part.default) for part in named}
+    return {part.name: found[part.name] for part in named if found[part.name] is not part.default}
 
 
 def _name(value: Any) -> str:

@@ -168,28 +168,21 @@ class _Training:
     def add(self, total: Update, client: int, rows: Shard) -> None:
         algorithm, key = self._algorithm, (self._state["seed"], client)
         local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
-        self._reset()
+        load(self._module, self._state["weights"])
+        for name, buffer in self._module.named_buffers():
+            buffer.copy_(self._buffers[name])
         try:
             loss, mass = local.train(self._objective, self._module, rows)
         except InvalidInput as error:
             raise InvalidInput(f"client {client}: {error.message}") from error
         share = float(mass)
-        total["apart"].add_(self._apart(client), alpha=share)
+        apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
+        if algorithm.quantize_bits is not None:
+            random = generator(*key, self._state["round"], 1)
+            apart = quantised_each(apart, [each.numel() for each in self._parameters], algorithm.quantize_bits, random)
+        total["apart"].add_(apart, alpha=share)
         trained = self._module.state_dict()
         for name in self._others:
             total[f"weights/{name}"].add_(trained[name], alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value
-
-    def _reset(self) -> None:
-        load(self._module, self._state["weights"])
-        for name, buffer in self._module.named_buffers():
-            buffer.copy_(self._buffers[name])
-
-    def _apart(self, client: int) -> Tensor:
-        """``w - w_k``, quantized."""
-        apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
-        if self._algorithm.quantize_bits is None:
-            return apart
-        random = generator(self._state["seed"], client, self._state["round"], 1)
-        return quantised_each(apart, [each.numel() for each in self._parameters], self._algorithm.quantize_bits, random)
