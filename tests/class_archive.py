@@ -1,15 +1,12 @@
-"""Classes of Spark that the JVMs of the tests share, so that each need not load and verify them from the jars again.
+"""``python -m tests.class_archive`` archives Spark's classes for the JVMs of the tests (class data sharing, JEP 350).
 
-    python -m tests.class_archive
-
-writes them to ``ARCHIVE``, which takes a minute and spares every JVM that the tests start a third of its processor time
-(class data sharing: JEP 350). A JVM that finds no archive, or one of other jars or another Java, does without it. The
-options are in ``JDK_JAVA_OPTIONS``, which reaches the JVMs that programs under test start as well.
+It takes a minute and saves each JVM a third of its processor time. A JVM without a matching archive does without it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,10 +27,7 @@ _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is n
 
 
 def share_classes() -> None:
-    """Have every JVM that this process or one of its children starts use the archive, where there is one.
-
-    Spark takes system properties for settings: executors fork their Python workers from ``tests.worker_daemon``.
-    """
+    """Let the JVMs of this process and its children use the archive, and fork workers from ``tests.worker_daemon``."""
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
     own = os.environ.get("JDK_JAVA_OPTIONS", "")
     os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (own, _SHORT, shared, _PRELOADED)))
@@ -41,7 +35,7 @@ def share_classes() -> None:
 
 
 def write(archive: Path) -> None:
-    """Do in a JVM what those of the tests do, and write what it has loaded."""
+    """Archive the classes that a JVM loads for the work of the tests."""
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +47,8 @@ def write(archive: Path) -> None:
             _work(spark, folder)
         with _session("local-cluster[1,1,1024]", options, folder) as spark:
             spark.range(10).repartition(1).count()
-            _load(spark)
+            jvm: Any = spark.sparkContext._jvm  # the class that an executor begins with:
+            jvm.java.lang.Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend")
         gateway: Any = SparkContext._gateway
         gateway.shutdown()
         gateway.proc.stdin.close()  # its JVM ends with it
@@ -62,8 +57,7 @@ def write(archive: Path) -> None:
             print("this Java writes no archive of classes; the tests do without it", file=sys.stderr)
             return
         archive.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = archive.with_suffix(".tmp")
-        unfinished.write_bytes(written.read_bytes())
+        unfinished = Path(shutil.copy(written, archive.with_suffix(".tmp")))
         unfinished.replace(archive)
 
 
@@ -107,12 +101,6 @@ def _work(spark: SparkSession, folder: str) -> None:
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-
-
-def _load(spark: SparkSession) -> None:
-    """The class that an executor begins with."""
-    jvm: Any = spark.sparkContext._jvm
-    jvm.java.lang.Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend")
 
 
 if __name__ == "__main__":

@@ -39,10 +39,9 @@ print(json.dumps(result), flush=True)
 
 
 def make_loggers() -> None:
-    """Make the loggers that pyspark makes when an error has a query context, such that they leave handlers as they are.
+    """Make pyspark's loggers of errors with a query context, such that they leave handlers as they are.
 
-    They are pyspark's own and have every handler that they are given write JSON. pytest gives its own ones to all
-    loggers that do not propagate, so that ``caplog.text`` were JSON in all tests that follow.
+    They would make every handler write JSON, also pytest's, and ``caplog.text`` of all later tests.
     """
     from pyspark.logger import PySparkLogger
 
@@ -53,10 +52,7 @@ def make_loggers() -> None:
 
 @contextlib.contextmanager
 def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str) -> Iterator[Any]:
-    """A session whose files lie in ``folder``, stopped at the end of the block.
-
-    In the names of ``conf`` two underscores stand for a dot, and ``spark.`` goes without saying.
-    """
+    """A session with files in ``folder``; in names of ``conf`` two underscores are a dot, after ``spark.``."""
     from pyspark.sql import SparkSession
 
     make_loggers()
@@ -108,16 +104,13 @@ class Finished:
 
 
 def command(function: Callable[..., Any], *arguments: Any, timeout: float) -> list[str]:
-    """The command that calls a top-level function, and writes what it returns as the last line of its output."""
+    """The command that calls a top-level function, and prints its result as the last line."""
     script = _DRIVER.format(warning=timeout - 10, module=function.__module__, name=function.__qualname__)
     return [sys.executable, "-c", script, json.dumps(arguments, default=str)]
 
 
 def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
-    """Call a top-level function in a Python of its own; arguments and result travel as JSON.
-
-    Whatever is left of the process and its children after ``timeout`` seconds, or when it has ended, is killed.
-    """
+    """Call a top-level function in another Python, by JSON; kill its process group at the end or after ``timeout`` s."""
     process = subprocess.Popen(
         command(function, *arguments, timeout=timeout),
         cwd=ROOT,
@@ -139,7 +132,7 @@ def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0)
 
 
 def driver_environment(local: str | os.PathLike[str], **more: str) -> dict[str, str]:
-    """What a Python or a spark-submit that a test starts has for an environment; its files lie in ``local``."""
+    """The environment of a Python or spark-submit that a test starts, with its files in ``local``."""
     return os.environ | {
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
@@ -154,12 +147,10 @@ def frame(arrays: dict[str, np.ndarray]) -> DataFrame:
     """Arrays ``[rows, ...]`` as a DataFrame of the active session."""
     from pyspark.sql import SparkSession
 
-    columns = {name: _lists(array) for name, array in arrays.items()}
+    columns = {}
+    for name, array in arrays.items():
+        kind = pa.from_numpy_dtype(array.dtype)
+        for _ in array.shape[1:]:
+            kind = pa.list_(kind)
+        columns[name] = pa.array(array.tolist(), kind)
     return SparkSession.active().createDataFrame(pa.table(columns))
-
-
-def _lists(array: np.ndarray) -> pa.Array:
-    kind = pa.from_numpy_dtype(array.dtype)
-    for _ in array.shape[1:]:
-        kind = pa.list_(kind)
-    return pa.array(array.tolist(), kind)

@@ -21,7 +21,7 @@ from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, WorkerFailed, WorkerLost
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, WorkerFailed, WorkerLost
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.outputs import output_type, outputs
 from sparkdl.ml.inference.scorer import Scorer
@@ -154,6 +154,7 @@ def test_error_in_data_was_its_own_cause(spark) -> None:
     with pytest.raises(PySparkException, match="no such row") as caught:
         SparkCluster(spark, 2).gang(work.rows, data, ["x"])
     assert caught.value.__cause__ is not caught.value
+    assert not isinstance(caught.value, SparkdlError)
 
 
 def test_worker_without_address_kept_the_others_waiting() -> None:

@@ -24,7 +24,6 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_reader import read_events
 from tests.contracts import work
 
 X = Columns((InputColumn("x"),), row_id=InputColumn("id"))
@@ -149,12 +148,3 @@ def test_events_of_a_worker():
     assert stages == ["feed", "join", "join", "work", "result"]
     assert events[0].payload == {"pid": os.getpid(), "host": socket.gethostname()}
     assert {(event.rank, event.attempt) for event in events} == {(0, 2)}
-
-
-def test_events_are_written_to_fallback(tmp_path):
-    worker(work.Fails(0, SOUR, step=7), fallback=str(tmp_path))
-    started, *stages, failure = read_events(tmp_path)
-    assert started.kind == "started"
-    assert [(each.payload["name"], each.payload.get("error")) for each in stages][-1] == ("work", "ValueError")
-    assert Failure.from_json(failure.payload).message == "sour"
-    assert Failure.from_json(failure.payload).place.step == 7

@@ -9,11 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed, WorkerLost
+from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.loop import Training
@@ -113,16 +111,6 @@ def test_failure_shows_worker_and_not_jvm(cluster):
     assert "py4j" not in text
     assert "java" not in text.lower()
     assert caught.value.__cause__ is None
-
-
-@pytest.mark.slow
-def test_failed_query_raises_error_of_pyspark(spark, cluster):
-    fails = F.udf(lambda value: 6 // (value - 3), "long")
-    data = spark.range(0, 8, 1, 4).select(fails("id").alias("x"))
-    with pytest.raises(PySparkException, match="ZeroDivisionError") as caught:
-        cluster.gang(work.rows, data, ["x"])
-    assert not isinstance(caught.value, SparkdlError)
-    assert cluster.gang(work.total) == [(3.0, 3.0)] * 2
 
 
 @pytest.mark.slow
