@@ -110,7 +110,7 @@ def command(function: Callable[..., Any], *arguments: Any, timeout: float) -> li
 
 
 def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
-    """Call a top-level function in another Python, by JSON; kill its process group at the end or after ``timeout`` s."""
+    """Call a top-level function in another Python, and kill its process group at the end or after ``timeout`` s."""
     process = subprocess.Popen(
         command(function, *arguments, timeout=timeout),
         cwd=ROOT,

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.protocol import Capacity, Cluster, Listener
@@ -126,12 +127,12 @@ class Elastic:
                 break
             if now - began > _SILENT:
                 what = f"capacity for {self._sizes.goal(room)} workers; {room.now} fit now"
-                self._emit("waiting", attempt, what=what, seconds=now - began)
+                emit_from_driver(self._listener, "waiting", attempt, what=what, seconds=now - began)
             pause(_POLL)
         self._warn(self._sizes, room)
         if size != self._last:
             logger.warning("attempt %d has %d of %d workers", attempt, size, self._sizes.most)
-            self._emit("resized", attempt, size=size, of=self._sizes.most)
+            emit_from_driver(self._listener, "resized", attempt, size=size, of=self._sizes.most)
         self._last = size
         return size
 
@@ -178,9 +179,11 @@ class Elastic:
                 stacklevel=4,
             )
 
-    def _emit(self, kind: str, attempt: int, **payload: object) -> None:
-        if self._listener is not None:
-            self._listener(Event(kind, -1, attempt, time.time(), None, payload))
+
+def emit_from_driver(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
+    """Pass an event of the driver to a listener, if there is one."""
+    if listener is not None:
+        listener(Event(kind, -1, attempt, time.time(), None, payload))
 
 
 @contextmanager

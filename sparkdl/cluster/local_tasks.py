@@ -155,7 +155,7 @@ class ProcessTaskRunner:
         task = replace(self._task, work=ship(work))
         if all_rows and not task.store.has(len(self.parts)):
             task.store.write(len(self.parts), pack(self._whole()))
-        yield from self._mapped(task.map_whole if all_rows else task.map_part, indices, "task {}")
+        yield from self._mapped(partial(task.map_index, all_rows=all_rows), indices, "task {}")
 
     def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
         """Results of the calls; raises WorkerLost once a call was lost too often, and starts no further one."""
@@ -194,12 +194,10 @@ class _Task:
         state = unpack_state((Path(self.folder) / "state").read_bytes())
         return mapped(self.work, state, self._open(index), reporting=self.reporting).packed()
 
-    def map_part(self, index: int) -> bytes:
-        return mapped(self.work, index, self._open(index), reporting=self.reporting).packed()
-
-    def map_whole(self, index: int) -> bytes:
-        whole = self._open(len(self.parts))
-        part = replace(whole, index=0, count=1, parts=(whole.rows,))
+    def map_index(self, index: int, *, all_rows: bool) -> bytes:
+        part = self._open(len(self.parts) if all_rows else index)
+        if all_rows:
+            part = replace(part, index=0, count=1, parts=(part.rows,))
         return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
 
     def _open(self, index: int) -> Shard:

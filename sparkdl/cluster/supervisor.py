@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from sparkdl.cluster.cancellation import CancellationToken
-from sparkdl.cluster.elastic import Elastic
+from sparkdl.cluster.elastic import Elastic, emit_from_driver
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.heartbeat import HeartbeatMonitor, interval
 from sparkdl.cluster.protocol import Cluster, Listener
@@ -133,7 +133,7 @@ class Supervisor:
         while True:
             size = elastic.choose(attempt)
             self.sizes.append(size)
-            _emit(listener, "attempt", attempt, size=size)
+            emit_from_driver(listener, "attempt", attempt, size=size)
             watch = _AttemptMonitor(attempt, *self._limits, listener)
             with watching(watch.look, "sparkdl-supervisor"), self._shutdown(watch, attempt):
                 try:
@@ -148,7 +148,7 @@ class Supervisor:
                     cause = _line(error)
                     seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
             logger.warning("attempt %d ended; the next starts in %g s: %s", attempt, seconds, cause)
-            _emit(listener, "restart", attempt, cause=cause, seconds=seconds)
+            emit_from_driver(listener, "restart", attempt, cause=cause, seconds=seconds)
             pause(seconds)
             attempt += 1
 
@@ -163,11 +163,6 @@ class Supervisor:
     def _shutdown(self, watch: _AttemptMonitor, attempt: int) -> AbstractContextManager[None]:
         ask = None if self._on_stop is None else partial(self._on_stop, attempt)
         return watch_shutdown(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
-
-
-def _emit(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
-    if listener is not None:
-        listener(Event(kind, -1, attempt, time.time(), None, payload))
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:

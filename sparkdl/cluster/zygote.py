@@ -117,13 +117,13 @@ class Zygote:
         Raises:
             ConnectionError: the zygote has died.
         """
-        with contextlib.ExitStack() as stack:
-            folder = os.open(".", os.O_RDONLY)
-            stack.callback(os.close, folder)
-            standard = [number for number in range(3) if _is_open(number)]
+        folder = os.open(".", os.O_RDONLY)
+        try:
+            standard = [number for number in range(3) if os.path.exists(f"/proc/self/fd/{number}")]
             request = {"target": target, "environment": _environment(), "path": sys.path, "standard": standard}
-            pid: int = self._ask(request, [folder, *standard, *descriptors])
-        return Worker(self, pid)
+            return Worker(self, self._ask(request, [folder, *standard, *descriptors]))
+        finally:
+            os.close(folder)
 
     def exit_code(self, pid: int) -> int | None:
         """The exit code of an ended worker; None if the zygote has died."""
@@ -242,11 +242,3 @@ def _readable(descriptor: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

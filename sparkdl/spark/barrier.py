@@ -22,7 +22,7 @@ from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
-from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.tensor_chunks import record_batch
 
 SCHEMA = "rank int, piece int, payload binary"
@@ -59,7 +59,9 @@ class BarrierTask:
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
-            outcome = run_worker(task, task.spec(rank, address), exchange, named, directory=_local_directory())
+            outcome = run_worker(
+                task, task.spec(rank, address), exchange, named, directory=local_directory(os.getpid())
+            )
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
@@ -116,11 +118,6 @@ def _refusing(exchange: AllGather, error: InvalidInput) -> AllGather:
         raise error
 
     return tell
-
-
-def _local_directory() -> str | None:
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    return folders[os.getpid() % len(folders)] if folders else None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,7 @@ from sparkdl.cluster.protocol import Capacity, Listener, gang_size
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work, WorkerTask
 from sparkdl.data.columns import Columns
-from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, SparkdlError, WorkerLost
+from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, select_columns
@@ -28,7 +28,7 @@ from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
-from sparkdl.spark.tasks import spark_jobs
+from sparkdl.spark.tasks import SparkTaskRunner
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
@@ -158,7 +158,7 @@ class SparkCluster:
     ) -> Iterator[TaskRunner]:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
-            jobs = spark_jobs(
+            jobs = SparkTaskRunner(
                 self._spark,
                 data,
                 columns,
@@ -168,8 +168,9 @@ class SparkCluster:
                 title=self._title,
                 listener=listener,
             )
-            with jobs as found:
-                yield found
+            with closing(jobs):
+                jobs.pack()
+                yield jobs
 
     @contextmanager
     def _channel(self, ear: Listener) -> Iterator[Endpoint | None]:
@@ -213,8 +214,7 @@ class SparkCluster:
                 raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
             return raise_first_cause(assemble(rows), ear, attempt=ear.attempt)
         except JVM_ERRORS as error:
-            explained = _explained(error, watch, ear)
-            if explained is error:
+            if (explained := _explained(error, watch, ear)) is error:
                 raise
             raise explained from error
         finally:
@@ -269,23 +269,17 @@ def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exce
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
             "give the application more cores."
         )
-    causes = [failure for failure in ear.failures if not failure.peer]
-    if causes:
-        cause: SparkdlError = first_cause(causes).error()
-        return cause
+    if causes := [failure for failure in ear.failures if not failure.peer]:
+        return first_cause(causes).error()
     absent = [rank for rank in range(ear.size) if rank not in ear.started]
     waited = [failure for failure in ear.failures if failure.place.stage == "join"]
     if absent and waited:
-        place = ErrorContext("launch", absent[0], None, ear.attempt)
-        return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", place=place)
-    if ear.started or "barrier ResultStage" in str(error):
-        return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=_lost(error, ear))
-    return error
-
-
-def _lost(error: Exception, ear: _FailureListener) -> ErrorContext | None:
-    task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
-    if task is None:
-        return None
-    rank = int(task[1])
-    return ear.started.get(rank, ErrorContext("launch", rank, None, ear.attempt))
+        never = ErrorContext("launch", absent[0], None, ear.attempt)
+        return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", place=never)
+    if not ear.started and "barrier ResultStage" not in str(error):
+        return error
+    place = None
+    if task := re.search(r"ResultTask\(\d+, (\d+)\)", str(error)):
+        rank = int(task[1])
+        place = ear.started.get(rank, ErrorContext("launch", rank, None, ear.attempt))
+    return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=place)

@@ -13,7 +13,7 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 _LINES, _MOST = 3, 1000  # lines and characters of a message
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  # frames are indented
 
 
 def first_lines(error: Exception) -> str:
@@ -22,20 +22,9 @@ def first_lines(error: Exception) -> str:
     Args:
         error: as pyspark raises it.
     """
-    lines = [line.strip() for line in _without_frames(str(error))]
+    lines = [line.strip() for line in _TRACEBACK.sub("\n", str(error)).splitlines()]
     kept = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
     return " ".join(kept[:_LINES])[:_MOST]
-
-
-def _without_frames(message: str) -> Iterator[str]:
-    inside = False
-    for line in message.splitlines():
-        if line.endswith(_TRACEBACK):
-            inside = True
-            yield line.removesuffix(_TRACEBACK)
-        elif not (inside and line.startswith(" ")):  # a traceback's frames are indented
-            inside = False
-            yield line
 
 
 def without_java_stack(error: object) -> str:

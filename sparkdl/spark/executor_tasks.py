@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +27,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
-from sparkdl.spark.python_worker import freeze_imports
-from sparkdl.spark.tensor_chunks import RESULT_CHUNK, ChunkHeader, TaskRow, cut_tensors, record_batch, reduced_piece
+from sparkdl.spark.python_worker import freeze_imports, local_directories, local_directory
+from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, bytes_of, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
 PACKED = "part int, block int, rows bigint, about string, payload binary"
@@ -230,19 +228,15 @@ class ReduceTask:
 
     def _reduced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
-        reduce, tree, parts, last = unship(value_of(self.work)).reduce, None, 0, None
-        for batch in batches:
-            for row in range(batch.num_rows):
-                _, piece, name, payload = (column[row] for column in batch.columns)
-                key = piece.as_py(), ChunkHeader.of_json(name.as_py())
-                if tree is None or key != last:
-                    if tree is not None and last is not None:
-                        yield reduced_piece(tree, parts, *last)
-                    tree, parts, last = TreeReducer(reduce), 0, key
-                tree.push({key[1].name: key[1].values(payload.as_buffer())})
+        reduce = unship(value_of(self.work)).reduce
+        rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
+        for (piece, header), chunks in itertools.groupby(rows, lambda row: (row[1].as_py(), row[2].as_py())):
+            title, tree, parts = ChunkHeader.of_json(header), TreeReducer(reduce), 0
+            for *_, payload in chunks:
+                tree.push({title.name: title.values(payload.as_buffer())})
                 parts += 1
-        if tree is not None and last is not None:
-            yield reduced_piece(tree, parts, *last)
+            [tensor] = tree.result().values()
+            yield record_batch(PIECES, parts, piece, title.with_dtype(tensor).to_json(), bytes_of(tensor))
 
 
 def value_of(sent: Payload) -> bytes:
@@ -282,21 +276,10 @@ def delete_files(key: str, rows: Iterable[Any]) -> None:
     """Delete the files of packed data on an executor."""
     for _ in rows:
         continue
-    for folder in _local_directories():
+    for folder in local_directories():
         ShardStore(Path(folder) / f"sparkdl-parts-{key}").remove()
 
 
 def store_of(key: str, index: int) -> ShardStore:
     """The store on this executor for a shard of packed data."""
     return ShardStore(Path(local_directory(index)) / f"sparkdl-parts-{key}")
-
-
-def local_directory(index: int) -> str:
-    """A folder on the executor's local disks, constant per shard; Spark removes it with the executor."""
-    folders = _local_directories()
-    return folders[index % len(folders)]
-
-
-def _local_directories() -> list[str]:
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    return folders or [tempfile.gettempdir()]

@@ -33,12 +33,11 @@ from sparkdl.spark.executor_tasks import (
     Payload,
     cores_and_attempt,
     expect_rows,
-    local_directory,
     store_of,
     value_of,
 )
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
-from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]

@@ -15,7 +15,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -64,110 +64,74 @@ class _Lost(Exception):
     """Results were lost between two jobs of a round."""
 
 
-@contextmanager
-def spark_jobs(
-    spark: SparkSession,
-    data: DataFrame,
-    columns: Columns | Sequence[str] | None,
-    *,
-    parts: int | None,
-    size: int,
-    reporting: Reporting,
-    title: str,
-    listener: Callable[[Event], None] | None = None,
-) -> Iterator[SparkTaskRunner]:
-    """Shards of a DataFrame for rounds of Spark tasks.
+class SparkTaskRunner:
+    """``TaskRunner`` on Spark; ``pack`` the data before the first round, and ``close`` the runner after the last.
 
     Args:
         spark: the session.
         data: the rows.
         columns: which columns become which tensors.
-        parts: number of shards; None keeps the partitions, and two copies of the packed rows.
+        parts: number of shards; None keeps the partitions, and two copies of the packed rows on different executors.
+            With one copy, the loss of an executor makes Spark pack its shards again. If shuffled rows are lost too,
+            Spark reruns the whole stage, which may take long.
         size: minimum number of tasks that reduce.
         reporting: where tasks report their events.
         title: description of the jobs in the Spark UI.
         listener: called for tasks that may have lost events; None for no reports.
 
     Raises:
-        InvalidInput: the data is invalid.
-    """
-    if not hasattr(data, "mapInArrow"):
-        raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
-    frame, wanted = select_columns(data, columns)
-    if parts is not None:
-        key = wanted.client or wanted.row_id
-        assert key is not None
-        frame = frame.repartition(parts, col(key.name))
-    else:
-        # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of them
-        # partition 0. A sample of all rows prevents that.
-        frame = frame.sample(fraction=1.0, seed=0)
-    jobs = SparkTaskRunner(
-        spark,
-        frame,
-        wanted,
-        size,
-        copies=2 if parts is None else 1,
-        reporting=reporting,
-        title=title,
-        listener=listener,
-    )
-    try:
-        with job_description(spark, f"{title}: pack the rows"):
-            jobs.look()
-        yield jobs
-    finally:
-        jobs.close()
-
-
-class SparkTaskRunner:
-    """``TaskRunner`` on Spark; other arguments as of ``spark_jobs``.
-
-    Args:
-        frame: the rows; each partition becomes a shard.
-        copies: of the packed rows, 1 or 2, on different executors. With one copy, the loss of an executor makes Spark
-            pack its shards again. If shuffled rows are lost too, Spark reruns the whole stage, which may take long.
+        InvalidInput: the data is no DataFrame, or a column is invalid.
     """
 
     def __init__(
         self,
         spark: SparkSession,
-        frame: DataFrame,
-        columns: Columns,
-        size: int,
+        data: DataFrame,
+        columns: Columns | Sequence[str] | None,
         *,
-        copies: int,
+        parts: int | None,
+        size: int,
         reporting: Reporting,
         title: str,
         listener: Callable[[Event], None] | None,
     ) -> None:
-        self.parts: tuple[int, ...] = ()
-        self._level = StorageLevel.DISK_ONLY_2 if copies == 2 else StorageLevel.DISK_ONLY
-        self._spark, self._columns, self._size = spark, columns, size
-        self._reporting, self._title, self._listener = reporting, title, listener
+        if not hasattr(data, "mapInArrow"):
+            raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
+        frame, self._columns = select_columns(data, columns)
+        if parts is not None:
+            key = self._columns.client or self._columns.row_id
+            assert key is not None
+            frame = frame.repartition(parts, col(key.name))
+        else:
+            # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of
+            # them partition 0. A sample of all rows prevents that.
+            frame = frame.sample(fraction=1.0, seed=0)
+        self._level = StorageLevel.DISK_ONLY_2 if parts is None else StorageLevel.DISK_ONLY
+        self._spark, self._size, self._reporting, self._title, self._listener = spark, size, reporting, title, listener
         self._key = uuid.uuid4().hex
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
         self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
         # mapInArrow resolves columns by name, and takes a dot for a field.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-        pack = PackTask(columns, tuple(frame.columns), self._key)
+        pack = PackTask(self._columns, tuple(frame.columns), self._key)
         self._blocks = plain.withColumn("part", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
         self._kept: list[RDD[Any]] = []
 
-    def look(self) -> None:
-        """Pack the data; raises InvalidInput if it is invalid."""
+    def pack(self) -> None:
+        """Pack the data; raises InvalidInput if its values are invalid."""
         # On disk, since blocks are read only if an executor is lost or lacks a shard's files. As an RDD, since Spark
         # writes its bytes as they come; of a DataFrame it would hold a hundred batches in memory.
         self._packed = self._keep(self._blocks.rdd, self._level)
         self._triggers = self._keep(self._packed.mapPartitions(first_rows), StorageLevel.MEMORY_AND_DISK)
-        found = {part: (rows, json.loads(about)) for part, rows, about in sorted(self._triggers.collect())}
+        with job_description(self._spark, f"{self._title}: pack the rows"):
+            found = {part: (rows, json.loads(about)) for part, rows, about in sorted(self._triggers.collect())}
         for part, (_, told) in found.items():
             if "trouble" in told:
                 raise InvalidInput(told["trouble"], place=ErrorContext("feed", part))
         layout = common_layout((part, told["layout"]) for part, (_, told) in found.items())
         empty: tuple[int, dict[str, Any]] = (0, {"fingerprint": ""})
         shards = [found.get(part, empty) for part in range(self._triggers.getNumPartitions())]
-        self.parts = tuple(rows for rows, _ in shards)
+        self.parts: tuple[int, ...] = tuple(rows for rows, _ in shards)
         if not sum(self.parts):
             raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
         fingerprints = tuple(told["fingerprint"] for _, told in shards)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, TreeReducer, reduce_results
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, reduce_results
 
 PIECES = "part int, piece int, name string, payload binary"
 
@@ -51,6 +51,10 @@ class ChunkHeader:
         """Serialize the header for a row."""
         return json.dumps([self.name, list(self.shape), self.dtype, self.first])
 
+    def with_dtype(self, tensor: Tensor) -> ChunkHeader:
+        """The header with the dtype of a tensor."""
+        return replace(self, dtype=str(tensor.dtype).removeprefix("torch."))
+
     def values(self, payload: Any) -> Tensor:
         """The chunk's values, a copy of the payload."""
         dtype: torch.dtype = getattr(torch, self.dtype)
@@ -65,22 +69,9 @@ def cut_tensors(found: TaskResult) -> Iterator[TaskRow]:
         flat = tensor.contiguous().reshape(-1)
         step = max(1, _PIECE // flat.element_size())
         for first in range(0, max(1, len(flat)), step):
-            title = ChunkHeader(name, tuple(tensor.shape), _name(flat.dtype), first)
-            yield found.index, piece, title.to_json(), _bytes(flat[first : first + step])
+            title = ChunkHeader(name, tuple(tensor.shape), "", first).with_dtype(flat)
+            yield found.index, piece, title.to_json(), bytes_of(flat[first : first + step])
             piece += 1
-
-
-def reduced_piece(tree: TreeReducer, parts: int, piece: int, title: ChunkHeader) -> pa.RecordBatch:
-    """The row of a chunk that is reduced over all shards.
-
-    Args:
-        tree: of the shards' values.
-        parts: number of reduced shards.
-        piece: the chunk's number.
-        title: header of the shards' chunks.
-    """
-    [tensor] = tree.result().values()
-    return record_batch(PIECES, parts, piece, replace(title, dtype=_name(tensor.dtype)).to_json(), _bytes(tensor))
 
 
 def record_batch(schema: str, *values: Any) -> pa.RecordBatch:
@@ -166,9 +157,6 @@ def assembled(rows: Iterable[TaskRow]) -> Tensors:
     return {name: whole.view(shape) for name, (_, shape, whole) in ordered}
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _bytes(tensor: Tensor) -> bytes:
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's values."""
     return tensor.contiguous().view(torch.uint8).numpy().tobytes() if len(tensor) else b""

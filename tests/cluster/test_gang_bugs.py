@@ -214,7 +214,7 @@ def test_shared_weight_between_reentrant_checkpoints_lost_gradients() -> None:
     sync = AllReduceSync(AllReduce(), Replicated().place(OBJECTIVE, World()), Group(0, 2))
     sync.begin(1.0)
     sync.ready(1)
-    with pytest.raises(InvalidInput, match="several pieces"):
+    with pytest.raises(InvalidInput, match="several gradients in one backward pass"):
         sync.ready(1)
 
 

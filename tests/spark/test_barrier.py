@@ -6,15 +6,16 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import threading
 
 import pytest
 
 from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.errors import ErrorContext, PeerLost
-from sparkdl.spark.barrier import Rendezvous, _interruptible, _local_directory, assemble, pieces
+from sparkdl.spark.barrier import Rendezvous, _interruptible, assemble, pieces
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.python_worker import freeze_imports, local_directory
 
 LARGE = os.urandom((5 << 20) + 3)
 PLACE = ErrorContext("work", 1, "host", 2, 7)
@@ -58,11 +59,9 @@ def test_spools_lie_on_local_disks_of_executor(tmp_path, monkeypatch):
     for disk in disks:
         disk.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{disks[0]},{disks[1]},{tmp_path / 'gone'}")
-    assert _local_directory() in map(str, disks)
+    assert [local_directory(index) for index in range(3)] == [str(disks[0]), str(disks[1]), str(disks[0])]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "gone"))
-    assert _local_directory() is None
-    monkeypatch.delenv("SPARK_LOCAL_DIRS")
-    assert _local_directory() is None
+    assert local_directory(0) == tempfile.gettempdir()
 
 
 def test_signal_of_spark_ends_worker_at_once():

@@ -154,15 +154,12 @@ class World:
         Raises:
             PeerLost: rank 0 published nothing within the gang's timeout.
         """
-        own: dict[str, Any] = json.loads(json.dumps(value))
-        if self.size == 1:
-            return own
+        own = json.dumps(value)
         with reaching_peers():
-            if self.rank == 0:
-                self.store.set(key, json.dumps(value))
-                return own
-            heard: dict[str, Any] = json.loads(self.store.get(key))
-            return heard
+            if self.rank == 0 and self.size > 1:
+                self.store.set(key, own)
+            found: dict[str, Any] = json.loads(own if self.rank == 0 else self.store.get(key))
+            return found
 
     def publish(self, key: str, value: Mapping[str, Any]) -> None:
         """Publish this worker's value in the store for ``collect``, without waiting."""
@@ -181,12 +178,10 @@ def reaching_peers() -> Iterator[None]:
     """Convert a failure to reach another worker into ``PeerLost``, which is never taken for the first cause."""
     try:
         yield
-    except dist.DistError as error:
-        raise PeerLost(f"another worker is unreachable: {error}") from error
-    except RuntimeError as error:
+    except RuntimeError as error:  # as are all errors of torch.distributed
         if not is_peer_failure(error):
             raise
-        raise PeerLost(f"another worker disconnected: {error}") from error
+        raise PeerLost(f"another worker is unreachable: {error}") from error
 
 
 def in_a_group() -> bool:
