@@ -15,62 +15,55 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID, select_columns
 from tests.contracts import work
 
-DOUBLES = T.ArrayType(T.DoubleType())
 IMAGE = InputColumn("x", "uint8", (28, 28))
+LABEL, PADDED, DECODED = InputColumn("x", "int64"), InputColumn("x", ragged="padded"), InputColumn("x", decode=len)
+PLAIN = InputColumn("x")
+ADVICE = 'Column(name, "uint8", shape=(28, 28))'
 
 
 def frame(spark, kind, *values, name="x"):
+    """A column of a type, by its name in SQL; an ML vector is ``vector``."""
+    kind = VectorUDT() if kind == "vector" else T._parse_datatype_string(kind)
     return spark.createDataFrame([(value,) for value in values], T.StructType([T.StructField(name, kind)]))
 
 
-def type_of(spark, kind, column=InputColumn("x"), floating="float32"):  # noqa: B008 - it is frozen
+def type_of(spark, kind, column=PLAIN, floating="float32"):
     selected, _ = select_columns(frame(spark, kind), Columns((column,), floating=floating))
     return selected.schema["x"].dataType.simpleString()
 
 
+@pytest.mark.parametrize("kind", ["{}", "decimal(9,2)", "array<{}>", "array<decimal(9,2)>", "array<array<{}>>"])
+@pytest.mark.parametrize(("floating", "name"), [("float32", "float"), ("float64", "double")])
+def test_floats_get_dtype_of_run(spark, kind, floating, name):
+    expected = kind.replace("decimal(9,2)", "{}").format(name)
+    assert {type_of(spark, kind.format(each), floating=floating) for each in ("float", "double")} == {expected}
+
+
 @pytest.mark.parametrize(
-    ("kind", "single", "double"),
-    [
-        (VectorUDT(), "array<double>", "array<double>"),
-        (DOUBLES, "array<float>", "array<double>"),
-        (T.ArrayType(T.FloatType()), "array<float>", "array<double>"),
-        (T.ArrayType(DOUBLES), "array<array<float>>", "array<array<double>>"),
-        (T.ArrayType(T.DecimalType(9, 2)), "array<float>", "array<double>"),
-        (T.ArrayType(T.ShortType()), "array<smallint>", "array<smallint>"),
-        (T.ArrayType(T.BooleanType()), "array<boolean>", "array<boolean>"),
-        (T.FloatType(), "float", "double"),
-        (T.DoubleType(), "float", "double"),
-        (T.DecimalType(9, 2), "float", "double"),
-        (T.ByteType(), "tinyint", "tinyint"),
-        (T.ShortType(), "smallint", "smallint"),
-        (T.IntegerType(), "int", "int"),
-        (T.LongType(), "bigint", "bigint"),
-        (T.BooleanType(), "boolean", "boolean"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.simpleString(),
+    "kind", ["tinyint", "smallint", "int", "bigint", "boolean", "array<smallint>", "array<boolean>", "array<int>"]
 )
-def test_floats_get_dtype_of_run_and_integers_stay(spark, kind, single, double):
-    assert type_of(spark, kind) == single
-    assert type_of(spark, kind, floating="float64") == double
+def test_integers_keep_their_type(spark, kind):
+    assert type_of(spark, kind) == type_of(spark, kind, floating="float64") == kind
 
 
 @pytest.mark.parametrize(
     ("kind", "column", "expected"),
     [
         # A cast in the JVM would make a label of 1.5 a 1 in silence: workers check such values.
-        (T.DoubleType(), InputColumn("x", "int64"), "double"),
-        (T.FloatType(), InputColumn("x", "int64"), "float"),
-        (T.DoubleType(), InputColumn("x", "bool"), "double"),
-        (T.DoubleType(), InputColumn("x", "float64"), "float"),
-        (T.DecimalType(18, 0), InputColumn("x", "int64"), "bigint"),
-        (T.DecimalType(9, 2), InputColumn("x", "int64"), "double"),
-        (T.LongType(), InputColumn("x", "float32"), "bigint"),
-        (T.BinaryType(), IMAGE, "binary"),
-        (T.BinaryType(), InputColumn("x", decode=len), "binary"),
-        (DOUBLES, InputColumn("x", "int64", ragged="offsets"), "array<double>"),
-        (DOUBLES, InputColumn("x", ragged="padded"), "array<float>"),
-        (VectorUDT(), InputColumn("x", ragged="padded"), "array<double>"),
-        (VectorUDT(), InputColumn("x", "int64"), "array<double>"),
+        ("double", LABEL, "double"),
+        ("float", LABEL, "float"),
+        ("double", InputColumn("x", "bool"), "double"),
+        ("double", InputColumn("x", "float64"), "float"),
+        ("decimal(18,0)", LABEL, "bigint"),
+        ("decimal(9,2)", LABEL, "double"),
+        ("bigint", InputColumn("x", "float32"), "bigint"),
+        ("binary", IMAGE, "binary"),
+        ("binary", DECODED, "binary"),
+        ("array<double>", InputColumn("x", "int64", ragged="offsets"), "array<double>"),
+        ("array<double>", PADDED, "array<float>"),
+        ("vector", PLAIN, "array<double>"),
+        ("vector", PADDED, "array<double>"),
+        ("vector", LABEL, "array<double>"),
     ],
 )
 def test_type_of_described_column(spark, kind, column, expected):
@@ -80,30 +73,30 @@ def test_type_of_described_column(spark, kind, column, expected):
 @pytest.mark.parametrize(
     ("kind", "column", "message"),
     [
-        (T.StringType(), "x", "StringIndexer (few values) or FeatureHasher"),
-        (T.ArrayType(T.StringType()), "x", "CountVectorizer"),
-        (T.MapType(T.StringType(), T.DoubleType()), "x", "F.col('map')['key']"),
-        (T.StructType([T.StructField("a", T.DoubleType())]), "x", "VectorAssembler"),
-        (T.TimestampType(), "x", "F.unix_timestamp(column)"),
-        (T.TimestampNTZType(), "x", "F.unix_timestamp(column)"),
-        (T.DateType(), "x", "F.datediff(column, start)"),
-        (T.ArrayType(T.DateType()), "x", "F.transform"),
-        (T.DayTimeIntervalType(), "x", "F.extract"),
-        (T.YearMonthIntervalType(), "x", "F.extract"),
-        (T.BinaryType(), "x", 'Column(name, "uint8", shape=(28, 28))'),
-        (T.NullType(), "x", "Cast it to a number"),
-        (T.StringType(), InputColumn("x", decode=len), "expected binary values for its decode function. Strings"),
-        (T.DoubleType(), InputColumn("x", ragged="padded"), "expected arrays, since it is ragged"),
-        (T.BinaryType(), InputColumn("x", "uint8"), 'Column(name, "uint8", shape=(28, 28))'),
-        (T.BinaryType(), InputColumn("x", "uint8", ragged="padded"), "expected arrays"),
-        (T.StructType([T.StructField(f"field {n}", T.LongType()) for n in range(1000)]), "x", "field 1:"),
+        ("string", PLAIN, "StringIndexer (few values) or FeatureHasher"),
+        ("array<string>", PLAIN, "CountVectorizer"),
+        ("map<string,double>", PLAIN, "F.col('map')['key']"),
+        ("struct<a:double>", PLAIN, "VectorAssembler"),
+        ("timestamp", PLAIN, "F.unix_timestamp(column)"),
+        ("timestamp_ntz", PLAIN, "F.unix_timestamp(column)"),
+        ("date", PLAIN, "F.datediff(column, start)"),
+        ("array<date>", PLAIN, "F.transform"),
+        ("interval day to second", PLAIN, "F.extract"),
+        ("interval year to month", PLAIN, "F.extract"),
+        ("binary", PLAIN, ADVICE),
+        ("void", PLAIN, "Cast it to a number"),
+        ("string", DECODED, "expected binary values for its decode function. Strings"),
+        ("double", PADDED, "expected arrays, since it is ragged"),
+        ("binary", InputColumn("x", "uint8"), ADVICE),
+        ("binary", InputColumn("x", "uint8", ragged="padded"), "expected arrays"),
+        (f"struct<{','.join(f'field{n}:bigint' for n in range(1000))}>", PLAIN, "field1:"),
     ],
-    ids=lambda value: "" if isinstance(value, str) else str(value)[:20],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
 def test_other_type_raises_with_advice(spark, kind, column, message):
     with pytest.raises(InvalidInput, match="column 'x' has type") as caught:
-        type_of(spark, kind, InputColumn("x") if column == "x" else column)
-    assert kind.simpleString()[:100] in caught.value.message
+        type_of(spark, kind, column)
+    assert kind[:100] in caught.value.message
     assert message in caught.value.message
     assert len(caught.value.message) < 700
 
@@ -141,24 +134,14 @@ def test_rows_without_ids_are_numbered(spark):
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "a.b.c d", "größe", "a`b", "x[0]", "select"])
 def test_any_name(spark, name):
-    selected, _ = select_columns(frame(spark, T.DoubleType(), 0.5, name=name), Columns((InputColumn(name),)))
+    selected, _ = select_columns(frame(spark, "double", 0.5, name=name), Columns((InputColumn(name),)))
     assert selected.columns == [name, ROW_ID]
     assert selected.collect()[0][name] == 0.5
 
 
-SCHEMA = T.StructType(
-    [
-        T.StructField("id", T.LongType()),
-        T.StructField("dense.or sparse", VectorUDT()),
-        T.StructField("doubles", DOUBLES),
-        T.StructField("nested", T.ArrayType(T.ArrayType(T.IntegerType()))),
-        T.StructField("price", T.DecimalType(12, 3)),
-        T.StructField("flag", T.BooleanType()),
-        T.StructField("byte", T.ByteType()),
-        T.StructField("short", T.ShortType()),
-        T.StructField("label", T.DoubleType()),
-        T.StructField("other", T.StringType()),
-    ]
+SCHEMA = (
+    "id bigint, doubles array<double>, nested array<array<int>>, price decimal(12,3), flag boolean, byte tinyint, "
+    "short smallint, label double, other string"
 )
 
 
@@ -180,7 +163,8 @@ def row(i: int) -> tuple[object, ...]:
 
 
 def test_each_type_arrives_as_its_tensor(spark):
-    data, index = spark.createDataFrame([row(i) for i in range(9)], SCHEMA), np.arange(9)
+    schema = T._parse_datatype_string(SCHEMA).add("dense.or sparse", VectorUDT())
+    data, index = spark.createDataFrame([row(i) for i in range(9)], schema), np.arange(9)
     expected = {
         "id": (1 << 40) - index,
         "dense.or sparse": np.stack([index, 0 * index, 0 * index - 0.1], 1).astype(np.float32),
@@ -206,10 +190,15 @@ def test_each_type_arrives_as_its_tensor(spark):
 @pytest.mark.parametrize(
     ("kind", "values", "dtype", "message"),
     [
-        (T.DoubleType(), (0.0, 1.5), "int64", "column 'x' has 1 values that are not whole numbers"),
-        (T.DoubleType(), (0.0, None), None, "column 'x' has 1 nulls in . rows"),
-        (DOUBLES, ([1.0], [1.0, 2.0]), None, "column 'x' has arrays of several lengths|has rows of shape|has rows of"),
-        (DOUBLES, ([1.0], [None]), None, "column 'x' has 1 nulls"),
+        ("double", (0.0, 1.5), "int64", "column 'x' has 1 values that are not whole numbers"),
+        ("double", (0.0, None), None, "column 'x' has 1 nulls in . rows"),
+        (
+            "array<double>",
+            ([1.0], [1.0, 2.0]),
+            None,
+            "column 'x' has arrays of several lengths|has rows of shape|has rows of",
+        ),
+        ("array<double>", ([1.0], [None]), None, "column 'x' has 1 nulls"),
     ],
     ids=["not whole", "null", "ragged", "null inside"],
 )
