@@ -43,10 +43,6 @@ def test_policy_does_not_wait_beyond_configuration(now, ever, expected):
     assert SizePolicy(2, 4, 300).choose(Capacity(now, ever), 0) == expected
 
 
-def test_running_gang_does_not_end_for_unknown_capacity():
-    assert not SizePolicy(1, 4, 300).full(Capacity(None, None), 0)
-
-
 def test_refused_size_is_halved():
     sizes, room, found = SizePolicy(3, 16, 300), Capacity(16, None), [16]
     assert sizes.choose(room, 0) == 16
@@ -137,10 +133,7 @@ def test_sizes_of_attempts(clock, rooms, endings, options, sizes, failures):
     assert [type(error) for error in supervisor.failures] == [WorkerLost] * failures
 
 
-@pytest.mark.parametrize(
-    ("rooms", "endings", "begun"),
-    [([1], [GONE], [2]), ([4], [GONE, GONE], [4, 2])],
-)
+@pytest.mark.parametrize(("rooms", "endings", "begun"), [([1], [GONE], [2]), ([4], [GONE, GONE], [4, 2])])
 def test_unavailable_minimum_raises(clock, rooms, endings, begun):
     gangs = cluster(rooms, *endings)
     with pytest.raises(ClusterUnavailable) as caught:
