@@ -66,11 +66,8 @@ class LocalCluster(TableCluster):
             raise InvalidInput(
                 f"LocalCluster({size}, device='cuda') needs {size} GPUs; this machine has {torch.cuda.device_count()}."
             )
-        self.size = size
-        self._device = device
-        self._threads = threads
-        self._timeout = timeout
-        self._level = level_of(logs)
+        self.size, self._device, self._threads = size, device, threads
+        self._timeout, self._level = timeout, level_of(logs)
         self._workers: list[WorkerProcess] = []
         self._turn = threading.Lock()
 

@@ -24,7 +24,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -83,22 +82,18 @@ class Supervisor:
         elastic_timeout: float = 300.0,
         on_stop: Callable[[int], None] | None = None,
     ) -> None:
-        for name, value in (("max_restarts", max_restarts), ("back_off", back_off)):
-            if value < 0:
-                raise InvalidInput(f"{name} is {value}; expected at least 0.")
-        for name, value in (("heartbeat_timeout", heartbeat_timeout), ("stall_timeout", stall_timeout)):
-            if value <= 0:
-                raise InvalidInput(f"{name} is {value}; expected a number of seconds above 0.")
+        limits = {"max_restarts": max_restarts, "back_off": back_off}
+        timeouts = {"heartbeat_timeout": heartbeat_timeout, "stall_timeout": stall_timeout}
+        for name, value in {**limits, **timeouts}.items():
+            if value < 0 or (value == 0 and name in timeouts):
+                raise InvalidInput(f"{name} is {value}; expected {'more than' if name in timeouts else 'at least'} 0.")
         Elastic(cluster, min_size, elastic_timeout)  # raises if a value is invalid
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
-        self._elasticity = min_size, elastic_timeout
         self.stop_limit = 20.0
-        self._on_stop = on_stop
-        self._cluster = cluster
-        self._max_restarts = max_restarts
-        self._back_off = back_off
-        self._limits = heartbeat_timeout, stall_timeout
+        self._cluster, self._on_stop = cluster, on_stop
+        self._max_restarts, self._back_off = max_restarts, back_off
+        self._limits, self._elasticity = (heartbeat_timeout, stall_timeout), (min_size, elastic_timeout)
 
     @property
     def size(self) -> int:
@@ -135,7 +130,9 @@ class Supervisor:
             self.sizes.append(size)
             emit_from_driver(listener, "attempt", attempt, size=size)
             watch = _AttemptMonitor(attempt, *self._limits, listener)
-            with watching(watch.look, "sparkdl-supervisor"), self._shutdown(watch, attempt):
+            ask = None if self._on_stop is None else partial(self._on_stop, attempt)
+            shutdown = watch_shutdown(watch.guard, ask, waiting=watch.waiting.is_set, limit=self.stop_limit)
+            with watching(watch.look, "sparkdl-supervisor"), shutdown:
                 try:
                     with elastic.attempt(size, watch.guard, watch) as ear:
                         return self._cluster.gang(
@@ -159,10 +156,6 @@ class Supervisor:
             if len(self.failures) == 1:
                 raise error
             raise _as_one(self.failures) from error
-
-    def _shutdown(self, watch: _AttemptMonitor, attempt: int) -> AbstractContextManager[None]:
-        ask = None if self._on_stop is None else partial(self._on_stop, attempt)
-        return watch_shutdown(watch.guard, ask, waiting=lambda: watch.waiting, limit=self.stop_limit)
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
@@ -204,14 +197,14 @@ class _AttemptMonitor:
     Attributes:
         guard: the launcher's.
         failed_early: ranks of workers that failed by themselves before their first step.
-        waiting: whether the gang waits for slots, before any worker has started.
+        waiting: set while the gang waits for slots, before any worker has started.
     """
 
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
         self._every = interval(timeout)
         self.guard = CancellationToken(self._every)
         self.failed_early: set[int] = set()
-        self.waiting = False
+        self.waiting = threading.Event()
         self._pulse = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()
@@ -220,8 +213,10 @@ class _AttemptMonitor:
         pass_on(event)
         with self._lock:
             self._pulse.note(event, time.monotonic())
-        if event.kind in ("waiting", "started"):
-            self.waiting = event.kind == "waiting"
+        if event.kind == "waiting":
+            self.waiting.set()
+        if event.kind == "started":
+            self.waiting.clear()
         if event.kind == "failed":
             failure = Failure.from_json(event.payload)
             if not failure.peer and not failure.place.step:

@@ -75,15 +75,10 @@ class SparkCluster:
     ) -> None:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
-        self.size = size
-        self._spark = spark
-        self._device = device
-        self._timeout = timeout
-        self._resource_timeout = resource_timeout
+        self.size, self._spark, self._device = size, spark, device
+        self._timeout, self._resource_timeout = timeout, resource_timeout
         self._allow_unencrypted = allow_unencrypted
-        self._events = events
-        self._level = level_of(logs)
-        self._title = title
+        self._events, self._level, self._title = events, level_of(logs), title
 
     def capacity(self) -> Capacity:
         """Capacity in task slots, whether free or in use."""

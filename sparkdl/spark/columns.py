@@ -34,25 +34,22 @@ from sparkdl.errors import InvalidInput
 ROW_ID = "sparkdl row id"
 
 _MOST = 200  # characters of a type in a message
-_STRINGS = "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many)."
-_TIMES = (
-    "Convert it to a number: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, or "
-    "F.hour(column) and F.dayofweek(column)."
-)
-_INTERVALS = "Convert it to a number: subtract F.unix_timestamp of its ends, or select a field of it with F.extract."
-_STRUCTS = (
-    "Select its fields, as in df.select('struct.*'), and join them to a vector with pyspark.ml.feature.VectorAssembler."
-)
-_MAPS = (
-    "Select its values as columns, as in F.col('map')['key'], and join them to a vector with "
-    "pyspark.ml.feature.VectorAssembler, or hash them with FeatureHasher."
-)
-_ADVICE = (
-    dict.fromkeys(("string", "char", "varchar"), _STRINGS)
-    | dict.fromkeys(("date", "time", "timestamp", "timestamp_ntz"), _TIMES)
-    | dict.fromkeys(("interval", "daytimeinterval", "yearmonthinterval"), _INTERVALS)
-    | {"struct": _STRUCTS, "map": _MAPS, "binary": f"{RAW}, in the estimator's columns."}
-)
+_VECTOR = "join them to a vector with pyspark.ml.feature.VectorAssembler"
+_ADVICE = {
+    ("string", "char", "varchar"): (
+        "Turn strings into numbers with pyspark.ml.feature.StringIndexer (few values) or FeatureHasher (many)."
+    ),
+    ("date", "time", "timestamp", "timestamp_ntz"): (
+        "Convert it to a number: F.unix_timestamp(column) for seconds since 1970, F.datediff(column, start) for days, "
+        "or F.hour(column) and F.dayofweek(column)."
+    ),
+    ("interval", "daytimeinterval", "yearmonthinterval"): (
+        "Convert it to a number: subtract F.unix_timestamp of its ends, or select a field of it with F.extract."
+    ),
+    ("struct",): f"Select its fields, as in df.select('struct.*'), and {_VECTOR}.",
+    ("map",): f"Select its values, as in F.col('map')['key'], and {_VECTOR}, or hash them with FeatureHasher.",
+    ("binary",): f"{RAW}, in the estimator's columns.",
+}
 
 _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
 
@@ -98,7 +95,9 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
     if column.ragged is not None and not isinstance(kind, (ArrayType, VectorUDT)):
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
     if isinstance(kind, VectorUDT):
-        return _numbers_of(found)
+        # vector_to_array creates an object per vector. For dense vectors their values array, cast in Python, is faster.
+        fields = F.unwrap_udt(found)
+        return F.when(fields.getField("type") == 1, fields.getField("values")).otherwise(vector_to_array(found))
     wanted = _travels_as(kind, column, floating)
     if wanted is None:
         raise InvalidInput(
@@ -106,16 +105,6 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
             f"vector. {_advice(kind)}"
         )
     return found if wanted == kind else found.cast(wanted)
-
-
-def _numbers_of(vector: SparkColumn) -> SparkColumn:
-    """The values of an ML vector as an array of doubles; sparse vectors with their zeros.
-
-    ``vector_to_array`` creates an object per vector. For dense vectors their values array, cast in Python, is faster.
-    """
-    fields = F.unwrap_udt(vector)
-    dense = fields.getField("type") == 1
-    return F.when(dense, fields.getField("values")).otherwise(vector_to_array(vector))
 
 
 def col(name: str) -> SparkColumn:
@@ -133,7 +122,7 @@ def _travels_as(kind: DataType, column: InputColumn, floating: str) -> DataType 
     if isinstance(kind, BinaryType):
         described = column.dtype is not None and column.shape is not None
         return kind if described or column.decode is not None else None
-    if _whole(column):
+    if column.dtype is not None and not column.dtype.startswith("float"):
         # A class label or row id: a check for whole numbers needs the value before the cast.
         if isinstance(kind, DecimalType):
             return LongType() if kind.scale == 0 else DoubleType()
@@ -142,10 +131,6 @@ def _travels_as(kind: DataType, column: InputColumn, floating: str) -> DataType 
     if isinstance(kind, (FloatType, DoubleType, DecimalType)):
         return _SPARK_FLOATING[floating]
     return None
-
-
-def _whole(column: InputColumn) -> bool:
-    return column.dtype is not None and not column.dtype.startswith("float")
 
 
 def _short(kind: DataType) -> str:
@@ -158,4 +143,4 @@ def _advice(kind: DataType) -> str:
         if isinstance(kind.elementType, StringType):
             return "Turn arrays of strings into vectors with pyspark.ml.feature.CountVectorizer or HashingTF."
         return f"{_advice(kind.elementType)} F.transform does it to each element of an array."
-    return _ADVICE.get(kind.typeName(), "Cast it to a number first.")
+    return next((text for kinds, text in _ADVICE.items() if kind.typeName() in kinds), "Cast it to a number first.")

@@ -79,19 +79,20 @@ def find_slots(spark: SparkSession) -> Capacity:
 
 
 def _most(spark: SparkSession, now: int) -> int | None:
-    cpus = int(setting(spark, "spark.task.cpus") or 1)
-    master = str(spark.sparkContext.master)
+    def number(name: str) -> int:
+        return int(setting(spark, name) or 0)
+
+    cpus, master = number("spark.task.cpus") or 1, str(spark.sparkContext.master)
     simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
     if simulated:
         return int(simulated[1]) * (int(simulated[2]) // cpus)
     if master.startswith("local"):
         return now  # local mode has all slots from the start
-    if setting(spark, "spark.cores.max"):
-        return int(setting(spark, "spark.cores.max")) // cpus
-    instances, cores = setting(spark, "spark.executor.instances"), setting(spark, "spark.executor.cores")
-    if instances and cores:
-        return int(instances) * (int(cores) // cpus)
-    return None
+    if cores := number("spark.cores.max"):
+        return cores // cpus
+    if not (setting(spark, "spark.executor.instances") and setting(spark, "spark.executor.cores")):
+        return None
+    return number("spark.executor.instances") * (number("spark.executor.cores") // cpus)
 
 
 def _why(spark: SparkSession) -> str:
