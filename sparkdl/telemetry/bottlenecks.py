@@ -117,13 +117,13 @@ def _slow(phases: Sequence[Mapping[str, float]], slowest: Mapping[str, float]) -
     return said + (f"; others wait up to {waited:.0%} of their time." if waited > 0 else ".")
 
 
+def _busy(phases: Mapping[str, float]) -> float:
+    return sum(seconds for name, seconds in phases.items() if name != "exchange")
+
+
 def _median(values: Sequence[float]) -> float:
     known = [value for value in values if value]
     return statistics.median(known) if known else 0.0
-
-
-def _busy(phases: Mapping[str, float]) -> float:
-    return sum(seconds for name, seconds in phases.items() if name != "exchange")
 
 
 class PhaseTotals:

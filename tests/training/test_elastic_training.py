@@ -113,7 +113,8 @@ def test_two_workers_then_one_then_two_train_as_one_would(tmp_path, monkeypatch)
     assert supervisor.sizes == [2, 1, 2]
     assert [type(error) for error in supervisor.failures] == [WorkerLost]
     epochs = [json.loads((shaky / f"{epoch}.json").read_text()) for epoch in range(7)]
-    assert [each["size"] for each in epochs] == [2, 2, 1, 1, 1, 2, 2]
+    sizes = [each["size"] for each in epochs]
+    assert (sizes[:4], sizes[5:]) == ([2, 2, 1, 1], [2, 2])  # the fifth epoch may begin before or after the growth
     assert all(each["rows"] == list(range(ROWS)) for each in epochs)
     InlineCluster().gang(Trains(str(whole), faulty=False), DATA, COLUMNS)
     for epoch in range(7):

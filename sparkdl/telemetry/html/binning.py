@@ -21,13 +21,11 @@ def dominant(run: RunData) -> dict[int, list[int | None]]:
             for phase, seconds in lap.seconds.items():
                 if phase in PHASES:
                     spent[lap.rank][place][phase] += seconds * share
-    found: dict[int, list[int | None]] = {}
+    found: dict[int, list[int | None]] = {rank: [None] * BINS for rank in spent}
     for rank, places in spent.items():
-        row: list[int | None] = [None] * BINS
         for place, phases in places.items():
             if any(phases.values()):
-                row[place] = PHASES.index(max(phases.items(), key=lambda each: each[1])[0])
-        found[rank] = row
+                found[rank][place] = PHASES.index(max(phases, key=phases.__getitem__))
     return found
 
 

@@ -23,19 +23,10 @@ UNITS = ("member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
 # Fields that the page reads. A user's event may have the same kind and other fields, and a truncated one has none.
-_NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "progress": {"steps": int},
-    "attempt": {"size": int},
-}
+_NEEDED = {"progress": {"steps": int}, "attempt": {"size": int}}
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
-# A worker's stage -> the most similar phase.
-_STAGES = {
-    "feed": "feed",
-    "join": "exchange",
-    "set up": "other",
-}
-_REST = "other"
+_STAGES = {"feed": "feed", "join": "exchange", "set up": "other"}  # a worker's stage -> the most similar phase
 _MOST_HOST = 24  # characters of a host's name beside a chart
 _NOUNS = {"member": "member", "candidate": "member", "round": "shard"}
 
@@ -123,16 +114,13 @@ class RunData:
             key = event.rank, event.attempt
             if event.kind == "started":
                 ends[key] = event.time
-                continue
-            phase = _STAGES.get(event.payload["name"])
-            if phase is None or event.rank == DRIVER:
-                continue
-            lap = StepChunk(event.rank, event.time, {phase: event.payload["seconds"]})
-            before = ends.get(key, lap.start)
-            if lap.start > before:
-                yield StepChunk(event.rank, lap.start, {_REST: lap.start - before})
-            ends[key] = event.time
-            yield lap
+            elif event.payload["name"] in _STAGES and event.rank != DRIVER:
+                lap = StepChunk(event.rank, event.time, {_STAGES[event.payload["name"]]: event.payload["seconds"]})
+                before = ends.get(key, lap.start)
+                if lap.start > before:
+                    yield StepChunk(event.rank, lap.start, {"other": lap.start - before})
+                ends[key] = event.time
+                yield lap
 
     def phases(self) -> dict[int, dict[str, float]]:
         """Seconds by rank and phase, from the report or, without one, from the events."""
@@ -259,9 +247,26 @@ def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
     The time is in unix seconds; None without events. A pause is the time between a run's end and its restart.
     """
     clocks = Clocks.of(events)
-    told = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _sound(event)]
-    told.sort(key=lambda event: event.time)
-    return _without_pauses(told), told[-1].time if told else None
+    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _is_valid(event)]
+    cleaned: list[Event] = []
+    pause, last = 0.0, None
+    for event in sorted(aligned, key=lambda event: event.time):
+        if event.kind == "begin" and last is not None:
+            pause += event.time - last
+        last = event.time
+        cleaned.append(replace(event, time=event.time - pause) if pause else event)
+    return cleaned, last
+
+
+def _is_valid(event: Event) -> bool:
+    needed = _NEEDED.get(event.kind, {}).items()
+    typed = all(isinstance(event.payload.get(name), kind) for name, kind in needed)
+    return typed and sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is a number, not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -278,21 +283,3 @@ def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> lis
         key = unit, row[unit] if unit else len(found)
         found[key] = {name: value for name, value in row.items() if name != "rounds"}
     return list(found.values())
-
-
-def _sound(event: Event) -> bool:
-    if event.kind in _OF_DRIVER and event.rank != DRIVER:
-        return False
-    needed = _NEEDED.get(event.kind, {}).items()
-    return sound(event) and all(isinstance(event.payload.get(name), kind) for name, kind in needed)
-
-
-def _without_pauses(events: Sequence[Event]) -> list[Event]:
-    told: list[Event] = []
-    pause, last = 0.0, None
-    for event in events:
-        if event.kind == "begin" and last is not None:
-            pause += event.time - last
-        last = event.time
-        told.append(replace(event, time=event.time - pause) if pause else event)
-    return told

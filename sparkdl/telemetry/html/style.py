@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
+from sparkdl.telemetry.html.run_data import is_numeric
+
 Point = TypeVar("Point")
 
 MOST_NAME = 28
@@ -60,10 +62,8 @@ class Unit:
     @classmethod
     def of(cls, seconds: float) -> Unit:
         """The unit for a duration in seconds."""
-        for name, each in (("hours", 3600.0), ("minutes", 60.0)):
-            if seconds >= 3 * each:
-                return cls(name, each)
-        return cls("seconds", 1.0)
+        units = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+        return cls(*next((unit for unit in units if seconds >= 3 * unit[1]), units[-1]))
 
     def __call__(self, seconds: float) -> float:
         """Convert seconds to this unit."""
@@ -83,7 +83,7 @@ def short(value: float) -> float:
 
 def is_number(value: Any) -> bool:
     """Whether a history value can be drawn: a finite number, not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_numeric(value) and math.isfinite(value)
 
 
 def text(plain: object) -> str:
@@ -95,9 +95,8 @@ def labels(names: Sequence[str]) -> list[str]:
     """Unique, shortened and escaped run names for plotly."""
     found: list[str] = []
     for name in names:
-        cut = (
-            name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 3]}…{name[-(MOST_NAME - MOST_NAME // 3 - 1) :]}"
-        )
+        first = MOST_NAME // 3
+        cut = name if len(name) <= MOST_NAME else f"{name[:first]}…{name[first + 1 - MOST_NAME :]}"
         found.append(text(cut if text(cut) not in found else f"{cut} ({len(found) + 1})"))
     return found
 

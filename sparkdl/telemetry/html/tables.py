@@ -12,7 +12,7 @@ from typing import Any
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.bottlenecks import verdict
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.html.run_data import RunData
+from sparkdl.telemetry.html.run_data import RunData, is_numeric
 
 MOST_ROWS = 200
 """Most rows of a table; of a longer history, the last rows."""
@@ -33,8 +33,8 @@ class Cell:
     @staticmethod
     def of(value: Any, *, number: bool = False) -> Cell:
         """The cell of a value; ``number`` marks the head of a column of numbers."""
-        text = "" if value is None else _number(value) if _is_number(value) else str(value)
-        return Cell(text, "number" if number or _is_number(value) else "long" if len(text) > _LONG else "")
+        text = "" if value is None else _number(value) if is_numeric(value) else str(value)
+        return Cell(text, "number" if number or is_numeric(value) else "long" if len(text) > _LONG else "")
 
 
 @dataclass(frozen=True)
@@ -47,26 +47,26 @@ class Table:
     @staticmethod
     def of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
         """The table of plain values."""
-        numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place, _ in enumerate(names)]
+        numbers = [bool(rows) and all(is_numeric(row[place]) for row in rows) for place, _ in enumerate(names)]
         head = [Cell.of(name, number=number) for name, number in zip(names, numbers, strict=True)]
         return Table(head, [[Cell.of(value) for value in row] for row in rows])
 
 
 def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
     """The template's variables for texts and tables."""
-    alone = runs[0] if len(runs) == 1 else None
+    first, *others = runs
     return {
         "names": " and ".join(filter(None, (", ".join(run.name for run in runs[:-1]), runs[-1].name))),
-        "told": [_told(run, named=alone is None) for run in runs],
-        "figures": {} if alone is None else {key: value for key, value in _figures(alone).items() if value is not None},
-        "side_by_side": _side_by_side([] if alone else runs),
-        "attempts": None if alone is None else _attempts(alone),
+        "told": [_told(run, named=bool(others)) for run in runs],
+        "figures": {} if others else {key: value for key, value in _figures(first).items() if value is not None},
+        "side_by_side": _side_by_side(runs if others else []),
+        "attempts": None if others else _attempts(first),
         "differences": _configuration(runs, differing=True),
         "configuration": _configuration(runs),
         "environment": _environment(runs),
-        "history": None if alone is None else _history(alone),
-        "left_out": max(0, len(runs[0].history) - MOST_ROWS),
-        "messages": None if alone is None else _messages(alone),
+        "history": None if others else _history(first),
+        "left_out": max(0, len(first.history) - MOST_ROWS),
+        "messages": None if others else _messages(first),
     }
 
 
@@ -89,7 +89,8 @@ def _attempts(run: RunData) -> Table | None:
             hosts.add(event.host)
             rows[-1][2] = ", ".join(sorted(hosts))
         else:
-            rows[-1][4] = _first_line(str(event.payload.get("cause") or event.payload.get("error") or ""))
+            cause = str(event.payload.get("cause") or event.payload.get("error") or "")
+            rows[-1][4] = masked(cause).partition("\n")[0][:_MOST_TEXT]
     names = ["attempt", "workers", "hosts", "start, s", "end"]
     return Table.of(names, rows) if len(rows) > 1 else None
 
@@ -104,7 +105,7 @@ def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table
     names = dict.fromkeys(name for run in runs for name in run.configuration)
     told = {name: [_setting(run.configuration.get(name)) for run in runs] for name in names}
     rows = [[name, *values] for name, values in told.items() if not differing or len({*values}) > 1]
-    return Table.of(["setting", *_titles(runs)], rows)
+    return _by_run("setting", runs, rows)
 
 
 def _environment(runs: Sequence[RunData]) -> Table:
@@ -112,7 +113,7 @@ def _environment(runs: Sequence[RunData]) -> Table:
     found: list[dict[str, Any]] = [each[0].payload.get("environment", {}) if each else {} for each in begun]
     names = dict.fromkeys(name for each in found for name in each)
     rows = [[name, *(_setting(each[name]) if name in each else "" for each in found)] for name in names]
-    return Table.of(["", *_titles(runs)], rows)
+    return _by_run("", runs, rows)
 
 
 def _messages(run: RunData) -> Table:
@@ -123,8 +124,8 @@ def _messages(run: RunData) -> Table:
     return Table.of(["time, s", "source", "kind", "message"], rows[-MOST_ROWS:])
 
 
-def _titles(runs: Sequence[RunData]) -> list[str]:
-    return [run.name for run in runs] if len(runs) > 1 else ["value"]
+def _by_run(head: str, runs: Sequence[RunData], rows: Sequence[Sequence[Any]]) -> Table:
+    return Table.of([head, *([run.name for run in runs] if len(runs) > 1 else ["value"])], rows)
 
 
 def _told(run: RunData, *, named: bool) -> dict[str, str]:
@@ -133,11 +134,12 @@ def _told(run: RunData, *, named: bool) -> dict[str, str]:
     if run.state == "open":
         last = f"; last event {_date(run.last)}" if run.last else ""
         facts.append(f"unfinished: it still runs or was killed{last}")
+    error, _, rest = masked(run.error or "").partition("\n")
     return {
         "name": run.name if named else "",
         "about": " · ".join(filter(None, facts)),
-        "error": _first_line(run.error or ""),
-        "rest": masked(run.error or "").partition("\n")[2].strip("\n"),
+        "error": error[:_MOST_TEXT],
+        "rest": rest.strip("\n"),
         "verdict": run.report.get("verdict") or _verdict(run),
     }
 
@@ -178,10 +180,6 @@ def _lost(report: Mapping[str, Any]) -> str | None:
     return f"at least {lost:,}" if bound else _count(lost or None)
 
 
-def _first_line(text: str) -> str:
-    return masked(text).partition("\n")[0][:_MOST_TEXT]
-
-
 def _message(event: Event) -> tuple[str, str]:
     told = event.payload
     said = told.get("message") or f"{told.get('size')} of {told.get('of')} workers start"
@@ -191,10 +189,6 @@ def _message(event: Event) -> tuple[str, str]:
 def _setting(value: Any) -> str:
     text = masked(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _number(value: float) -> str:

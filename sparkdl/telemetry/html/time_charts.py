@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -61,14 +61,13 @@ def throughput(runs: Sequence[RunData]) -> Chart | None:
 def phase_shares(runs: Sequence[RunData]) -> Chart | None:
     """Each rank's share of time by phase; for several runs, each run's mean share. None without phases."""
     names = labels([run.name for run in runs])
-    bars, note = (
-        [(names[index], _mean(run.phases())) for index, run in enumerate(runs)],
-        f"Mean of the {runs[0].noun}s of each run.",
-    )
+    run, spent = runs[0], runs[0].phases()
     if len(runs) == 1:
-        [run], spent = runs, runs[0].phases()
-        bars = [(text(run.called(rank)), spent[rank]) for rank in _busiest(run, spent)]
-        note = _left_out(len(spent), run)
+        ranks, note = _busiest(run, spent)
+        bars = [(text(run.called(rank)), spent[rank]) for rank in ranks]
+    else:
+        means = [_mean(run.phases()) for run in runs]
+        bars, note = [*zip(names, means, strict=True)], f"Mean of the {run.noun}s of each run."
     bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
     figure = go.Figure()
     for phase in PHASES:
@@ -97,7 +96,7 @@ def timeline(run: RunData) -> Chart | None:
     if not found:
         return None
     unit, size, count = Unit.of(run.seconds), width(run), len(PHASES)
-    ranks = _busiest(run, found)
+    ranks, omitted = _busiest(run, found)
     scale = [[(index + side) / count, PHASE_COLOURS[phase]] for index, phase in enumerate(PHASES) for side in (0, 1)]
     figure = go.Figure(
         go.Heatmap(
@@ -120,7 +119,7 @@ def timeline(run: RunData) -> Chart | None:
     _marks(figure, run, unit)
     in_order(over_time(figure, run.seconds, unit, ""), len(ranks))
     whole = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
-    notes = f"The longest phase of each {run.noun} at each moment.", whole, _left_out(len(found), run)
+    notes = f"The longest phase of each {run.noun} at each moment.", whole, omitted
     return Chart("Timeline", figure, " ".join(filter(None, notes)), wide=True)
 
 
@@ -167,14 +166,11 @@ def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(each.get(name, 0.0) for each in phases.values()) / (len(phases) or 1) for name in PHASES}
 
 
-def _busiest(run: RunData, ranks: Iterable[int]) -> list[int]:
-    """The ranks; above ``MOST_RANKS``, the busiest, for which the others waited."""
+def _busiest(run: RunData, ranks: Collection[int]) -> tuple[list[int], str]:
+    """The ranks, above ``MOST_RANKS`` the busiest, for which the others waited; and a note on the omitted ranks."""
     busy = {rank: sum(seconds.values()) - seconds.get("exchange", 0.0) for rank, seconds in run.phases().items()}
-    return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS])
-
-
-def _left_out(count: int, run: RunData) -> str:
-    return f"The busiest {MOST_RANKS} of {count} {run.noun}s." if count > MOST_RANKS else ""
+    note = f"The busiest {MOST_RANKS} of {len(ranks)} {run.noun}s." if len(ranks) > MOST_RANKS else ""
+    return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS]), note
 
 
 def _legend(figure: go.Figure, name: str, **look: object) -> None:
