@@ -41,11 +41,7 @@ class EventLog:
     """
 
     def __init__(
-        self,
-        folder: str | None = None,
-        views: Sequence[Callable[[Event], None]] = (),
-        *,
-        capacity: int = CAPACITY,
+        self, folder: str | None = None, views: Sequence[Callable[[Event], None]] = (), *, capacity: int = CAPACITY
     ) -> None:
         self.received = 0
         self._heard: dict[str, _Heard] = {}  # by the recorder's id

@@ -140,42 +140,6 @@ def test_unshuffled_rows_come_in_id_order():
     np.testing.assert_array_equal(np.concatenate(found["steps"]), [*range(ROWS), *range(ROWS)])
 
 
-def test_without_target_first_input_is_target():
-    objective = Objective(partial(nn.Linear, 3, 3), nn.MSELoss(), partial(torch.optim.Adam, lr=0.1))
-    trained = alone(Training(objective, 16, epochs=20), replace(COLUMNS, target=None))
-    assert trained.history[-1]["loss"] < 0.1 * trained.history[0]["loss"]
-    assert trained.report["output"] == [3]
-
-
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(3, 1), nn.Linear(1, 1)
-
-    def forward(self, x, weight):
-        return {"one": self.one(x).squeeze(-1), "other": self.other(weight[:, None]).squeeze(-1)}
-
-
-def two_losses(output, target):
-    return (output["one"] - target) ** 2 + (output["other"] - target) ** 2
-
-
-def test_model_with_several_inputs_and_outputs():
-    objective = Objective(TwoHeads, two_losses, partial(torch.optim.SGD, lr=0.05))
-    columns = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("weight")))
-    trained = alone(Training(objective, 16, epochs=3), columns)
-    assert trained.history[-1]["loss"] < trained.history[0]["loss"]
-    assert trained.report["output"] is None
-
-
-def test_unmeasured_run_records_no_steps():
-    events: list[Event] = []
-    report = alone(Training(OBJECTIVE, 16, measured=False), listener=events.append).report
-    assert not report["phases"]
-    assert not {"step", "progress"} & {event.kind for event in events}
-    assert "epoch" in {event.kind for event in events}
-
-
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.html import RunData, make_page, read_runs
-from tests.telemetry.html.made import START, event, progress, run, step, written
+from tests.telemetry.html.made import START, event, run, step, written
 
 HISTORY = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
 BEGIN, END = event("begin", 0), event("end", 20, error=None)
@@ -186,12 +186,6 @@ def test_ranks_of_several_hosts_have_host_names():
     data = run(*(replace(step(1, rank, forward=1.0), host=host) for rank, host in enumerate(hosts)))
     named = ["rank 0 (worker-1)", "rank 1 (10.0.0.7)", f"rank 2 ({'a' * 24})", "rank 3"]
     assert [data.called(rank) for rank in range(4)] == named
-
-
-def test_events_of_kinds_are_sorted_by_time():
-    data = run(progress(1, 0.5, at=3), step(1, forward=1.0), step(4, forward=1.0), event("end", 9))
-    assert [each.kind for each in data.of_kind("step", "progress")] == ["step", "progress", "step"]
-    assert [data.since(each) for each in data.of_kind("end")] == [8.0]
 
 
 # ---- several runs -----------------------------------------------------------------------------------------------

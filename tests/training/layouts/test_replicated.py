@@ -65,16 +65,6 @@ def test_gradients_are_of_local_mean():
     assert not replica.output.requires_grad
 
 
-@pytest.mark.parametrize("pieces", [3, 20])
-def test_gradients_of_micro_batches_add_up(pieces):
-    replica, whole = place(), batch()
-    expected = mean_gradients(replica, whole)
-    for index, piece in enumerate(whole.split(pieces)):
-        replica.gradients(piece, last=index == pieces - 1)
-    for parameter, gradient in zip(replica.parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-15)
-
-
 def test_loss_without_parameters_raises():
     replica = place(loss=lambda output, target: (output.detach() - target) ** 2)
     with pytest.raises(InvalidInput, match="does not depend on any trainable parameter"):
@@ -82,18 +72,6 @@ def test_loss_without_parameters_raises():
 
 
 # ---- steps ------------------------------------------------------------------------------------------------------
-
-
-def test_apply_clips_steps_and_clears_gradients():
-    scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    replica = place(max_grad_norm=0.01, scheduler=scheduler)
-    before = [parameter.detach().clone() for parameter in replica.parameters]
-    replica.gradients(batch())
-    replica.apply()
-    moved = torch.cat([(p.detach() - b).flatten() for p, b in zip(replica.parameters, before, strict=True)])
-    assert moved.norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
-    assert replica.optimizer.param_groups[0]["lr"] == 0.05
-    assert all(parameter.grad is None for parameter in replica.parameters)
 
 
 def test_state_within_step_raises():
@@ -183,15 +161,6 @@ def test_empty_batch_skips_model_and_still_calls_sink():
     assert (loss.item(), replica.output) == (0.0, None)
     assert all(parameter.grad is None for parameter in replica.parameters)
     assert calls == [("begin", 0.0), "finish"]
-
-
-def test_unused_parameter_is_not_ready():
-    replica = place(work.Unused)
-    calls = tape(replica)
-    replica.gradients(batch())
-    unused = {index for index, parameter in enumerate(replica.parameters) if parameter.grad is None}
-    assert len(unused) == 2
-    assert not unused & {*calls[1:-1]}
 
 
 # ---- memory -------------------------------------------------------------------------------------------------
