@@ -164,15 +164,14 @@ def _counters(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
 
 
 def _moment(event: Event, clocks: Clocks) -> dict[str, Any]:
-    told = {key: _written(value) for key, value in event.payload.items() if isinstance(value, (str, int, float))}
-    args = {"attempt": event.attempt, **(event.clock or {}), **told}
+    plain = {key: value for key, value in event.payload.items() if isinstance(value, (str, int, float))}
+    # JSON lacks non-finite numbers, and a browser would reject the whole file.
+    written = {
+        key: value if isinstance(value, str) or math.isfinite(value) else str(value) for key, value in plain.items()
+    }
+    args = {"attempt": event.attempt, **(event.clock or {}), **written}
     at = clocks.corrected(event.host, event.time)
     return _piece(event, event.kind, _STAGES, at) | {"ph": "i", "s": "p", "args": args}
-
-
-def _written(value: str | float) -> str | float:
-    """The value, non-finite numbers as text: JSON lacks them, and a browser would reject the whole file."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _piece(event: Event, name: str, thread: int, at: float) -> dict[str, Any]:

@@ -16,17 +16,10 @@ __all__ = ["merged", "sound", "thinned"]
 
 _MANY = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
+_NUMBER = (int, float)
 _NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "step": {
-        "steps": int,
-        "rows": int,
-        "bytes": int,
-        "seconds": dict,
-        "start": (int, float),
-        "marks": list,
-        "end": (int, float),
-    },
-    "span": {"name": str, "start": (int, float), "seconds": (int, float)},
+    "step": dict.fromkeys(_COUNTS, int) | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
+    "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
 }
 
 
@@ -90,11 +83,11 @@ def merged(one: Event, other: Event) -> Event:
     if one.kind != "step":
         return one
     before, after = one.payload, other.payload
-    names = {**before["seconds"], **after["seconds"]}
-    seconds = {name: before["seconds"].get(name, 0.0) + after["seconds"].get(name, 0.0) for name in names}
-    return replace(
-        other, payload={**after, "seconds": seconds, **{name: before[name] + after[name] for name in _COUNTS}}
-    )
+    seconds = dict(before["seconds"])
+    for name, value in after["seconds"].items():
+        seconds[name] = seconds.get(name, 0.0) + value
+    counts = {name: before[name] + after[name] for name in _COUNTS}
+    return replace(other, payload=after | counts | {"seconds": seconds})
 
 
 def sound(event: Event) -> bool:

@@ -69,32 +69,19 @@ class Event:
         """Decode the output of ``to_json``, ignoring unknown fields; raises InvalidInput if it is not an event."""
         try:
             found = json.loads(text)
-            event = cls(
-                **{name: found[name] for name in _TYPES}, **{name: found[name] for name in _LATER if name in found}
-            )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            event = cls(**{name: found[name] for name in (*_TYPES, *(_LATER.keys() & found.keys()))})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidInput(f"expected an event as JSON, got {text[:80]!r}: {error!r}") from error
-        for name, types in {**_TYPES, **_LATER}.items():
+        for name, types in (_TYPES | _LATER).items():
             if not isinstance(getattr(event, name), types):
                 raise InvalidInput(f"an event's {name} cannot be {getattr(event, name)!r:.80}")
         return event
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "rank": (int,),
-    "attempt": (int,),
-    "time": (int, float),
-    "clock": (dict, type(None)),
-    "payload": (dict,),
-}
-_LATER: dict[str, tuple[type, ...]] = {
-    "host": (str,),
-    "received": (int, float, type(None)),
-    "recorder": (str,),
-    "number": (int,),
-}
-"""Fields that events of earlier versions lack."""
+_TYPES: dict[str, Any] = {"kind": str, "rank": int, "attempt": int, "time": (int, float), "payload": dict}
+_TYPES["clock"] = (dict, type(None))
+# Fields that events of earlier versions lack.
+_LATER: dict[str, Any] = {"host": str, "received": (int, float, type(None)), "recorder": str, "number": int}
 
 
 def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ NONCE_BYTES = SEAL_BYTES = KEY_BYTES = 32
 
 _RECEIPT = b"receipt"
 _DIGEST = "sha256"
-_PIECE = 1 << 14  # bytes read at a time
+_CHUNK = 1 << 14  # bytes read at a time
 _LENGTH = struct.Struct(">I")
 _SEQUENCE = struct.Struct(">Q")
 
@@ -96,7 +96,8 @@ class Connection:
         connection = socket.create_connection((address, endpoint.port), timeout)
         try:
             tune(connection)
-            opened = cls(connection, endpoint.key, _nonce(connection, deadline), (b"c", b"s"))
+            opened = cls(connection, endpoint.key, b"", (b"c", b"s"))
+            opened._session = opened._read(NONCE_BYTES, deadline)
             # The random digits make the receipt unpredictable, so a recorded server cannot answer.
             hello = b'{"hello":"%s"}' % secrets.token_hex(16).encode()
             opened.send([hello])
@@ -176,20 +177,15 @@ class Connection:
     def _read(self, size: int, deadline: float | None) -> bytes:
         """Exactly ``size`` bytes; the deadline is for all of them, so a trickle cannot extend it."""
         while len(self._ahead) < size:
-            self._ahead += _piece(self.socket, _PIECE, deadline)
+            if deadline is not None:
+                self.socket.settimeout(_left(deadline))
+            received = self.socket.recv(_CHUNK)  # memory is never reserved for announced bytes
+            if not received:
+                raise EOFError("the other side closed the connection")
+            self._ahead += received
         data = bytes(self._ahead[:size])
         del self._ahead[:size]
         return data
-
-
-def _piece(connection: socket.socket, most: int, deadline: float | None) -> bytes:
-    """Received bytes, 1 to ``most``: memory is never reserved for announced bytes."""
-    if deadline is not None:
-        connection.settimeout(_left(deadline))
-    piece = connection.recv(most)
-    if not piece:
-        raise EOFError("the other side closed the connection")
-    return piece
 
 
 def _left(deadline: float) -> float:
@@ -197,13 +193,6 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError("the other side missed the deadline")
     return left
-
-
-def _nonce(connection: socket.socket, deadline: float) -> bytes:
-    nonce = b""
-    while len(nonce) < NONCE_BYTES:
-        nonce += _piece(connection, NONCE_BYTES - len(nonce), deadline)
-    return nonce
 
 
 def tune(connection: socket.socket) -> None:

@@ -148,17 +148,14 @@ class Recorder:
         """Record as ``record`` does, with a clock as plain data and a payload of any names."""
         now, copied, told = time.time(), to_json_payload(payload), self.told
         with self._lock:
-            if self._closed:
+            told.last += kind != _UNCOUNTED and not self._closed
+            if self._closed or (self._listener is None and len(self._waiting) >= self._capacity):
                 told.dropped += 1
                 return
-            told.last += kind != _UNCOUNTED
             number = 0 if kind == _UNCOUNTED else told.last
             event = Event(
                 kind, self.rank, self.attempt, now, clock, copied, self._host, recorder=told.recorder, number=number
             )
-            if self._listener is None and len(self._waiting) >= self._capacity:
-                told.dropped += 1
-                return
             if self._listener is None:
                 self._waiting.append(event)
                 if kind not in _PATIENT or len(self._waiting) == BURST_EVENTS:

@@ -125,14 +125,13 @@ class Server:
                 shut(oldest)
             try:
                 thread.start()
+                self._connections.add(connection)
+                self._pending[connection] = thread
+                self._threads.append(thread)
             except RuntimeError as error:  # the system is out of threads
                 logger.warning("%s cannot serve a connection: %s", self._name, error)
                 self.refused += 1
                 connection.close()
-            else:
-                self._connections.add(connection)
-                self._pending[connection] = thread
-                self._threads.append(thread)
         if evicted is not None:
             evicted.join()  # unproven, so it is not in ``serve`` and ends at once
 
@@ -159,12 +158,11 @@ class Server:
 
     def _refuse(self, error: Exception) -> None:
         with self._lock:
-            if self._closing.is_set():
-                return
-            self.refused += 1
-            first = self.refused == 1
-        # Strangers may be many: warn once, and log the others for debugging only.
-        logger.log(logging.WARNING if first else logging.DEBUG, "%s rejected a connection: %s", self._name, error)
+            if not self._closing.is_set():
+                self.refused += 1
+                # Strangers may be many: warn once, and log the others for debugging only.
+                level = logging.WARNING if self.refused == 1 else logging.DEBUG
+                logger.log(level, "%s rejected a connection: %s", self._name, error)
 
 
 def _listen(bind: str) -> socket.socket:

@@ -67,6 +67,9 @@ def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
     from sparkdl.telemetry.html.tables import page_tables
 
     charts = _charts(runs)
+    drawn = {name: json.loads(chart.figure.to_json()) for name, chart in charts.items()}
+    for figure in drawn.values():
+        figure["layout"].pop("template", None)  # plotly's default style, 7 kB a chart
     narrow = [name for name, chart in charts.items() if not chart.wide]
     return {
         "title": "sparkdl: " + ", ".join(run.name for run in runs),
@@ -74,7 +77,7 @@ def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
         "charts": charts,
         # With an odd number of narrow charts, the first is wide, so that no gap is left.
         "wide": {name for name, chart in charts.items() if chart.wide} | {*narrow[: len(narrow) % 2]},
-        "drawn": {name: _plain(chart) for name, chart in charts.items()},
+        "drawn": drawn,
     }
 
 
@@ -94,9 +97,3 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     if len(runs) == 1:
         made["timeline"] = time_charts.timeline(runs[0])
     return {name: chart for name, chart in made.items() if chart is not None}
-
-
-def _plain(chart: Chart) -> Any:
-    found = json.loads(chart.figure.to_json())
-    found["layout"].pop("template", None)  # plotly's default style, 7 kB a chart
-    return found
