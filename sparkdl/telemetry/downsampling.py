@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sparkdl.telemetry.event import Event
 
@@ -17,7 +18,7 @@ __all__ = ["merged", "sound", "thinned"]
 _MANY = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
 _NUMBER = (int, float)
-_NEEDED: dict[str, dict[str, type | tuple[type, ...]]] = {
+_NEEDED: dict[str, dict[str, Any]] = {
     "step": dict.fromkeys(_COUNTS, int) | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
     "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
 }

@@ -114,22 +114,8 @@ class MetricAccumulator:
         total, weight = totals.tolist()
         self._sum.zero_()
         self._weight = 0.0
-        return {"loss": total / weight if weight else float("nan")} | {
-            name: synchronised(metric, group) for name, metric in self._metrics.items()
-        }
-
-
-def synchronised(metric: Any, group: Group) -> Any:
-    """A torchmetrics metric's exact value over all workers, by its own reductions; resets the metric.
-
-    Workers without rows are left out, since an empty state lacks the dtype and shape of a filled one.
-
-    Returns:
-        A number, a list of numbers, or a dict of these; NaN if no worker has rows.
-    """
-    # The inner metrics of a wrapper or a sum are its modules; torchmetrics never updates the wrapper itself.
-    used = [_join(each, group.gather(_seen(each))) for each in _parts(metric).values()]
-    return _computed(metric) if any(used) else float("nan")
+        values = together(self._metrics, group.gather(seen(self._metrics)) if self._metrics else [])
+        return {"loss": total / weight if weight else float("nan")} | values
 
 
 def seen(metrics: Metrics) -> dict[str, dict[str, Any]]:
@@ -138,20 +124,24 @@ def seen(metrics: Metrics) -> dict[str, dict[str, Any]]:
 
 
 def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Values of metrics over the states of several processes, each from ``seen``; as ``synchronised`` returns them."""
+    """Exact values of metrics over the states of several processes, each from ``seen``; resets the metrics.
+
+    Processes without rows are left out, since an empty state lacks the dtype and shape of a filled one.
+
+    Returns:
+        By name a number, a list of numbers, or a dict of these; NaN if no process has rows.
+    """
     values = {}
     for name, metric in metrics.items():
+        # The inner metrics of a wrapper or a sum are its modules; torchmetrics never updates the wrapper itself.
         used = [_join(each, [one[name][part] for one in found]) for part, each in _parts(metric).items()]
-        values[name] = _computed(metric) if any(used) else float("nan")
+        values[name] = float("nan")
+        if any(used):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
+                values[name] = _plain(metric.compute())
+            metric.reset()
     return values
-
-
-def _computed(metric: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-        value = _plain(metric.compute())
-    metric.reset()
-    return value
 
 
 def _parts(metric: Any) -> dict[str, Any]:

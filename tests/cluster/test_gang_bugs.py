@@ -39,7 +39,7 @@ from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.metrics import open_metrics, synchronised
+from sparkdl.training.metrics import open_metrics, seen, together
 from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
@@ -234,7 +234,7 @@ def updated(world: World, part: Shard | None) -> list[float]:
     metric = Values()
     for value in range(3 * world.rank + 1):
         metric.update(torch.tensor([float(value)]))
-    found: list[float] = synchronised(metric, world.group())
+    found: list[float] = together({"": metric}, world.group().gather(seen({"": metric})))[""]
     return found
 
 

@@ -24,13 +24,13 @@ from torchmetrics.classification import (
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.wrappers import MinMaxMetric
 
-from sparkdl.cluster.group.world import Group, World
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.training.evaluate import evaluate
-from sparkdl.training.metrics import open_metrics, synchronised
+from sparkdl.training.metrics import open_metrics, seen, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 
@@ -176,14 +176,14 @@ def assert_same(ours: Any, theirs: Any, name: str = "") -> None:
 
 def test_metrics_of_no_rows_are_nan():
     metrics = open_metrics({"auroc": BinaryAUROC(), "mse": MeanSquaredError()}, torch.device("cpu"))
-    assert all(np.isnan(synchronised(metric, Group())) for metric in metrics.values())
+    assert all(map(np.isnan, together(metrics, [seen(metrics)]).values()))
 
 
 def test_metrics_are_copied_and_reset():
     given = MeanSquaredError()
     given.update(torch.ones(3), torch.zeros(3))
-    opened = open_metrics({"mse": given}, torch.device("cpu"))["mse"]
-    opened.update(torch.ones(2), torch.ones(2))
-    assert synchronised(opened, Group()) == 0.0
-    assert not opened.update_called
+    opened = open_metrics({"mse": given}, torch.device("cpu"))
+    opened["mse"].update(torch.ones(2), torch.ones(2))
+    assert together(opened, [seen(opened)]) == {"mse": 0.0}
+    assert not opened["mse"].update_called
     assert given.compute().item() == 1.0

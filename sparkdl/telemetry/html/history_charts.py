@@ -23,10 +23,7 @@ _FEW = 12  # up to this many rows, the axis numbers each
 
 def loss(runs: Sequence[RunData]) -> Chart | None:
     """Losses by epoch, round or member, for one run with the running loss between epochs; None without losses."""
-    figure = go.Figure()
-    for run in runs:
-        for name in filter(_is_loss, measures(run)):
-            _line(figure, runs, run, name)
+    figure = _lines(runs, [name for run in runs for name in measures(run) if _is_loss(name)])
     if len(runs) == 1 and runs[0].noun == "rank":
         _running(figure, runs[0])
     if not figure.data:
@@ -40,10 +37,7 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
     others = [name for name in names if not _is_loss(name) and name not in _RESIDUALS]
     charts = []
     for stem in list(dict.fromkeys(name.removeprefix(_VALIDATED) for name in others))[:MOST_METRICS]:
-        figure = go.Figure()
-        for run in runs:
-            for name in (stem, _VALIDATED + stem):
-                _line(figure, runs, run, name)
+        figure = _lines(runs, [stem, _VALIDATED + stem])
         title = ", ".join(name for name in (stem, _VALIDATED + stem) if name in others)
         figure.update_layout(showlegend=len(figure.data) > 1)
         charts.append(Chart(title, counted(figure, runs, "")))
@@ -52,10 +46,7 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
 
 def residuals(runs: Sequence[RunData]) -> Chart | None:
     """ADMM's primal and dual residuals on a logarithmic scale; None without residuals."""
-    figure = go.Figure()
-    for run in runs:
-        for name in _RESIDUALS:
-            _line(figure, runs, run, name)
+    figure = _lines(runs, _RESIDUALS)
     if not figure.data:
         return None
     titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
@@ -99,6 +90,14 @@ def _place(row: dict[str, Any]) -> str:
 
 def _is_loss(name: str) -> bool:
     return name.endswith("loss") or name == "objective"
+
+
+def _lines(runs: Sequence[RunData], names: Sequence[str]) -> go.Figure:
+    figure = go.Figure()
+    for run in runs:
+        for name in dict.fromkeys(names):
+            _line(figure, runs, run, name)
+    return figure
 
 
 def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -> None:
