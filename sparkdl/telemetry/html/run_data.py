@@ -264,11 +264,6 @@ def _is_valid(event: Event) -> bool:
     return typed and sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)
 
 
-def is_numeric(value: Any) -> bool:
-    """Whether a value is a number, not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, Any]]:
     """Merge an unfinished run's history from its files with rows from its events, which are sorted by time."""
     kinds = {event.kind for event in events}

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
-from sparkdl.telemetry.html.run_data import is_numeric
-
 Point = TypeVar("Point")
 
 MOST_NAME = 28
@@ -79,6 +77,11 @@ def thinned(points: Sequence[Point]) -> list[Point]:
 def short(value: float) -> float:
     """Round to six significant digits."""
     return float(f"{value:.6g}")
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is a number, not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:

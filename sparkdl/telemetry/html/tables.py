@@ -12,7 +12,8 @@ from typing import Any
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.bottlenecks import verdict
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.html.run_data import RunData, is_numeric
+from sparkdl.telemetry.html.run_data import RunData
+from sparkdl.telemetry.html.style import is_numeric
 
 MOST_ROWS = 200
 """Most rows of a table; of a longer history, the last rows."""
