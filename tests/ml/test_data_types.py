@@ -1,4 +1,4 @@
-"""Every kind of column on Spark: what a model is trained on, and the same in what it scores."""
+"""Training and inference on every kind of column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkdl.errors import InvalidInput
 from tests.ml import nets, typed_nets
 from tests.sessions import frame
 
-pytestmark = pytest.mark.slow  # all of them together, each being a fit
+pytestmark = pytest.mark.slow
 
 ROWS = 40
 RANDOM = np.random.default_rng(2)
@@ -31,6 +31,8 @@ SCHEMA = "row long, tokens array<int>, image binary, x array<double>, y double, 
 STILL = {"optimizer": partial(torch.optim.SGD, lr=0.0), "numWorkers": 2, "batchSize": 16, "idCol": "row"}
 OFFSETS = InputColumn("tokens", "int64", ragged="offsets")
 PADDED = InputColumn("tokens", "int64", ragged="padded", padding=19)
+BAG = {"model": typed_nets.Bag, "inputCols": ["tokens"], "labelCol": "y", "columnSpecs": [OFFSETS]}
+LINE = {"model": nets.Line, "inputCols": ["x"], "labelCol": "y"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def data(spark):
         (row, TOKENS[row], bytearray(IMAGES[row].tobytes()), X[row].tolist(), float(X[row].sum()), 2.0 * row)
         for row in range(ROWS)
     ]
-    return spark.createDataFrame(rows, SCHEMA).cache()
+    return spark.createDataFrame(rows, SCHEMA).withColumn("valid", F.col("row") >= 30).cache()
 
 
 def predictions(model, data):
@@ -47,128 +49,72 @@ def predictions(model, data):
 
 
 def check_still(model, data, expected):
-    """The loss of the first epoch and the predictions are those of the model's first weights."""
-    labels = X.sum(1)
-    assert model.history[0]["loss"] == pytest.approx(np.square(expected - labels).mean(), rel=1e-4)
+    """The first loss and the predictions follow from the first weights."""
+    assert model.history[0]["loss"] == pytest.approx(np.square(expected - X.sum(1)).mean(), rel=1e-4)
     np.testing.assert_allclose(predictions(model, data), expected, rtol=1e-5, atol=1e-6)
 
 
-# ---- arrays of several lengths ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("net", "column", "collate"),
+    ("net", "column", "more"),
     [
-        (typed_nets.Bag, OFFSETS, None),
-        (typed_nets.Masked, PADDED, None),
-        (typed_nets.Masked, OFFSETS, typed_nets.pad),
+        (typed_nets.Bag, OFFSETS, {}),
+        (typed_nets.Masked, PADDED, {"microBatches": 3}),
+        (typed_nets.Masked, OFFSETS, {"microBatches": 3, "collate": typed_nets.pad}),
     ],
     ids=["offsets", "padded", "collate"],
 )
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_tokens(data, net, column, collate, accumulate):
-    estimator = TorchRegressor(
-        model=net,
-        inputCols=["tokens"],
-        labelCol="y",
-        columnSpecs=[column],
-        microBatches=accumulate,
-        collate=collate,
-        **STILL,
-    )
+def test_arrays_of_several_lengths(data, net, column, more):
+    estimator = TorchRegressor(**BAG | {"model": net, "columnSpecs": [column]} | STILL | more)
     check_still(estimator.fit(data), data, np.array([sum(row) / 20 for row in TOKENS]))
 
 
-def test_an_embedding_bag_learns(data):
+def test_embedding_bag_learns_and_reads_empty_arrays(data):
     labelled = data.withColumn("y", F.expr("aggregate(tokens, 0, (s, t) -> s + t) / 10d"))
-    model = TorchRegressor(
-        model=typed_nets.Bag,
-        inputCols=["tokens"],
-        labelCol="y",
-        columnSpecs=[OFFSETS],
-        numWorkers=2,
-        batchSize=8,
-        epochs=30,
-        optimizer=partial(torch.optim.Adam, lr=0.05),
-    ).fit(labelled)
+    adam = partial(torch.optim.Adam, lr=0.05)
+    model = TorchRegressor(**BAG, numWorkers=2, batchSize=8, epochs=30, optimizer=adam).fit(labelled)
     assert model.history[-1]["loss"] < model.history[0]["loss"] / 2
     state = model.module().state_dict()["bag.weight"]
     expected = [sum(float(state[token]) for token in row) for row in TOKENS]
     np.testing.assert_allclose(predictions(model, labelled), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_part_and_a_model_without_tokens(data):
     hollow = data.withColumn("tokens", F.expr("if(row = 3, tokens, array())")).withColumn("y", F.lit(0.0))
-    model = TorchRegressor(model=typed_nets.Bag, inputCols=["tokens"], labelCol="y", columnSpecs=[OFFSETS], **STILL)
-    fitted = model.fit(hollow)
-    assert predictions(fitted, hollow).tolist() == pytest.approx(
-        [sum(TOKENS[3]) / 20 if row == 3 else 0.0 for row in range(ROWS)]
-    )
+    fitted = TorchRegressor(**BAG | STILL).fit(hollow)
+    expected = [sum(TOKENS[3]) / 20 if row == 3 else 0.0 for row in range(ROWS)]
+    assert predictions(fitted, hollow).tolist() == pytest.approx(expected)
 
 
-def test_tokens_that_are_not_described_are_refused_with_advice(data):
-    with pytest.raises(
-        InvalidInput, match=r"shard \d: column 'tokens' has arrays of several lengths.*ragged=\"offsets\""
-    ):
-        TorchRegressor(model=typed_nets.Bag, inputCols=["tokens"], labelCol="y", **STILL).fit(data)
+def pictures(column):
+    return TorchRegressor(model=typed_nets.Picture, inputCols=["image"], labelCol="y", columnSpecs=[column], **STILL)
 
 
-# ---- binary columns --------------------------------------------------------------------------------------------------
-
-
-def expected_of_images(scale=1):
-    return scale * (IMAGES.reshape(ROWS, 12) @ (np.arange(12) / 100))
-
-
-def pictures(column, **others):
-    return TorchRegressor(
-        model=typed_nets.Picture, inputCols=["image"], labelCol="y", columnSpecs=[column], **STILL | others
-    )
-
-
-@pytest.mark.parametrize(
-    "column",
-    [InputColumn("image", "uint8", shape=(4, 3)), InputColumn("image", decode=typed_nets.read)],
-    ids=["raw", "decode"],
-)
-def test_images(data, column):
-    check_still(pictures(column).fit(data), data, expected_of_images())
-
-
-def test_a_closure_decodes(data):
+def test_images_raw_and_decoded(data):
     scale = 0.5
 
-    def read(image):
+    def closure(image):
         return scale * typed_nets.read(image)
 
-    check_still(pictures(InputColumn("image", decode=read)).fit(data), data, expected_of_images(scale))
+    expected = IMAGES.reshape(ROWS, 12) @ (np.arange(12) / 100)
+    raw, decoded = InputColumn("image", "uint8", shape=(4, 3)), InputColumn("image", decode=closure)
+    check_still(pictures(raw).fit(data), data, expected)
+    check_still(pictures(decoded).fit(data), data, scale * expected)
 
 
-def test_bytes_of_another_length(data):
-    with pytest.raises(
-        InvalidInput, match=r"shard \d: column 'image' has .* values of a wrong length, such as 12 bytes; expected 48"
-    ):
-        pictures(InputColumn("image", "float32", shape=(4, 3))).fit(data)
-
-
-def test_a_decode_that_fails_says_where(data):
+def test_invalid_binary_columns_raise(data):
     def fail(image):
         raise KeyError("no such codec")
 
-    with pytest.raises(
-        InvalidInput, match=r"shard \d: decode of column 'image' raised KeyError: 'no such codec'"
-    ) as caught:
+    message = r"\d: column 'image' has a value of 12 bytes, .*; expected 48 bytes"
+    with pytest.raises(InvalidInput, match=message):
+        pictures(InputColumn("image", "float32", shape=(4, 3))).fit(data)
+    message = "decode of column 'image' raised KeyError: 'no such codec'"
+    with pytest.raises(InvalidInput, match=message) as caught:
         pictures(InputColumn("image", decode=fail)).fit(data)
     assert caught.value.stage == "feed"
     model = pictures(InputColumn("image", decode=typed_nets.read)).fit(data)
-    with pytest.raises(PythonException, match="decode of column 'image' raised KeyError: 'no such codec'"):
+    with pytest.raises(PythonException, match=message):
         model.setColumnSpecs([InputColumn("image", decode=fail)]).transform(data).collect()
 
 
-# ---- vectors ---------------------------------------------------------------------------------------------------------
-
-
-def test_sparse_and_dense_vectors_are_the_same(spark):
+def test_sparse_and_dense_vectors_train_the_same_weights(spark):
     dense = [(row, Vectors.dense([row, 0.0, 1.0]), float(row)) for row in range(12)]
     mixed = [(row, Vectors.sparse(3, {0: float(row), 2: 1.0}) if row % 2 else vector, y) for row, vector, y in dense]
     estimator = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y", epochs=3, batchSize=4, idCol="row")
@@ -178,20 +124,15 @@ def test_sparse_and_dense_vectors_are_the_same(spark):
     torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------
-
-
 def test_several_labels_lie_side_by_side(data):
+    still = partial(torch.optim.SGD, lr=0.0)
     estimator = TorchEstimator(
-        model=typed_nets.Two, loss=nn.MSELoss(), inputCols=["x"], labelCol=["y", "z"], numWorkers=2, batchSize=10
+        model=typed_nets.Two, loss=nn.MSELoss(), optimizer=still, inputCols=["x"], labelCol=["y", "z"], numWorkers=2
     )
-    model = estimator.setOptimizer(partial(torch.optim.SGD, lr=0.0)).fit(data)
+    model = estimator.fit(data)
     expected = (np.square(X.sum(1)).mean() + np.square(2.0 * np.arange(ROWS)).mean()) / 2
     assert model.history[0]["loss"] == pytest.approx(expected, rel=1e-5)
     assert predictions(model, data).shape == (ROWS, 2)
-
-
-def test_several_labels_are_probabilities_of_classes(data):
     soft = data.selectExpr("row", "x", "0.25 as a", "0.75 as b", "0 as c")
     model = TorchClassifier(model=nets.scores, inputCols=["x"], labelCol=["a", "b", "c"], epochs=2).fit(soft)
     assert model.transform(soft).where("prediction is null").count() == 0
@@ -203,36 +144,26 @@ def test_without_a_label_the_first_input_is_the_target(data):
     )
     model = estimator.fit(data)
     assert model.history[-1]["loss"] < model.history[0]["loss"]
+    assert predictions(model, data).shape == (ROWS, 3)
 
 
-# ---- collate and augment ---------------------------------------------------------------------------------------------
-
-
-def test_collate_is_for_training_validation_and_inference(data):
+def test_collate_applies_to_training_validation_and_inference(data):
     def shift(inputs, target):
         return (inputs[0] + 1,), target
 
-    estimator = TorchRegressor(
-        model=nets.Line, inputCols=["x"], labelCol="y", validationIndicatorCol="held out", collate=shift, **STILL
-    )
-    marked = data.withColumn("held out", F.col("row") >= 30)
-    model = estimator.fit(marked)
+    model = TorchRegressor(validationIndicatorCol="valid", collate=shift, **LINE, **STILL).fit(data)
     with torch.no_grad():
         expected = nets.Line()(torch.from_numpy(X).float() + 1).numpy()
     squares = np.square(expected - X.sum(1))
     assert model.history[0]["loss"] == pytest.approx(squares[:30].mean(), rel=1e-4)
     assert model.history[0]["valid_loss"] == pytest.approx(squares[30:].mean(), rel=1e-4)
-    np.testing.assert_allclose(predictions(model, marked), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(predictions(model, data), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_augment_is_for_training_alone_and_repeatable(data):
-    marked = data.withColumn("held out", F.col("row") >= 30)
-    estimator = TorchRegressor(
-        model=nets.Line, inputCols=["x"], labelCol="y", validationIndicatorCol="held out", epochs=2, **STILL
-    )
-    plain, one, two = (
-        estimator.setAugment(augment).fit(marked) for augment in (None, typed_nets.jitter, typed_nets.jitter)
-    )
+def test_augment_applies_to_training_only_and_is_repeatable(data):
+    estimator = TorchRegressor(validationIndicatorCol="valid", epochs=2, **LINE, **STILL)
+    augments = (None, typed_nets.jitter, typed_nets.jitter)
+    plain, one, two = (estimator.setAugment(augment).fit(data) for augment in augments)
     losses = [[row["loss"] for row in model.history] for model in (plain, one, two)]
     assert losses[1] == losses[2] != losses[0]
     assert losses[1][0] != losses[1][1]
@@ -240,45 +171,29 @@ def test_augment_is_for_training_alone_and_repeatable(data):
     np.testing.assert_array_equal(predictions(plain, data), predictions(one, data))
 
 
-def test_rows_may_not_be_left_out(data):
+def test_collate_that_drops_rows_raises(data):
     def halve(inputs, target):
         return (inputs[0][::2],), target[::2]
 
-    estimator = TorchRegressor(model=nets.Line, inputCols=["x"], labelCol="y", collate=halve, **STILL)
     with pytest.raises(InvalidInput, match=r"collate returned \d rows in input 0 for a batch of \d+ rows") as caught:
-        estimator.fit(data.where("row < 16").repartition(1))
+        TorchRegressor(collate=halve, **LINE, **STILL).fit(data.where("row < 16").repartition(1))
     assert caught.value.stage == "work"
     assert caught.value.rank is not None
 
 
-# ---- bad values ------------------------------------------------------------------------------------------------------
+def test_invalid_values_are_counted_over_the_whole_shard(data):
+    holes = "case when row % 4 = 0 then null when row % 4 = 1 then double('nan') else y end"
+    with pytest.raises(InvalidInput, match="0: column 'y' has 10 nulls and 10 NaN in 40 rows; expected none"):
+        TorchRegressor(**LINE).fit(data.withColumn("y", F.expr(holes)))
 
 
-def test_bad_values_are_counted_over_the_whole_part(data):
-    holed = data.withColumn(
-        "y", F.expr("case when row % 4 = 0 then null when row % 4 = 1 then double('nan') else y end")
-    )
-    with pytest.raises(InvalidInput, match="shard 0: column 'y' has 10 nulls and 10 NaN in 40 rows; expected none"):
-        TorchRegressor(model=nets.Line, inputCols=["x"], labelCol="y").fit(holed)
-
-
-def test_dates_are_refused_before_anything_runs(data):
-    dated = data.withColumn("x", F.current_timestamp())
-    with pytest.raises(InvalidInput, match=r"column 'x' has type timestamp; .*F\.unix_timestamp"):
-        TorchRegressor(model=nets.Line, inputCols=["x"], labelCol="y").fit(dated)
-    interval = data.withColumn("x", F.expr("interval '3' day"))
-    with pytest.raises(InvalidInput, match=r"column 'x' has type interval day; .*F\.extract"):
-        TorchRegressor(model=nets.Line, inputCols=["x"], labelCol="y").fit(interval)
-
-
-def test_numbers_of_every_type(spark):
+def test_decimals_and_booleans_are_numbers(spark):
     rows = frame({"row": np.arange(8), "x": np.arange(24.0).reshape(8, 3)}).selectExpr(
         "row", "x", "cast(row as decimal(9, 2)) as y", "row % 2 = 0 as flag"
     )
     assert rows.schema["y"].dataType == T.DecimalType(9, 2)
-    for label in ("y", "flag"):
-        model = TorchRegressor(model=nets.Line, inputCols=["x"], labelCol=label, **STILL).fit(rows)
-        with torch.no_grad():
-            output = nets.Line()(torch.arange(24.0).view(8, 3)).numpy()
-        labels = np.arange(8) if label == "y" else np.arange(8) % 2 == 0
-        assert model.history[0]["loss"] == pytest.approx(np.square(output - labels).mean(), rel=1e-4)
+    with torch.no_grad():
+        output = nets.Line()(torch.arange(24.0).view(8, 3)).numpy()
+    for label, values in (("y", np.arange(8)), ("flag", np.arange(8) % 2 == 0)):
+        model = TorchRegressor(**LINE | STILL | {"labelCol": label}).fit(rows)
+        assert model.history[0]["loss"] == pytest.approx(np.square(output - values).mean(), rel=1e-4)

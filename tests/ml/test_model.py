@@ -1,4 +1,4 @@
-"""A trained model scores DataFrames; most tests here make one from known weights, without training."""
+"""A model's output columns, from known weights and without training."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(50, 3))
 FLOAT = torch.from_numpy(X).float()
+FP64 = {"precision": "fp64", "dtype": torch.float64}
+one_number = pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
 
 
 def model(factory, kind="estimator", **others):
@@ -32,13 +34,15 @@ def features(**others):
     return frame({"row": np.arange(len(X)), "x": X} | others)
 
 
-def scored(model, data, *names):
-    """The named output columns as arrays, rows in order; vectors as arrays."""
-    found = model.transform(data)
-    vectors = {field.name for field in found.schema if isinstance(field.dataType, VectorUDT)}
-    chosen = [vector_to_array(name).alias(name) if name in vectors else F.col(name) for name in names]
-    rows = found.orderBy("row").select(*chosen).collect()
-    return [np.array([row[name] for row in rows]) for name in names]
+def outputs(model, data):
+    """The output columns as arrays, rows in order; vectors as arrays."""
+    scored = model.transform(data)
+    kinds = {field.name: field.dataType for field in scored.schema if field.name not in data.columns}
+    columns = [
+        vector_to_array(name).alias(name) if kind == VectorUDT() else F.col(name) for name, kind in kinds.items()
+    ]
+    rows = scored.orderBy("row").select(*columns).collect()
+    return kinds, {name: np.array([row[name] for row in rows]) for name in kinds}
 
 
 def expected(factory, *inputs):
@@ -46,159 +50,124 @@ def expected(factory, *inputs):
         return factory().eval()(*(inputs or (FLOAT,)))
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
+CLASSIFIER = {"rawPrediction": VectorUDT(), "probability": VectorUDT(), "prediction": T.DoubleType()}
 
 
-def test_a_classifier_gives_scores_probabilities_and_classes(spark):
-    found = model(nets.scores, "classifier").transform(features())
-    assert found.columns == ["row", "x", "rawPrediction", "probability", "prediction"]
-    kinds = [found.schema[name].dataType for name in found.columns[2:]]
-    assert kinds == [VectorUDT(), VectorUDT(), T.DoubleType()]
-    raw, probability, prediction = scored(
-        model(nets.scores, "classifier"), features(), "rawPrediction", "probability", "prediction"
-    )
+def test_classifier_returns_scores_probabilities_and_classes(spark):
+    kinds, found = outputs(model(nets.scores, "classifier"), features())
+    assert list(kinds.items()) == list(CLASSIFIER.items())
     scores = expected(nets.scores)
-    np.testing.assert_allclose(raw, scores, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(probability, scores.softmax(1), rtol=1e-5)
-    np.testing.assert_array_equal(prediction, scores.argmax(1))
+    np.testing.assert_allclose(found["rawPrediction"], scores, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["probability"], scores.softmax(1), rtol=1e-5)
+    np.testing.assert_array_equal(found["prediction"], scores.argmax(1))
 
 
-@pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
-def test_one_score_is_that_of_class_1(spark, factory):
-    raw, probability, prediction = scored(
-        model(factory, "classifier"), features(), "rawPrediction", "probability", "prediction"
-    )
+@one_number
+def test_one_score_belongs_to_class_1(spark, factory):
+    found = outputs(model(factory, "classifier"), features())[1]
     score = expected(nets.Line).double().numpy()
     chance = 1 / (1 + np.exp(-score))
-    np.testing.assert_allclose(raw, np.stack([-score, score], 1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(probability, np.stack([1 - chance, chance], 1), rtol=1e-4)
-    np.testing.assert_array_equal(prediction, score > 0)
-    assert 0 < prediction.sum() < len(prediction)
+    np.testing.assert_allclose(found["rawPrediction"], np.stack([-score, score], 1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["probability"], np.stack([1 - chance, chance], 1), rtol=1e-4)
+    np.testing.assert_array_equal(found["prediction"], score > 0)
+    assert 0 < found["prediction"].sum() < len(X)
 
 
-@pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
-def test_a_regressor_gives_a_number(spark, factory):
-    found = model(factory, "regressor").transform(features())
-    assert found.columns == ["row", "x", "prediction"]
-    assert found.schema["prediction"].dataType == T.DoubleType()
-    (prediction,) = scored(model(factory, "regressor"), features(), "prediction")
-    np.testing.assert_allclose(prediction, expected(nets.Line), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
-def test_a_raw_output_of_one_number_is_a_float(spark, factory):
-    (prediction,) = scored(model(factory, scalar=True), features(), "prediction")
-    np.testing.assert_allclose(prediction, expected(nets.Line), rtol=1e-5, atol=1e-6)
+@one_number
+def test_one_number_is_a_double_of_regressors_and_a_raw_float(spark, factory):
+    for kind, returned in (("regressor", T.DoubleType()), ("estimator", T.FloatType())):
+        kinds, found = outputs(model(factory, kind, scalar=True), features())
+        assert kinds == {"prediction": returned}
+        np.testing.assert_allclose(found["prediction"], expected(nets.Line), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("factory", "width"), [(nets.Autoencoder, 3), (nets.Image, 6)])
-def test_any_other_raw_output_is_an_array_of_floats(spark, factory, width):
-    found = model(factory).transform(features())
-    assert found.schema["prediction"].dataType.elementType == T.FloatType()
-    (prediction,) = scored(model(factory), features(), "prediction")
-    assert prediction.shape == (50, width)
-    np.testing.assert_allclose(prediction, expected(factory).flatten(1), rtol=1e-5, atol=1e-6)
+def test_other_raw_outputs_are_arrays_of_floats(spark, factory, width):
+    kinds, found = outputs(model(factory), features())
+    assert kinds["prediction"].elementType == T.FloatType()
+    assert found["prediction"].shape == (50, width)
+    np.testing.assert_allclose(found["prediction"], expected(factory).flatten(1), rtol=1e-5, atol=1e-6)
 
 
-def test_double_precision_is_kept(spark):
-    made = model(nets.Line, "regressor", precision="fp64", dtype=torch.float64)
-    (prediction,) = scored(made, features(), "prediction")
-    with torch.no_grad():
-        np.testing.assert_allclose(prediction, nets.Line().double()(torch.from_numpy(X)), rtol=1e-12)
+def test_double_precision_stays(spark):
+    made = {
+        nets.Line: (model(nets.Line, "regressor", **FP64), T.DoubleType()),
+        nets.column: (model(nets.column, scalar=True, **FP64), T.DoubleType()),
+        nets.scores: (model(nets.scores, **FP64), T.ArrayType(T.DoubleType(), False)),
+    }
+    for factory, (each, kind) in made.items():
+        kinds, found = outputs(each, features())
+        assert kinds == {"prediction": kind}
+        with torch.no_grad():
+            wanted = factory().double()(torch.from_numpy(X)).numpy()
+        np.testing.assert_allclose(found["prediction"].reshape(wanted.shape), wanted, rtol=1e-12)
 
 
-def test_raw_outputs_in_double_precision_are_doubles(spark):
-    scalar = model(nets.column, precision="fp64", dtype=torch.float64, scalar=True).transform(features())
-    assert scalar.schema["prediction"].dataType == T.DoubleType()
-    array = model(nets.scores, precision="fp64", dtype=torch.float64).transform(features())
-    found = np.array([row["prediction"] for row in array.orderBy("row").collect()])
-    with torch.no_grad():
-        np.testing.assert_allclose(found, nets.scores().double()(torch.from_numpy(X)), rtol=1e-12)
+def test_models_are_in_evaluation_mode_for_any_number_of_rows(spark):
+    data = spark.range(0, 5000, 1, 1).selectExpr("id as row", "array(id / 5000, 1.0, 2.0) as x")
+    found = outputs(model(nets.Moody, "regressor"), data)[1]
+    np.testing.assert_allclose(found["prediction"], np.arange(5000) / 5000 + 3, rtol=1e-5)
 
 
-def test_models_are_in_evaluation_mode(spark):
-    (prediction,) = scored(model(nets.Moody, "regressor"), features(), "prediction")
-    np.testing.assert_allclose(prediction, FLOAT.sum(1), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
+def test_partitions_without_rows(spark, kind):
+    made = model(nets.scores if kind == "classifier" else nets.Line, kind, scalar=kind == "estimator")
+    assert made.transform(features().where("row < 0")).collect() == []
+    assert made.transform(spark.createDataFrame([], "x array<float>")).collect() == []
+    assert len(made.transform(features().where("row = 7").repartition(4)).collect()) == 1
 
 
-def test_output_columns_may_have_other_names_or_be_left_out(spark):
+def test_names_of_columns(spark):
     made = model(nets.scores, "classifier", rawPredictionCol="", probabilityCol="a.b c", predictionCol="class")
     assert made.transform(features()).columns == ["row", "x", "a.b c", "class"]
     assert made.transform(features(), {made.predictionCol: "other"}).columns == ["row", "x", "a.b c", "other"]
+    for name in ("a.b", "a b", "a`b"):
+        data = features().withColumnRenamed("x", name).withColumn("c.d", F.lit("kept"))
+        scored = model(nets.Line, "regressor", inputCols=[name]).transform(data)
+        assert scored.columns == ["row", name, "c.d", "prediction"]
+        assert scored.orderBy("row").first()["c.d"] == "kept"
 
 
-def test_an_output_column_that_is_there_already_is_refused(spark):
-    with pytest.raises(InvalidInput, match="there is a column 'prediction' already"):
-        model(nets.Line, "regressor").transform(features(prediction=X[:, 0]))
-    with pytest.raises(InvalidInput, match="set probabilityCol to another name"):
-        model(nets.scores, "classifier", predictionCol="p", probabilityCol="p").transform(features())
-
-
-# ---- inputs ----------------------------------------------------------------------------------------------------------
+def test_invalid_columns_raise_before_any_job(spark):
+    line = model(nets.Line, "regressor")
+    same = model(nets.scores, "classifier", predictionCol="p", probabilityCol="p")
+    for made, data, message in (
+        (line, features(prediction=X[:, 0]), "column 'prediction'"),
+        (same, features(), "set probabilityCol to another name"),
+        (line, features().drop("x"), "no column 'x'; the data has 'row'"),
+        (line, features().withColumn("x", F.lit("a")), "column 'x' has type string"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            made.transform(data)
 
 
 def test_several_inputs_are_the_arguments_of_forward_in_order(spark):
     random = np.random.default_rng(1)
     images, kinds = random.normal(size=(50, 2, 2)), random.integers(0, 4, 50).astype(np.int32)
-    data = features(image=images, kind=kinds, price=X[:, 0])
     made = model(nets.Scaled, "regressor", inputCols=["image", "kind", "price"])
-    (prediction,) = scored(made, data, "prediction")
+    found = outputs(made, features(image=images, kind=kinds, price=X[:, 0]))[1]
     inputs = torch.from_numpy(images).float(), torch.from_numpy(kinds).long(), FLOAT[:, 0]
-    np.testing.assert_allclose(prediction, expected(nets.Scaled, *inputs), rtol=1e-5)
-
-
-def test_vectors_dense_and_sparse(spark):
+    np.testing.assert_allclose(found["prediction"], expected(nets.Scaled, *inputs), rtol=1e-5)
     dense = [(0, Vectors.dense([1.0, 0.0, 2.0])), (1, Vectors.sparse(3, {0: 1.0, 2: 2.0}))]
-    (prediction,) = scored(model(nets.Line, "regressor"), spark.createDataFrame(dense, ["row", "x"]), "prediction")
-    assert prediction[0] == prediction[1]
+    found = outputs(model(nets.Line, "regressor"), spark.createDataFrame(dense, ["row", "x"]))[1]
+    assert found["prediction"][0] == found["prediction"][1]
 
 
-@pytest.mark.parametrize("name", ["a.b", "a b", "a`b"])
-def test_any_column_name_will_do(spark, name):
-    data = features().withColumnRenamed("x", name).withColumn("c.d", F.lit("kept"))
-    found = model(nets.Line, "regressor", inputCols=[name]).transform(data)
-    assert found.columns == ["row", name, "c.d", "prediction"]
-    assert found.orderBy("row").first()["c.d"] == "kept"
-
-
-def test_inputs_are_checked_before_anything_runs(spark):
-    with pytest.raises(InvalidInput, match="there is no column 'x'; the data has 'row'"):
-        model(nets.Line, "regressor").transform(features().drop("x"))
-    with pytest.raises(InvalidInput, match="column 'x' has type string"):
-        model(nets.Line, "regressor").transform(features().withColumn("x", F.lit("a")))
-
-
-def test_many_rows_go_through_in_pieces(spark):
-    data = spark.range(0, 5000, 1, 1).selectExpr("id as row", "array(id / 5000, 1.0, 2.0) as x")
-    (prediction,) = scored(model(nets.Moody, "regressor"), data, "prediction")
-    np.testing.assert_allclose(prediction, np.arange(5000) / 5000 + 3, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
-def test_no_rows_are_no_rows(spark, kind):
-    made = model(nets.scores if kind == "classifier" else nets.Line, kind, scalar=kind == "estimator")
-    empty = features().where("row < 0")
-    assert made.transform(empty).collect() == []
-    assert len(made.transform(features().where("row = 7").repartition(4)).collect()) == 1
-
-
-def test_other_columns_stay_and_need_not_be_read(spark, tmp_path):
+def test_only_input_columns_reach_python(spark, tmp_path):
     data = features(label=X[:, 0]).withColumn("text", F.concat(F.lit("row "), "row"))
     data.select("*", F.struct("row", "label").alias("both")).write.parquet(str(tmp_path / "data"))
-    read = spark.read.parquet(str(tmp_path / "data"))
-    found = model(nets.Line, "regressor").transform(read)
-    assert found.columns == ["row", "x", "label", "text", "both", "prediction"]
-    first = found.orderBy("row").first()
+    scored = model(nets.Line, "regressor").transform(spark.read.parquet(str(tmp_path / "data")))
+    assert scored.columns == ["row", "x", "label", "text", "both", "prediction"]
+    first = scored.orderBy("row").first()
     assert (first["text"], first["both"]["row"]) == ("row 0", 0)
-
-    predicted, others = plan(found.select("prediction")), plan(found.select("text"))
+    predicted, others = plan(scored.select("prediction")), plan(scored.select("text"))
     assert "ReadSchema: struct<x:array<double>>" in predicted
     assert "ArrowEvalPython" in predicted
     assert "ArrowEvalPython" not in others
     assert "x:array" not in others
-    (scoring,) = [line for line in plan(found).splitlines() if "ArrowEvalPython" in line]
+    (scoring,) = [line for line in plan(scored).splitlines() if "ArrowEvalPython" in line]
     inputs = scoring[scoring.index("[score(cast(x#") : scoring.index("]")]
-    # In pyspark 4.0 an argument more tells of nulls; no other column goes to Python.
+    # In pyspark 4.0 another argument marks nulls; no other column goes to Python.
     assert set(re.findall(r"(?<!lambda )\b(\w+)#\d+", inputs)) == {"x"}
 
 
@@ -206,10 +175,9 @@ def plan(data):
     return data._jdf.queryExecution().executedPlan().toString()
 
 
-def test_the_module(spark):
+def test_module_is_a_new_one_in_evaluation_mode():
     made = model(nets.scores, "classifier")
     module = made.module()
     assert not module.training
-    torch.testing.assert_close(module.state_dict(), nets.scores().state_dict(), rtol=0, atol=0)
     next(module.parameters()).data.zero_()
     torch.testing.assert_close(made.module().state_dict(), nets.scores().state_dict(), rtol=0, atol=0)

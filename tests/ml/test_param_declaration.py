@@ -1,4 +1,4 @@
-"""A declaration is all there is of a Param: accessors, constructor, docstring and stub follow from it."""
+"""Accessors, constructors, docstrings and stubs follow from declarations of Params."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ import sparkdl
 from sparkdl.ensembles import declarations
 from sparkdl.errors import InvalidInput
 from sparkdl.ml import params
-from sparkdl.ml.param_declaration import ConstructedParams, Scope, ValidatedParams, param, with_default
+from sparkdl.ml.param_declaration import ConstructedParams, Scope, param, with_default
 from sparkdl.ml.param_stubs import stub_of
 from sparkdl.ml.param_types import at_least, optional, to_int, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 
 ENSEMBLES = (sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf)
 ESTIMATORS = (sparkdl.TorchEstimator, sparkdl.TorchClassifier, sparkdl.TorchRegressor, *ENSEMBLES)
-each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
 
 
 class Sized(ConstructedParams):
@@ -33,9 +32,9 @@ class Sized(ConstructedParams):
     """
 
     size: Param[int] = param("rows", at_least(0, to_int), 3, scope=Scope.GANG)
-    name: Param[str | None] = param("what it is called", optional(to_string), "it")
+    name: Param[str | None] = param("its name", optional(to_string), "it")
     parts: Param[list[int]] = param("some of it", to_list, [])
-    source: Param[str] = param("where it is from", to_string)
+    source: Param[str] = param("its origin", to_string)
 
 
 class Larger(Sized):
@@ -58,7 +57,7 @@ def test_accessors():
     assert (sized.getSize(), sized.getName(), sized.getParts(), sized.isDefined("source")) == (4, "it", [], False)
     assert Larger().getName() == "large it"
     assert get_type_hints(Sized.getSize) == {"return": int}
-    assert Sized.setName.__doc__ == "Set ``name``: what it is called."
+    assert Sized.setName.__doc__ == "Set ``name``: its name."
     assert Sized.getName.__qualname__ == "Sized.getName"
     with pytest.raises(InvalidInput, match="size is -1; expected at least 0"):
         sized.setSize(-1)
@@ -67,22 +66,19 @@ def test_accessors():
 def test_signature_shows_defaults_and_types():
     for method in (Sized, Sized().setParams):
         arguments = inspect.signature(method).parameters
-        assert {name: each.default for name, each in arguments.items()} == {
-            "size": 3, "name": "it", "parts": [], "source": None
-        }  # fmt: skip
+        defaults = {"size": 3, "name": "it", "parts": [], "source": None}
+        assert {name: each.default for name, each in arguments.items()} == defaults
         assert {each.kind for each in arguments.values()} == {inspect.Parameter.KEYWORD_ONLY}
-        assert arguments["size"].annotation is int
-        assert arguments["source"].annotation == str | None
+        assert (arguments["size"].annotation, arguments["source"].annotation) == (int, str | None)
     assert inspect.signature(Larger).parameters["size"].default == 30
     assert list(inspect.signature(Larger).parameters) == list(inspect.signature(Sized).parameters)
     assert list(inspect.signature(Own).parameters) == ["letters"]
 
 
-def test_constructor_takes_what_is_given():
+def test_constructor_and_set_params():
     sized = Sized(size=3, name=None, parts=None)
     assert (sized.isSet("size"), sized.isSet("parts"), sized.getOrDefault("name")) == (True, False, None)
     assert sized._input_kwargs == {"size": 3, "name": None, "parts": None}
-    assert Larger().getSize() == 30
     assert Own("abc").getName() == "large abc"
     assert sized.setParams(name="other", size=5) is sized
     assert (sized.getSize(), sized.getName()) == (5, "other")
@@ -91,52 +87,41 @@ def test_constructor_takes_what_is_given():
             call(weight=1)
     with pytest.raises(TypeError):
         Sized(3)
-
-
-def test_defaults_are_no_other_instances():
-    Sized().getOrDefault("parts").append(1)
-    first = sparkdl.TorchClassifier()
-    first.getLoss().reduction = "sum"
+    sized.getOrDefault("parts").append(1)
     assert Sized().getParts() == []
-    assert sparkdl.TorchClassifier().getLoss().reduction == "mean"
 
 
 def test_docstring_lists_the_params_before_the_errors():
     assert Sized.__doc__ == (
-        "Has a size.\n\nArgs:\n    size: rows. Default: 3.\n    name: what it is called. Default: 'it'.\n"
-        "    parts: some of it. Default: [].\n    source: where it is from.\n\n"
+        "Has a size.\n\nArgs:\n    size: rows. Default: 3.\n    name: its name. Default: 'it'.\n"
+        "    parts: some of it. Default: [].\n    source: its origin.\n\n"
         "Raises:\n    InvalidInput: the size is negative."
     )
     assert "size: rows. Default: 30." in Larger.__doc__
     assert Own.__doc__ is None
 
 
-def test_copies_and_param_maps_follow_pyspark():
+def test_param_maps_follow_pyspark():
     sized = Larger(size=4)
-    copied = sized.copy({sized.size: 5})
-    assert (copied.getSize(), sized.getSize(), copied.uid) == (5, 4, sized.uid)
     assert sized.extractParamMap() == {sized.size: 4, sized.name: "it", sized.parts: []}
     assert sized.clear(sized.size) is None
     assert sized.getSize() == 30
-    assert sized.explainParam("size") == "size: rows (default: 30)"
 
-
-def test_a_declaration_is_a_param_of_any_class():
-    class Plain(Params):
+    class Plain(Params):  # declarations also work without ValidatedParams
         size = param("rows", to_int)
 
     assert Plain()._set(size=3).getOrDefault("size") == 3
-    assert not issubclass(Plain, ValidatedParams)
 
 
 # ---- the Params of the library ----------------------------------------------------------------------------------
 
 
-@each_estimator
-def test_every_param_has_accessors_and_an_argument(kind):
-    estimator = kind()
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_every_param_has_accessors_and_a_documented_argument(kind):
+    estimator, documented = kind(), inspect.getdoc(kind)
     arguments = inspect.signature(kind).parameters
-    assert {each.name for each in estimator.params} == {*kind.declared()}
+    names = {each.name for each in estimator.params}
+    assert names == {*kind.declared()}
     for each in estimator.params:
         name = f"{each.name[0].upper()}{each.name[1:]}"
         assert callable(getattr(estimator, f"get{name}"))
@@ -144,20 +129,15 @@ def test_every_param_has_accessors_and_an_argument(kind):
         assert estimator.hasDefault(each) != kind.declared()[each.name].required
         if estimator.hasDefault(each) and each.name != "loss":
             assert arguments[each.name].default == estimator.getOrDefault(each)
-    assert arguments.keys() - {each.name for each in estimator.params} == (
-        {"bases"} if kind is sparkdl.Stacking else set()
-    )
+    assert arguments.keys() - names == ({"bases"} if kind is sparkdl.Stacking else set())
+    assert [name for name in arguments if documented.count(f"\n    {name}: ") != 1] == []
 
 
-@each_estimator
-def test_arguments_are_documented(kind):
-    documented = inspect.getdoc(kind)
-    assert [name for name in inspect.signature(kind).parameters if documented.count(f"\n    {name}: ") != 1] == []
-
-
-def test_defaults_of_losses_are_in_the_signature():
+def test_default_losses():
     losses = [inspect.signature(kind).parameters["loss"].default for kind in ESTIMATORS[:3]]
     assert [type(each) for each in losses] == [type(None), nn.CrossEntropyLoss, nn.MSELoss]
+    sparkdl.TorchClassifier().getLoss().reduction = "sum"
+    assert sparkdl.TorchClassifier().getLoss().reduction == "mean"
 
 
 def test_set_params_of_an_ensemble():
@@ -173,51 +153,36 @@ SAME_RESULT = f"{HOW} checkpointInterval hooks allowUnencrypted telemetry logLev
 
 
 @pytest.mark.parametrize(
-    ("scope", "names"),
+    ("kind", "scope", "names"),
     [
-        (Scope.GANG, "maxRounds maxSeconds"),
-        (Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
-        (Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler maxGradNorm augment"),
-        (Scope.TASK, f"{HOW} checkpointInterval runDir maxRounds maxSeconds"),
-        (Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
-        (Scope.BASE, f"{SAME_RESULT} runDir"),
-        (Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),
-    ],
-    ids=str,
-)
-def test_scopes_of_training(scope, names):
-    """What a gang, rounds and tasks ignore, and what makes no other run, member or pipeline run."""
-    assert {*TrainingParams.names_outside(scope)} == {*names.split()}
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        (sparkdl.Bagging, "runDir parallelism disagreementCol numModels voting"),
-        (sparkdl.Boosting, "runDir parallelism disagreementCol numModels patience tol"),
-        (sparkdl.Stacking, "runDir parallelism disagreementCol"),
-        (sparkdl.BestOf, "runDir parallelism disagreementCol"),
+        (TrainingParams, Scope.GANG, "maxRounds maxSeconds"),
+        (TrainingParams, Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
+        (TrainingParams, Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler maxGradNorm augment"),
+        (TrainingParams, Scope.TASK, f"{HOW} checkpointInterval runDir maxRounds maxSeconds"),
+        (TrainingParams, Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
+        (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),
+        (TrainingParams, Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),
+        (sparkdl.Bagging, Scope.MEMBERS, "runDir parallelism disagreementCol numModels voting"),
+        (sparkdl.Boosting, Scope.MEMBERS, "runDir parallelism disagreementCol numModels patience tol"),
+        (sparkdl.Stacking, Scope.MEMBERS, "runDir parallelism disagreementCol"),
+        (sparkdl.BestOf, Scope.MEMBERS, "runDir parallelism disagreementCol"),
+        *((kind, Scope.BASE, "runDir parallelism") for kind in ENSEMBLES),
+        (sparkdl.Bagging, Scope.PARTITIONED, "numModels subsamplingRate bootstrap"),
+        *((kind, Scope.PARTITIONED, "") for kind in ENSEMBLES[1:]),
     ],
 )
-def test_scopes_of_ensembles(kind, names):
-    """What makes no other members, of the ensemble itself and of one that is a base."""
-    assert {*kind.names_outside(Scope.MEMBERS)} == {*names.split()}
-    assert {*kind.names_outside(Scope.BASE)} == {"runDir", "parallelism"}
-    ignored = {"numModels", "subsamplingRate", "bootstrap"} if kind is sparkdl.Bagging else set()
-    assert {*kind.names_outside(Scope.PARTITIONED)} == ignored
-
-
-# ---- stubs ------------------------------------------------------------------------------------------------------
+def test_params_outside_a_scope(kind, scope, names):
+    assert {*kind.names_outside(scope)} == {*names.split()}
 
 
 def parsed(text):
-    """The imports of a stub in any order, and what else is in it."""
+    """The imports of a stub in any order, and its other statements."""
     body = [ast.unparse(each) for each in ast.parse(text).body]
     imports = {each for each in body if each.startswith(("from ", "import "))}
     return imports, [each for each in body if each not in imports]
 
 
 @pytest.mark.parametrize("module", [params, declarations], ids=lambda module: module.__name__)
-def test_stub_is_what_is_generated(module):
+def test_stubs_are_up_to_date(module):
     written = Path(module.__file__).with_suffix(".pyi").read_text()
-    assert parsed(written) == parsed(stub_of(module)), "make stubs writes it anew"
+    assert parsed(written) == parsed(stub_of(module)), "run make stubs"

@@ -1,262 +1,365 @@
-"""The Params of estimators and models, as every other estimator of pyspark.ml has them."""
+"""Params of estimators and models follow the conventions of pyspark.ml."""
 
 from __future__ import annotations
 
-import inspect
+import re
+from dataclasses import make_dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
-from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import LBFGS, AllReduce, TensorBoard, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
 
-ESTIMATORS = (TorchEstimator, TorchClassifier, TorchRegressor)
-
-
-class Diary:
-    def on_epoch(self, run):
-        """What happens then is no matter of Params."""
-
-
-VALUES = {
+# name: (default, another value, which can be saved by name)
+PARAMS: dict[str, tuple[Any, Any]] = {
+    "scheduler": (None, partial(torch.optim.lr_scheduler.StepLR, step_size=3)),
+    "metrics": ({}, {"error": torchmetrics.MeanSquaredError(squared=False)}),
+    "inputCols": (["features"], ["a"]),
+    "columnSpecs": ([], [InputColumn("a", "int64")]),
+    "collate": (None, nets.mlp),
+    "thresholds": (None, [0.25, 0.75]),
+    "labelCol": ("label", "y"),
+    "weightCol": (None, "w"),
+    "validationIndicatorCol": (None, "valid"),
+    "idCol": (None, "id"),
+    "predictionCol": ("prediction", "p"),
+    "rawPredictionCol": ("rawPrediction", "raw"),
+    "probabilityCol": ("probability", "chances"),
+    "numWorkers": (1, 3),
+    "batchSize": (256, 64),
+    "epochs": (1, 5),
+    "seed": (0, 11),
+    "strategy": (AllReduce(), AllReduce(bucket_bytes=1 << 20)),
+    "device": ("cpu", "cuda"),
+    "precision": ("fp32", "fp64"),
+    "maxGradNorm": (None, 0.5),
+    "microBatches": (1, 4),
+    "numClasses": (None, 7),
+    "patience": (None, 2),
+    "augment": (None, nets.digits),
+    "hooks": ([], [TensorBoard("curves")]),
+    "runDir": (None, "/shared/runs/1"),
+    "resourceTimeout": (120.0, 7.5),
+    "allowUnencrypted": (False, True),
+    "checkpointInterval": ("auto", "2 epochs"),
+    "maxRestarts": (3, 5),
+    "minWorkers": (None, 2),
+    "elasticTimeout": (300.0, 9.5),
+    "maxRounds": (None, 40),
+    "maxSeconds": (None, 60.0),
+    "telemetry": (True, False),
+    "logLevel": ("warning", "info"),
+}
+DEFAULTS = {name: default for name, (default, _) in PARAMS.items()}
+VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
     "model": nets.scores,
     "loss": nn.L1Loss(),
     "optimizer": partial(torch.optim.SGD, lr=0.5),
-    "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3),
-    "metrics": {"error": object()},
-    "inputCols": ["a"],
-    "featuresCol": "a",
-    "columnSpecs": [InputColumn("a", "int64")],
-    "collate": nets.mlp,
-    "thresholds": [0.25, 0.75],
-    "labelCol": "y",
-    "weightCol": "w",
-    "validationIndicatorCol": "held out",
-    "idCol": "id",
-    "predictionCol": "p",
-    "rawPredictionCol": "raw",
-    "probabilityCol": "chances",
-    "numWorkers": 3,
-    "batchSize": 64,
-    "epochs": 5,
-    "seed": 11,
-    "strategy": AllReduce(bucket_bytes=1 << 20),
-    "device": "cuda",
-    "precision": "fp64",
-    "maxGradNorm": 0.5,
-    "microBatches": 4,
-    "numClasses": 7,
-    "patience": 2,
-    "augment": nets.mlp,
-    "hooks": [Diary()],
-    "runDir": "/shared/runs/1",
-    "resourceTimeout": 7.5,
-    "allowUnencrypted": True,
-    "checkpointInterval": "2 epochs",
-    "maxRestarts": 5,
-    "minWorkers": 2,
-    "elasticTimeout": 9.5,
-    "maxRounds": 40,
-    "maxSeconds": 60.0,
-    "telemetry": False,
-    "logLevel": "info",
 }
-DEFAULTS = {
-    "scheduler": None,
-    "metrics": {},
-    "inputCols": ["features"],
-    "featuresCol": "features",
-    "columnSpecs": [],
-    "collate": None,
-    "thresholds": None,
-    "labelCol": "label",
-    "weightCol": None,
-    "validationIndicatorCol": None,
-    "idCol": None,
-    "predictionCol": "prediction",
-    "rawPredictionCol": "rawPrediction",
-    "probabilityCol": "probability",
-    "numWorkers": 1,
-    "batchSize": 256,
-    "epochs": 1,
-    "seed": 0,
-    "strategy": AllReduce(),
-    "device": "cpu",
-    "precision": "fp32",
-    "maxGradNorm": None,
-    "microBatches": 1,
-    "numClasses": None,
-    "patience": None,
-    "augment": None,
-    "hooks": [],
-    "runDir": None,
-    "resourceTimeout": 120.0,
-    "allowUnencrypted": False,
-    "checkpointInterval": "auto",
-    "maxRestarts": 3,
-    "minWorkers": None,
-    "elasticTimeout": 300.0,
-    "maxRounds": None,
-    "maxSeconds": None,
-    "telemetry": True,
-    "logLevel": "warning",
-}
-
-each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
-each_param = pytest.mark.parametrize("name", VALUES)
+MODEL_PARAMS = {"inputCols", "featuresCol", "columnSpecs", "collate", "thresholds"} | {
+    "predictionCol", "rawPredictionCol", "probabilityCol"
+}  # fmt: skip
 
 
-def got(instance, name):
+def got(instance: Any, name: str) -> Any:
     return getattr(instance, f"get{name[0].upper()}{name[1:]}")()
 
 
-def put(instance, name, value):
+def put(instance: Any, name: str, value: Any) -> Any:
     return getattr(instance, f"set{name[0].upper()}{name[1:]}")(value)
 
 
-def test_every_param_is_tested():
-    assert {param.name for param in TorchEstimator().params} == set(VALUES)
+def trained(**values: Any) -> TorchModel:
+    model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
+    for name, value in values.items():
+        put(model, name, value)
+    return model
 
 
-@each_estimator
-def test_every_param_is_an_argument(kind):
-    estimator = kind(**VALUES)
-    assert {name: got(estimator, name) for name in VALUES} == VALUES
-    arguments = inspect.signature(kind).parameters.values()
-    assert {argument.name for argument in arguments} == set(VALUES)
-    assert {argument.kind for argument in arguments} == {inspect.Parameter.KEYWORD_ONLY}
-    documented = inspect.getdoc(DistributedEstimator)
-    assert [name for name in VALUES if f"\n    {name}: " not in documented] == []
+ESTIMATORS = (TorchEstimator, TorchClassifier, TorchRegressor)
+REQUIRED = {TorchEstimator: {"model", "loss"}, TorchClassifier: {"model"}, TorchRegressor: {"model"}, TorchModel: set()}
+each_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
+each = pytest.mark.parametrize("make", [*ESTIMATORS, trained])
 
 
-@each_param
-def test_a_setter_sets_and_returns_the_estimator(name):
-    estimator = TorchEstimator()
-    assert put(estimator, name, VALUES[name]) is estimator
-    assert got(estimator, name) == VALUES[name]
-    assert estimator.isSet(name)
+def values_of(make: Any) -> dict[str, Any]:
+    return {name: value for name, value in VALUES.items() if make().hasParam(name)}
 
 
-@each_estimator
-def test_defaults(kind):
-    assert {name: got(kind(), name) for name in DEFAULTS} == DEFAULTS
-    optimizer = kind().getOptimizer()([nn.Parameter(torch.zeros(1))])
-    assert type(optimizer) is torch.optim.Adam
-    assert optimizer.defaults["lr"] == 1e-3
+def state(instance: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The set values and the defaults, by name."""
+    maps = instance._paramMap, instance._defaultParamMap
+    return tuple({param.name: values[param] for param in instance.params if param in values} for values in maps)
 
 
-def test_default_losses():
+# ---- defaults, accessors, explanations -------------------------------------------------------------------------------
+
+
+@each
+def test_defaults(make):
+    instance = make()
+    assert {param.name for param in instance.params if not instance.hasDefault(param)} == REQUIRED[type(instance)]
+    assert not any(instance.isSet(param) for param in instance.params)
+    defaults = DEFAULTS | {"featuresCol": "features"}
+    names = MODEL_PARAMS if make is trained else {*defaults}
+    assert {param.name for param in instance.params} - {"model", "loss", "optimizer"} == names
+    assert {name: got(instance, name) for name in names} == {name: defaults[name] for name in names}
+
+
+def test_default_losses_and_optimizer():
     assert isinstance(TorchClassifier().getLoss(), nn.CrossEntropyLoss)
     assert isinstance(TorchRegressor().getLoss(), nn.MSELoss)
-    assert not TorchEstimator().isDefined("loss")
+    optimizer = TorchEstimator().getOptimizer()([nn.Parameter(torch.zeros(1))])
+    assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-3)
 
 
-def test_none_means_not_given_but_for_the_label():
-    estimator = TorchEstimator(**dict.fromkeys(VALUES))
-    assert {name: got(estimator, name) for name in DEFAULTS} == DEFAULTS | {"labelCol": None}
+@each
+@pytest.mark.parametrize("values", [lambda make: {}, values_of], ids=["defaults", "set"])
+def test_declarations_and_explanations(make, values):
+    instance = make(**values(make))
+    names = [param.name for param in instance.params]
+    assert names == sorted(names)
+    for param, line in zip(instance.params, instance.explainParams().split("\n"), strict=True):
+        assert getattr(instance, param.name) is param
+        assert instance.getParam(param.name) == param
+        assert param.parent == instance.uid
+        assert re.fullmatch(r"[^\s.].{4,}[\w')\]]", param.doc), param.doc
+        assert line == instance.explainParam(param) == instance.explainParam(param.name)
+        assert line.startswith(f"{param.name}: {param.doc} (")
+        assert re.search(r" \((default: .+|current: .+|default: .+, current: .+|undefined)\)$", line), line
+        assert ("current: " in line) == instance.isSet(param)
+        assert not re.search(r"0x[0-9a-f]{4,}|<function|<class|functools|torch\.|tests\.", line), line
 
 
-@each_estimator
-@pytest.mark.parametrize("given", [{}, VALUES], ids=["defaults", "set"])
-def test_params_explain_themselves(kind, given):
-    estimator = kind(**given)
-    text = estimator.explainParams()
-    for param in estimator.params:
-        assert f"{param.name}: {param.doc}" in text
-        assert len(param.doc) > 5
-    assert "batchSize: rows of the GLOBAL batch (default: 256" in text
+def test_explanation():
+    estimator = TorchRegressor(model=nets.column, loss=nn.L1Loss())
+    assert estimator.explainParam("loss").endswith(" (default: MSELoss(), current: L1Loss())")
+    assert estimator.explainParam("optimizer").endswith(" (default: partial(Adam, lr=0.001))")
+    assert estimator.explainParam("batchSize") == "batchSize: rows of the GLOBAL batch (default: 256)"
+    assert TorchRegressor().explainParam("model").endswith(" (undefined)")
 
 
-@each_estimator
-def test_copies_are_independent(kind):
-    estimator = kind(model=nets.scores, epochs=3, loss=nn.MSELoss())
-    copied = estimator.copy({estimator.epochs: 9, estimator.seed: 4})
-    assert (copied.getEpochs(), copied.getSeed(), copied.getModel()) == (9, 4, nets.scores)
-    assert (estimator.getEpochs(), estimator.getSeed()) == (3, 0)
-    assert copied.uid == estimator.uid
-    copied.setBatchSize(8)
-    assert estimator.getBatchSize() == 256
-    assert type(copied) is kind
+@each
+def test_all_ways_to_set_a_param_agree(make):
+    for name, value in values_of(make).items():
+        by_setter, by_param = make(), make()
+        assert put(by_setter, name, value) is by_setter
+        by_param.set(by_param.getParam(name), value)
+        for instance in (by_setter, by_param, by_setter.copy(), make(**{name: value})):
+            assert instance.isSet(name)
+            assert got(instance, name) == value
+    full = make(**values_of(make))
+    if make is not trained:
+        assert same(state(make().setParams(**VALUES)), state(full))
+    for param in full.params:
+        full.clear(param)
+    assert state(full)[0] == {}
+    assert same(state(full)[1], state(make())[1])
 
 
-def test_estimators_are_told_apart():
-    assert TorchClassifier().uid != TorchClassifier().uid
-    assert TorchClassifier().uid.startswith("TorchClassifier_")
+@each
+def test_none_turns_off_only_params_whose_doc_mentions_it(make):
+    instance = make(**values_of(make))
+    for param in instance.params:
+        if "None" in param.doc:
+            assert got(put(instance, param.name, None), param.name) is None
+        elif param.name not in {"model", "loss", "strategy"}:  # the fit checks these
+            with pytest.raises((TypeError, InvalidInput), match=param.name):
+                put(instance, param.name, None)
+    if make is not trained:  # in the constructor None is the default, but for the label
+        assert {name: got(make(**dict.fromkeys(VALUES)), name) for name in DEFAULTS} == DEFAULTS | {"labelCol": None}
+
+
+# ---- invalid values --------------------------------------------------------------------------------------------------
+
+LEAST = {"numWorkers": 1, "batchSize": 1, "epochs": 1, "microBatches": 1, "minWorkers": 1, "maxRounds": 1} | {
+    "resourceTimeout": 0, "maxRestarts": 0, "elasticTimeout": 0, "maxSeconds": 0, "patience": 1, "numClasses": 2
+}  # fmt: skip
+CHECKPOINT_STEPS = "expected a number of steps"
+ALGORITHM = dict.fromkeys(("init", "map", "reduce", "apply", "converged", "metrics"), print)
+without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("numWorkers", 0, "numWorkers is 0; expected at least 1"),
-        ("batchSize", -4, "batchSize is -4; expected at least 1"),
-        ("epochs", 0, "epochs is 0; expected at least 1"),
-        ("microBatches", 0, "microBatches is 0; expected at least 1"),
-        ("resourceTimeout", -1, "resourceTimeout is -1; expected at least 0"),
-        ("checkpointInterval", "2 days", "checkpointInterval is '2 days'; expected a number of steps"),
-        ("checkpointInterval", 0, "checkpointInterval is 0; expected a number of steps"),
-        ("maxRestarts", -1, "maxRestarts is -1; expected at least 0"),
-        ("minWorkers", 0, "minWorkers is 0; expected at least 1"),
-        ("elasticTimeout", -1, "elasticTimeout is -1; expected at least 0"),
-        ("maxRounds", 0, "maxRounds is 0; expected at least 1"),
-        ("maxSeconds", -1, "maxSeconds is -1; expected at least 0"),
+        *((name, least - 1, f"{name} is {least - 1}; expected at least {least}") for name, least in LEAST.items()),
+        ("checkpointInterval", "2 days", f"checkpointInterval is '2 days'; {CHECKPOINT_STEPS}"),
+        ("checkpointInterval", 0, f"checkpointInterval is 0; {CHECKPOINT_STEPS}"),
         ("logLevel", "loud", "logLevel is 'loud'; expected one of debug, info, warning, error, off"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
+        ("maxGradNorm", 0, "maxGradNorm is 0; expected a number above 0"),
+        ("thresholds", [0.0, 0.0], r"thresholds is \[0.0, 0.0\]; .* at most one"),
         ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),
-        ("strategy", "allreduce", r"strategy is 'allreduce'; expected how replicas agree, such as AllReduce\(\)"),
-        ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected how replicas agree"),
         ("scheduler", 0.9, "scheduler is 0.9; expected a function"),
+        ("strategy", "allreduce", r"strategy is 'allreduce'; expected .* AllReduce\(\).*uses_optimizer, init, map"),
+        ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected"),
+        ("strategy", LBFGS, r"strategy is <class .*LBFGS'>; expected"),
+        ("strategy", without_uses_optimizer(), "expected .* a dataclass with uses_optimizer"),
         ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
+        ("labelCol", [], "labelCol is .*; expected the name of a column, or names that differ"),
+        ("labelCol", ["a", "a"], "labelCol is .*; expected the name of a column, or names that differ"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_given(name, value, message):
-    with pytest.raises(InvalidInput, match=message):
-        TorchEstimator(**{name: value})
-    with pytest.raises(InvalidInput, match=message):
-        put(TorchEstimator(), name, value)
+def test_invalid_values_raise_wherever_they_are_set(name, value, message):
     estimator = TorchEstimator()
-    with pytest.raises(InvalidInput, match=message):
-        estimator.copy({estimator.getParam(name): value})
+    for call in (
+        lambda: TorchEstimator(**{name: value}),
+        lambda: put(estimator, name, value),
+        lambda: estimator.setParams(**{name: value}),
+        lambda: estimator.copy({estimator.getParam(name): value}),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            call()
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("epochs", "many"), ("inputCols", "features"), ("predictionCol", 3), ("batchSize", 2.5)]
+    ("name", "value"),
+    [("epochs", "many"), ("inputCols", "features"), ("predictionCol", 3), ("batchSize", 2.5), ("labelCol", 3)],
 )
-def test_other_types_are_refused_as_pyspark_does(name, value):
+def test_wrong_types_raise_as_in_pyspark(name, value):
     with pytest.raises(TypeError, match=f'Invalid param value given for param "{name}"'):
         TorchEstimator(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("estimator", "message"),
     [
-        ({"model": None}, r"model is not set; expected it as TorchClassifier\(model="),
-        ({"maxGradNorm": -1.0}, "maxGradNorm is -1.0; expected a number above 0"),
-        ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; expected 'mean'"),
+        (TorchClassifier(), r"model is not set; expected it as TorchClassifier\(model="),
+        (TorchEstimator(model=nets.scores), r"loss is not set; expected it as TorchEstimator\(loss="),
+        (TorchClassifier(model=nets.scores, loss=nn.MSELoss(reduction="sum")), "has reduction='sum'; expected 'mean'"),
+        (TorchRegressor(model=nets.scores, hooks=[3]), "hooks holds .*on_epoch"),
     ],
 )
-def test_what_fits_no_run_is_refused_before_there_is_one(given, message):
+def test_settings_that_fit_no_run_raise_before_it(estimator, message):
     with pytest.raises(InvalidInput, match=message):
-        TorchClassifier(**{"model": nets.scores} | given).training()
+        estimator.training()
 
 
-def test_an_estimator_without_a_loss_asks_for_one():
-    with pytest.raises(InvalidInput, match=r"loss is not set; expected it as TorchEstimator\(loss="):
-        TorchEstimator(model=nets.scores).training()
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        *(
+            (
+                TorchRegressor(inputCols=["a", "b"], columnSpecs=[InputColumn(name) for name in names]),
+                "columnSpecs describes .*; expected each column once, .* are 'a', 'b'",
+            )
+            for names in (["y"], ["a", "a"], ["a", "nothing"])
+        ),
+        (TorchRegressor(labelCol=["a", "b"]), "expected one column.* TorchEstimator takes"),
+        (TorchClassifier(labelCol=["a", "b"], loss=nn.BCELoss()), "expected one column.* TorchEstimator takes"),
+    ],
+)
+def test_contradicting_columns_raise(estimator, message):
+    with pytest.raises(InvalidInput, match=message):
+        estimator.read_columns()
 
 
-def test_what_a_member_is_told():
-    given = {name: value for name, value in VALUES.items() if name != "metrics"}
-    training = TorchEstimator(**given).training()
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+@each
+def test_copies_share_no_param_maps(make):
+    instance = make(**values_of(make))
+    before, extra = state(instance), {instance.predictionCol: "other", instance.thresholds: [0.1, 0.9]}
+    copied, changed = instance.copy(), instance.copy(extra)
+    for one in (copied, changed):
+        assert (type(one), one.uid, {param.parent for param in one.params}) == (
+            type(instance),
+            instance.uid,
+            {instance.uid},
+        )
+    assert same(state(copied), before)
+    assert same(state(changed)[0], before[0] | {"predictionCol": "other", "thresholds": [0.1, 0.9]})
+    changed.setCollate(None).clear(changed.columnSpecs)
+    copied._setDefault(predictionCol="default")
+    assert same(state(instance), before)
+    for wrong in ({"epochs": 3}, [instance.predictionCol]):
+        with pytest.raises(TypeError):
+            instance.copy(wrong)
+    assert re.fullmatch(rf"{type(instance).__name__}_[0-9a-f]+", instance.uid)
+    assert make().uid != make().uid
+
+
+def frozen(value: Any) -> Any:
+    """Copy lists and dicts, but not their other values."""
+    if isinstance(value, dict):
+        return {key: frozen(each) for key, each in value.items()}
+    return type(value)(map(frozen, value)) if type(value) in (list, tuple) else value
+
+
+def spoil(instance: Any) -> None:
+    """Change every list and dict in place."""
+    for param in instance.params:
+        if instance.isDefined(param):
+            for value in (instance.getOrDefault(param), got(instance, param.name)):
+                if isinstance(value, list):
+                    value.append("more")
+                elif isinstance(value, dict):
+                    value["more"] = "more"
+
+
+@each
+@pytest.mark.parametrize("values", [lambda make: {}, values_of], ids=["defaults", "set"])
+def test_change_in_place_stays_in_one_instance(make, values):
+    instance, arguments = make(**values(make)), values_of(make)
+    before, fresh, given = frozen(state(instance)), frozen(state(make())), frozen(arguments)
+    spoil(instance.copy())
+    spoil(instance.copy({instance.predictionCol: "p"}))
+    assert same(state(instance), before)
+    spoil(make(**arguments))
+    assert same(state(make()), fresh)
+    assert same(arguments, given)
+
+
+@each_estimator
+def test_getters_return_copies(kind):
+    estimator = kind(metrics={"a": torchmetrics.MeanMetric()}, labelCol=["a", "b"], hooks=[1], thresholds=[1.0, 2.0])
+    for name in ("metrics", "labelCol", "hooks", "thresholds", "inputCols"):
+        got(estimator, name).clear()
+        assert got(estimator, name)
+
+
+@each_estimator
+def test_newer_of_inputCols_and_featuresCol_decides(kind):  # noqa: N802 - Params
+    one, several = kind(featuresCol="a"), kind(inputCols=["b", "c"])
+    assert one.copy({one.inputCols: ["b", "c"]}).getInputCols() == ["b", "c"]
+    assert several.copy({several.featuresCol: "a"}).getInputCols() == ["a"]
+    assert (one.getInputCols(), several.getInputCols()) == (["a"], ["b", "c"])
+    assert several.setParams(featuresCol="d").getInputCols() == ["d"]
+    one.set(one.inputCols, ["b"])
+    for disagree in (one.getInputCols, lambda: kind(featuresCol="a", inputCols=["b"])):
+        with pytest.raises(InvalidInput, match=r"featuresCol is 'a' and inputCols is \['b'\]; expected only one"):
+            disagree()
+
+
+@each
+def test_saved_params_are_loaded(spark, tmp_path, make):
+    for number, values in enumerate(({}, values_of(make))):
+        instance, path = make(**values), str(tmp_path / str(number))
+        instance.save(path)
+        loaded = type(instance).load(path)
+        assert (loaded.uid, {param.parent for param in loaded.params}) == (instance.uid, {instance.uid})
+        assert same(state(loaded), state(instance))
+
+
+# ---- what Params become ----------------------------------------------------------------------------------------------
+
+
+def test_training_settings():
+    training = TorchRegressor(**VALUES | {"numClasses": None}).training()
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
-    assert training.strategy is VALUES["strategy"]
+    assert (training.strategy, training.collate, training.augment) == (VALUES["strategy"], nets.mlp, nets.digits)
     objective = training.objective
     assert (objective.model, objective.precision, objective.max_grad_norm) == (nets.scores, "fp64", 0.5)
     assert (objective.optimizer, objective.scheduler) == (VALUES["optimizer"], VALUES["scheduler"])
@@ -273,72 +376,27 @@ def test_what_a_member_is_told():
         (TorchEstimator(), None),
     ],
 )
-def test_labels_are_what_the_loss_takes(estimator, dtype):
-    assert estimator.read_columns().target.dtype == dtype
+def test_labels_have_the_dtype_that_the_loss_takes(estimator, dtype):
+    assert estimator.read_columns().target == InputColumn("label", dtype)
 
 
-def test_columns_by_what_they_are_for():
+def test_columns():
+    specs = InputColumn("b", "int64", ragged="offsets")
     columns = TorchRegressor(
-        inputCols=["a", "b"], labelCol="y", weightCol="w", validationIndicatorCol="v", idCol="i", precision="fp64"
+        inputCols=["a", "b"],
+        columnSpecs=[specs],
+        labelCol="y",
+        weightCol="w",
+        validationIndicatorCol="v",
+        idCol="i",
+        precision="fp64",
     ).read_columns()
-    assert [column.name for column in columns.inputs] == ["a", "b"]
-    named = {name: getattr(columns, name) for name in ("target", "weight", "validation", "row_id")}
-    assert {name: (column.name, column.dtype) for name, column in named.items()} == {
-        "target": ("y", "float64"),
-        "weight": ("w", "float64"),
-        "validation": ("v", "bool"),
-        "row_id": ("i", "int64"),
-    }
+    assert columns.inputs == (InputColumn("a"), specs)
+    assert (columns.target, columns.weight) == (InputColumn("y", "float64"), InputColumn("w", "float64"))
+    assert (columns.validation, columns.row_id) == (InputColumn("v", "bool"), InputColumn("i", "int64"))
     assert columns.floating == "float64"
     assert TorchEstimator(labelCol=None).read_columns().target is None
-
-
-def test_columns_say_more_of_inputs():
-    tokens = InputColumn("b", "int64", ragged="offsets")
-    for kind in ESTIMATORS:
-        assert kind(inputCols=["a", "b"], columnSpecs=[tokens]).read_columns().inputs == (InputColumn("a"), tokens)
-
-
-@pytest.mark.parametrize("said", [["y"], ["a", "a"], ["a", "nothing"]])
-def test_columns_say_nothing_of_others(said):
-    estimator = TorchRegressor(inputCols=["a", "b"], labelCol="y", columnSpecs=[InputColumn(name) for name in said])
-    with pytest.raises(InvalidInput, match=r"columnSpecs describes .*; expected each column once, .* are 'a', 'b'"):
-        estimator.read_columns()
-
-
-def test_several_labels():
-    estimator = TorchEstimator(labelCol=["a", "b"], precision="fp64")
-    assert estimator.getLabelCol() == ["a", "b"]
-    assert estimator.setLabelCol(("c", "d")).getLabelCol() == ["c", "d"]
-    assert estimator.read_columns().target == (InputColumn("c", "float64"), InputColumn("d", "float64"))
-    assert TorchClassifier(labelCol=["a", "b"]).read_columns().target == (
-        InputColumn("a", "float32"),
-        InputColumn("b", "float32"),
-    )
-    for one in (TorchRegressor(labelCol=["a", "b"]), TorchClassifier(labelCol=["a", "b"], loss=nn.BCELoss())):
-        with pytest.raises(InvalidInput, match=r"labelCol is \['a', 'b'\]; expected one column.* TorchEstimator takes"):
-            one.read_columns()
-    for wrong in ([], ["a", "a"]):
-        with pytest.raises(InvalidInput, match="expected the name of a column, or names that differ"):
-            TorchEstimator(labelCol=wrong)
-    with pytest.raises(TypeError, match='Invalid param value given for param "labelCol"'):
-        TorchEstimator(labelCol=3)
-
-
-def test_a_member_is_told_what_batches_go_through():
-    training = TorchRegressor(model=nets.column, collate=nets.mlp, augment=nets.digits).training()
-    assert (training.collate, training.augment) == (nets.mlp, nets.digits)
-
-
-def test_the_params_of_a_model():
-    model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
-    names = {"inputCols", "featuresCol", "columnSpecs", "collate", "thresholds"}
-    names |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
-    assert {param.name for param in model.params} == names
-    assert {name: got(model, name) for name in names} == {name: DEFAULTS[name] for name in names}
-    for name in names:
-        assert put(model, name, VALUES[name]) is model
-        assert got(model, name) == VALUES[name]
-    assert "predictionCol" in model.explainParams()
-    copied = model.copy({model.predictionCol: "other"})
-    assert (copied.getPredictionCol(), model.getPredictionCol(), copied.uid) == ("other", "p", model.uid)
+    for kind in (TorchEstimator, TorchClassifier):
+        several = kind(labelCol=["a", "b"]).setLabelCol(("c", "d"))
+        assert several.getLabelCol() == ["c", "d"]
+        assert several.read_columns().target == (InputColumn("c", "float32"), InputColumn("d", "float32"))
