@@ -1,42 +1,35 @@
-"""Fits by way of pyspark.ml's pipelines and searches; and class weights, which are those of torch alone."""
+"""Searches of pyspark.ml, and their run directories."""
 
 from __future__ import annotations
 
-import copy
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.param import Param
-from pyspark.ml.tuning import (
-    CrossValidator,
-    CrossValidatorModel,
-    ParamGridBuilder,
-    TrainValidationSplit,
-    TrainValidationSplitModel,
-)
-from torch import Tensor, nn
+from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
+from pyspark.sql import functions as F
 
-from sparkdl import AllReduce, TorchClassifier, TorchModel, TorchRegressor
+from sparkdl import AllReduce, TorchModel, TorchRegressor
+from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
+from sparkdl.spark.fingerprint import fingerprint
 from tests.ml import nets
-from tests.ml.test_conventions import state
-from tests.sessions import frame
+from tests.ml.test_params import state
+from tests.sessions import ROOT, frame
 
 ROWS = 60
-RANDOM = np.random.default_rng(11)
-X = RANDOM.normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "y": X @ [1.0, -2.0, 0.5] + 0.25,
-    "binary": (X @ [1.0, 1.0, -1.0] > 0.8).astype(np.float64),
-    "several": np.clip(np.round(X[:, 0] + 0.4), 0, 2).astype(np.int64),
-}
+X = np.random.default_rng(11).normal(size=(ROWS, 3))
+ARRAYS = {"row": np.arange(ROWS), "x": X, "y": X @ [1.0, -2.0, 0.5] + 0.25}
 
 
 def sgd(rate: float) -> Any:
@@ -44,8 +37,10 @@ def sgd(rate: float) -> Any:
 
 
 SETTINGS = {
+    "model": nets.column,
     "optimizer": sgd(0.1),
     "inputCols": ["x"],
+    "labelCol": "y",
     "idCol": "row",
     "numWorkers": 2,
     "batchSize": ROWS,
@@ -55,69 +50,23 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).cache()
+def path(spark, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("data") / "rows")
+    frame(ARRAYS).repartition(3).write.parquet(folder)
+    return folder
 
 
-def alone(module: nn.Module, loss: nn.Module, target: str, epochs: int) -> dict[str, Tensor]:
-    """The weights that torch alone ends with, on full batches in double precision."""
-    module, loss = module.double(), loss.double()
-    optimizer = sgd(0.1)(module.parameters())
-    x, y = torch.from_numpy(X), torch.from_numpy(ARRAYS[target])
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        loss(module(x).squeeze(-1), y).backward()
-        optimizer.step()
-    return module.state_dict()
-
-
-# Torch's own mean divides by the sum of the rows' class weights for cross-entropy, and by the rows for pos_weight.
-CLASS_WEIGHTS = {
-    "cross-entropy": (nets.scores, nn.CrossEntropyLoss(weight=torch.tensor([0.25, 3.0, 1.5])), "several"),
-    "binary": (nets.column, nn.BCEWithLogitsLoss(pos_weight=torch.tensor(4.0)), "binary"),
-}
-
-
-@pytest.mark.parametrize("name", CLASS_WEIGHTS)
-def test_class_weights_are_those_of_torch_alone(data, name):
-    factory, loss, label = CLASS_WEIGHTS[name]
-    model = TorchClassifier(model=factory, loss=loss, labelCol=label, **SETTINGS).fit(data)
-    expected = alone(factory(), copy.deepcopy(loss), label, SETTINGS["epochs"])
-    torch.testing.assert_close(model.module().state_dict(), expected, rtol=0, atol=1e-10)
+@pytest.fixture(scope="module")
+def data(spark, path):
+    return spark.read.parquet(path).cache()
 
 
 def regressor(**given: Any) -> TorchRegressor:
-    return TorchRegressor(**SETTINGS | {"model": nets.column, "labelCol": "y"} | given)
+    return TorchRegressor(**SETTINGS | given)
 
 
 def error_of(model: Any, data: Any) -> float:
     return RegressionEvaluator(labelCol="y").evaluate(model.transform(data))
-
-
-def test_a_model_has_the_uid_and_the_params_of_its_estimator(data, tmp_path):
-    estimator = regressor(numWorkers=1, predictionCol="p")
-    fitted = Pipeline(stages=[estimator]).fit(data)
-    (model,) = fitted.stages
-    assert (model.uid, model.isSet("predictionCol"), model.isSet("thresholds")) == (estimator.uid, True, False)
-    assert fitted.transform(data, {estimator.predictionCol: "q"}).columns[-1] == "q"
-    assert model.transform(data, {model.predictionCol: "q"}).columns[-1] == "q"
-    assert model.getPredictionCol() == "p"
-    fitted.save(str(tmp_path / "pipeline"))
-    (loaded,) = PipelineModel.load(str(tmp_path / "pipeline")).stages
-    assert loaded.uid == model.uid
-    assert same(state(loaded), state(model))
-
-
-# ---- tuning ----------------------------------------------------------------------------------------------------------
-
-TUNERS = {
-    "CrossValidator": (partial(CrossValidator, numFolds=2, seed=1), CrossValidatorModel, "avgMetrics"),
-    "TrainValidationSplit": (
-        partial(TrainValidationSplit, trainRatio=0.7, seed=1),
-        TrainValidationSplitModel,
-        "validationMetrics",
-    ),
-}
 
 
 def grid_of(estimator: Any, **values: list[Any]) -> list[dict[Param[Any], Any]]:
@@ -127,69 +76,51 @@ def grid_of(estimator: Any, **values: list[Any]) -> list[dict[Param[Any], Any]]:
     return builder.build()
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_a_search_is_saved_before_it_is_run(spark, tmp_path, tuner):
-    make, _, _ = TUNERS[tuner]
+def search(estimator: Any, grid: Any, kind: Any = CrossValidator, **given: Any) -> Any:
+    folds = {"numFolds": 2} if kind is CrossValidator else {"trainRatio": 0.7}
+    evaluator = RegressionEvaluator(labelCol="y")
+    return kind(estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, **folds | given)
+
+
+def test_search_is_saved_before_it_runs(spark, tmp_path):
     estimator = regressor()
     grid = grid_of(estimator, batchSize=[10, 20], epochs=[1, 2], featuresCol=["x"])
-    search = make(estimator=estimator, estimatorParamMaps=grid, evaluator=RegressionEvaluator(labelCol="y"))
-    search.save(str(tmp_path / "search"))
-    loaded = type(search).load(str(tmp_path / "search"))
-    assert (loaded.uid, loaded.getEstimator().uid) == (search.uid, estimator.uid)
+    unfitted = search(estimator, grid)
+    unfitted.save(str(tmp_path / "search"))
+    loaded = CrossValidator.load(str(tmp_path / "search"))
+    assert (loaded.uid, loaded.getEstimator().uid) == (unfitted.uid, estimator.uid)
     assert loaded.getEstimatorParamMaps() == grid
     assert same(state(loaded.getEstimator()), state(estimator))
 
 
 @pytest.mark.slow
-def test_two_fits_at_a_time_wait_for_each_others_slots(data, tmp_path):
-    """Each wants both of the two slots."""
-    estimator = regressor(batchSize=20)
+def test_concurrent_fits_wait_for_each_others_slots(data, tmp_path):
+    """Each fit needs both slots."""
+    estimator = regressor()
     grid = grid_of(estimator, optimizer=[sgd(0.0), sgd(0.1)])
-    search = TrainValidationSplit(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=RegressionEvaluator(labelCol="y"),
-        seed=1,
-        parallelism=2,
-        collectSubModels=True,
-    )
-    found = search.fit(data)
+    found = search(estimator, grid, TrainValidationSplit, parallelism=2, collectSubModels=True).fit(data)
     assert found.validationMetrics[1] < found.validationMetrics[0]
     untrained = nets.column().double().state_dict()
     assert [same(model.module().state_dict(), untrained) for model in found.subModels] == [True, False]
-    best = found.bestModel
-    torch.testing.assert_close(
-        best.module().state_dict(), regressor(batchSize=20).fit(data).module().state_dict(), rtol=0, atol=1e-12
-    )
-    with pytest.raises(TypeError, match="not JSON serializable"):  # pyspark saves maps of JSON alone
+    best, expected = found.bestModel.module().state_dict(), regressor().fit(data).module().state_dict()
+    torch.testing.assert_close(best, expected, rtol=0, atol=1e-12)
+    with pytest.raises(TypeError, match="not JSON serializable"):  # pyspark saves only maps of JSON values
         found.save(str(tmp_path / "search"))
-    best.save(str(tmp_path / "best"))
-    assert error_of(TorchModel.load(str(tmp_path / "best")), data) == error_of(best, data)
+    found.bestModel.save(str(tmp_path / "best"))
+    assert error_of(TorchModel.load(str(tmp_path / "best")), data) == error_of(found.bestModel, data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tuner", "parallelism"), [("CrossValidator", 1), ("CrossValidator", 2), ("TrainValidationSplit", 1)]
-)
-def test_a_search_finds_the_best_map_and_is_saved(data, tmp_path, tuner, parallelism):
-    make, kind, metrics = TUNERS[tuner]
+def test_search_finds_the_best_map_and_is_saved(data, tmp_path):
     estimator = regressor()
-    grid = grid_of(estimator, batchSize=[15, ROWS], epochs=[1, 8])
-    search = make(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=RegressionEvaluator(labelCol="y"),
-        parallelism=parallelism,
-        collectSubModels=True,
-    )
-    found = search.fit(data)
+    grid = grid_of(estimator, batchSize=[15, ROWS], epochs=[1, 8])[1:]
+    found = search(estimator, grid, collectSubModels=True, parallelism=2).fit(data)
     (best,) = (place for place, given in enumerate(grid) if list(given.values()) == [15, 8])
-    assert np.argmin(getattr(found, metrics)) == best
-    assert found.bestModel.history[-1]["epoch"] == 8
-    assert found.bestModel.history[-1]["step"] == 32
+    assert np.argmin(found.avgMetrics) == best
+    assert (found.bestModel.history[-1]["epoch"], found.bestModel.history[-1]["step"]) == (8, 32)
     found.save(str(tmp_path / "search"))
-    loaded = kind.load(str(tmp_path / "search"))
-    assert (loaded.uid, getattr(loaded, metrics)) == (found.uid, getattr(found, metrics))
+    loaded = CrossValidatorModel.load(str(tmp_path / "search"))
+    assert (loaded.uid, loaded.avgMetrics) == (found.uid, found.avgMetrics)
     assert loaded.getEstimatorParamMaps() == grid
     assert np.shape(loaded.subModels) == np.shape(found.subModels)
     assert error_of(loaded, data) == error_of(found, data)
@@ -197,16 +128,136 @@ def test_a_search_finds_the_best_map_and_is_saved(data, tmp_path, tuner, paralle
 
 @pytest.mark.slow
 def test_strategies_are_searched_like_other_params(data):
-    """Buckets of another size are the same mean: the weights, and so what is measured, agree."""
+    """Another size of buckets gives the same mean, so the same weights and metrics."""
     estimator = regressor()
-    grid = grid_of(estimator, strategy=[AllReduce(), AllReduce(bucket_bytes=16)], model=[nets.column, nets.Line])
-    search = CrossValidator(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=RegressionEvaluator(labelCol="y"),
-        numFolds=2,
-        seed=1,
-        parallelism=2,
+    grid = grid_of(estimator, strategy=[AllReduce(), AllReduce(bucket_bytes=16)])
+    metrics = search(estimator, grid, TrainValidationSplit).fit(data).validationMetrics
+    assert metrics == pytest.approx(metrics[:1] * 2, rel=1e-12)
+
+
+# ---- run directories -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    """The directory of a fit below ``runs``; a string stands for the rows."""
+    monkeypatch.setattr(param_maps, "fingerprint", lambda rows, columns: rows)
+
+    def folder(estimator: Any, rows: str = "all") -> str:
+        return str(Path(estimator.run_directory(rows, estimator.read_columns())).relative_to("runs"))
+
+    return folder
+
+
+def test_maps_and_rows_have_their_own_directories(folder):
+    estimator = regressor(runDir="runs")
+    assert (folder(estimator), folder(estimator.copy())) == (".", ".")
+    maps = [
+        {},
+        {estimator.epochs: 2},
+        {estimator.epochs: 3},
+        {estimator.seed: 2},
+        {estimator.epochs: 2, estimator.seed: 2},
+        {estimator.optimizer: sgd(0.1)},
+        {estimator.optimizer: sgd(0.2)},
+        {estimator.optimizer: lambda parameters: torch.optim.SGD(parameters, lr=0.1)},
+        {estimator.optimizer: lambda parameters: torch.optim.SGD(parameters, lr=0.2)},
+    ]
+    names, again = (
+        [folder(estimator.copy(given), rows) for given in maps for rows in ("fold 1", "fold 2", "all")]
+        for _ in range(2)
     )
-    metrics = search.fit(data).avgMetrics
-    assert metrics == pytest.approx(metrics[:1] * 4, rel=1e-12)
+    assert len({*names}) == 3 * len(maps)
+    assert all(len(name) == 16 for name in names)
+    assert names == again
+    epochs, seed = {estimator.epochs: 2}, {estimator.seed: 3}
+    both = folder(estimator.copy(epochs | seed))
+    assert folder(estimator.copy(epochs).copy(seed)) == folder(estimator.copy(seed).copy(epochs).copy()) == both
+
+
+def test_run_directory_in_a_map():
+    estimator, bare = regressor(runDir="runs"), regressor()
+    for copied, expected in (
+        (estimator.copy({estimator.runDir: "elsewhere", estimator.epochs: 2}), "elsewhere"),
+        (bare.copy({bare.epochs: 2}), None),
+    ):
+        assert copied.run_directory(None, copied.read_columns()) == expected
+
+
+def test_stages_of_a_pipeline_have_the_map(folder):
+    estimator, other = regressor(runDir="runs"), regressor()
+    pipeline = Pipeline(stages=[other, estimator])
+    assert folder(pipeline.getStages()[1]) == "."
+    (_, mine), (_, others) = (pipeline.copy(given).getStages() for given in ({estimator.seed: 3}, {other.seed: 3}))
+    assert folder(mine) == folder(estimator.copy({estimator.seed: 3}))
+    assert folder(others) == folder(estimator.copy({}))  # the other stage may change its rows
+
+
+def test_hash_of_a_map_is_equal_in_another_process():
+    values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "maxGradNorm": 0.5}
+    values["loss"] = lambda output, target: output - target
+    script = """
+import torch
+from functools import partial
+from sparkdl.ml.param_maps import map_hash
+values = {"maxGradNorm": 0.5, "inputCols": ["x"], "epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1)}
+values["loss"] = lambda output, target: output - target
+print(map_hash(values, "all"))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "17"}
+    done = subprocess.run([sys.executable, "-c", script], check=True, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == param_maps.map_hash(values, "all")
+
+
+def test_fingerprint_depends_only_on_the_rows(spark, data):
+    columns = regressor().read_columns()
+    whole = fingerprint(data, columns)
+    assert whole.startswith(f"{ROWS} rows, ")
+    assert fingerprint(data.repartition(5).orderBy("y").withColumn("more", F.lit(1)), columns) == whole
+    assert fingerprint(frame(ARRAYS), columns) == whole
+    other = data.withColumn("y", F.when(F.col("row") == 7, 0.0).otherwise(F.col("y")))
+    assert len({whole, fingerprint(other, columns), fingerprint(data.where("row != 7"), columns)}) == 3
+    assert fingerprint(data.where("false"), columns) == "0 rows, 0"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Makes a file at every step."""
+
+    folder: str
+
+    def on_step(self, run: Any) -> None:
+        Path(self.folder, f"{os.getpid()} {run.clock.step}").touch()
+
+
+@pytest.mark.slow
+def test_repeated_search_takes_no_step(spark, path, tmp_path):
+    def fit(folder: Path) -> Any:
+        folder.mkdir()
+        hooks, runs = [Notes(str(folder))], str(tmp_path / "runs")
+        estimator = regressor(batchSize=20, hooks=hooks, runDir=runs, checkpointInterval=2)
+        grid = grid_of(estimator, epochs=[1, 2])
+        pipeline = Pipeline(stages=[estimator])
+        return search(pipeline, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
+
+    plain = regressor(batchSize=20)
+    grid = grid_of(plain, epochs=[1, 2])
+    expected = search(plain, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
+    assert fit(tmp_path / "first") == pytest.approx(expected, rel=1e-12)
+    assert list((tmp_path / "first").iterdir())
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 3  # two maps, and the better one on all rows
+    assert all((each / "checkpoints").is_dir() and (each / "report.json").exists() for each in folders)
+    assert fit(tmp_path / "second") == pytest.approx(expected, rel=1e-12)
+    assert not list((tmp_path / "second").iterdir())
+    assert sorted((tmp_path / "runs").iterdir()) == folders
+
+
+@pytest.mark.slow
+def test_fits_with_and_without_a_map_share_a_directory(data, tmp_path):
+    estimator = regressor(runDir=str(tmp_path), checkpointInterval=2)
+    estimator.fit(data)
+    models = estimator.fit(data, [{}, {estimator.batchSize: 20}])
+    assert [model.history[-1]["step"] for model in models] == [2, 6]
+    assert len([each for each in tmp_path.iterdir() if (each / "history.json").exists()]) == 2
+    assert (tmp_path / "history.json").exists()

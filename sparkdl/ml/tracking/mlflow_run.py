@@ -134,8 +134,8 @@ class TrackedRun:
         other = [name for name, text in texts.items() if there.get(name, text) != text]
         if other:
             warnings.warn(
-                f"the MLflow run that is active has other values of {', '.join(other)}, which stay as they are; with "
-                "run_name=... each fit has a run of its own below it.",
+                f"the active MLflow run keeps its other values of {', '.join(other)}; with run_name=..., each fit logs "
+                "to a child run.",
                 stacklevel=2,
             )
         params = [entities.Param(name, text) for name, text in texts.items() if name not in there]

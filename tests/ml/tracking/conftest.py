@@ -1,7 +1,8 @@
-"""What tests with MLflow share: a store of local files, and no word to anybody."""
+"""A store of local files for MLflow, without telemetry; failures of trackers are errors."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,14 @@ def _alone() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_tracker_fails() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* failed: ")
+        yield
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """The URI of a store of its own; the one that MLflow takes by itself is another."""
+    """The URI of a store that is not MLflow's default."""
     return (tmp_path / "store").as_uri()
