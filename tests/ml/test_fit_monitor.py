@@ -1,4 +1,4 @@
-"""What is seen of fits on real executors: events, report, timeline, logs, hooks on the driver, Spark's UI."""
+"""Events, report, timeline, logs, trackers and job descriptions of fits on Spark."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ from tests.telemetry.test_chrome_trace import valid
 pytestmark = pytest.mark.cluster
 
 ROWS = 120
-DRAW = np.random.default_rng(6)
-X = DRAW.normal(size=(ROWS, 3))
+X = np.random.default_rng(6).normal(size=(ROWS, 3))
 ARRAYS = {
     "row": np.arange(ROWS),
     "x": X,
     "label": (X @ [1.0, 1.0, -1.0] > 0).astype(np.float64),
-    "held": np.arange(ROWS) % 4 == 0,
+    "valid": np.arange(ROWS) % 4 == 0,
 }
 
 
@@ -50,7 +49,7 @@ def classifier(**given: Any) -> TorchClassifier:
 
 
 class Slow(nn.Module):
-    """As ``nets.scores``, but slow on rank 1."""
+    """Slow on rank 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +62,6 @@ class Slow(nn.Module):
 
 
 class Talks:
-    """Prints and logs on every rank."""
-
     every_rank = True
 
     def on_epoch(self, run: Any) -> None:
@@ -84,7 +81,7 @@ class Diary:
         self.lines: list[Any] = []
 
     def __reduce__(self) -> Any:
-        raise TypeError("it stays on the driver")
+        raise TypeError("trackers stay on the driver")
 
     def on_start(self, run: Any) -> None:
         self.lines.append(("start", run.configuration["class"]))
@@ -96,186 +93,140 @@ class Diary:
         self.lines.append(("end", run.error, run.model))
 
 
-# ---- gangs -----------------------------------------------------------------------------------------------------------
+def payloads(events: list[Any], kind: str, rank: int | None = None) -> list[dict[str, Any]]:
+    return [event.payload for event in events if event.kind == kind and rank in (None, event.rank)]
 
 
-def test_events_give_the_numbers_that_the_history_holds(data, tmp_path):
-    fitted = classifier(validationIndicatorCol="held", runDir=str(tmp_path)).fit(data)
-    events = read_events(tmp_path / "events")
-    assert [event.payload for event in events if event.kind == "epoch"] == fitted.history
-    steps = {rank: [each.payload for each in events if (each.kind, each.rank) == ("step", rank)] for rank in (0, 1)}
-    for rank, told in steps.items():
+def jobs(spark: Any) -> list[str]:
+    found = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    told = [found.apply(index).description() for index in range(found.size())]
+    return [each.get() for each in told if each.isDefined()]
+
+
+def test_events_of_a_gang(spark, data, tmp_path, capsys):
+    diary, run = Diary(), tmp_path / "one"
+    given = {"validationIndicatorCol": "valid", "runDir": str(run), "hooks": [diary, Talks()], "logLevel": "info"}
+    spark.sparkContext.setJobDescription("mine")
+    try:
+        fitted = classifier(**given).fit(data)
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        spark.sparkContext.setJobDescription(None)
+    assert [each for each in jobs(spark) if each.startswith("TorchClassifier one, attempt 0: 2 ")]
+    events = read_events(run / "events")
+    assert payloads(events, "epoch") == fitted.history
+    steps = [payloads(events, "step", rank) for rank in (0, 1)]
+    for told, phases in zip(steps, fitted.report["phases_by_rank"], strict=True):
         assert sum(each["steps"] for each in told) == fitted.history[-1]["step"]
-        for phase, seconds in fitted.report["phases_by_rank"][rank].items():
+        for phase, seconds in phases.items():
             assert seconds == pytest.approx(sum(each["seconds"].get(phase, 0.0) for each in told), abs=1e-4)
-    assert sum(each["rows"] for told in steps.values() for each in told) == fitted.history[-1]["samples"]
-    assert sum(each["bytes"] for told in steps.values() for each in told) == fitted.report["bytes"]
-    assert fitted.report["events"] == len(events)
-    assert fitted.report["events_dropped"] == 0
+    assert sum(each["rows"] for told in steps for each in told) == fitted.history[-1]["samples"]
+    assert sum(each["bytes"] for told in steps for each in told) == fitted.report["bytes"]
+    assert (fitted.report["events"], fitted.report["events_dropped"]) == (len(events), 0)
     assert {"begin", "attempt", "started", "span", "progress", "finished", "outcome", "end"} <= {e.kind for e in events}
-    made = json.loads((tmp_path / "timeline.json").read_text())
-    valid(made)
-    assert {1, 2} <= {each["pid"] for each in made["traceEvents"] if each["ph"] == "X"}
-    assert json.loads((tmp_path / "report.json").read_text()) == fitted.report
+    timeline = json.loads((run / "timeline.json").read_text())
+    valid(timeline)
+    assert {1, 2} <= {each["pid"] for each in timeline["traceEvents"] if each["ph"] == "X"}
+    assert json.loads((run / "report.json").read_text()) == fitted.report
     assert Path(fitted.report.html()).read_text().count("rank 1") > 0
+    assert diary.lines == [
+        ("start", "TorchClassifier"),
+        *(("epoch", row) for row in fitted.history),
+        ("end", None, fitted),
+    ]
+    shown = capsys.readouterr().err
+    for rank in (0, 1):
+        assert f"[rank {rank}, {socket.gethostname()}] printed by {rank} after 1" in shown
+        assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in shown
+
+    before = sorted((run / "events").iterdir())
+    with pytest.raises(InvalidInput):
+        classifier(**given | {"hooks": []}, maxGradNorm=1.0).fit(data)  # another run
+    assert sorted((run / "events").iterdir()) == before
+    resumed = classifier(**given | {"hooks": []}, epochs=4).fit(data)
+    assert payloads(read_events(run / "events"), "epoch") == resumed.history
+    assert len(resumed.history) == 4
 
 
-def test_a_member_that_was_slowed_on_purpose_is_named(data):
-    report = classifier(model=Slow, epochs=2).fit(data).report
+def test_slow_worker_is_named_and_warnings_are_shown(data, capsys):
+    report = classifier(model=Slow, epochs=2, hooks=[Talks()]).fit(data).report
     assert report["slowest_rank"] == 1
     assert report["skew_by_rank"][1] > 1.2
     assert "Rank 1 on" in report["verdict"]
     assert "most of it in forward" in report["verdict"]
     assert "Exchange-bound" not in report["verdict"]
+    shown = capsys.readouterr().err
+    assert "WARNING app: logged by 1 after 1" in shown
+    assert "] printed by" not in shown
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, ParallelSGD(rounds=3, shard_batch_size=8)], ids=["gang", "rounds"])
-def test_a_driver_that_cannot_be_reached_costs_no_event(data, tmp_path, monkeypatch, strategy):
+def test_unreachable_driver_costs_no_event(data, tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
     fitted = classifier(**({} if strategy is None else {"strategy": strategy}), runDir=str(tmp_path)).fit(data)
-    assert len(fitted.history) == 3
-    assert fitted.report["events_dropped"] == 0
+    assert (len(fitted.history), fitted.report["events_dropped"]) == (3, 0)
     events = read_events(tmp_path / "events")
     assert all(event.received is None for event in events if event.rank >= 0 and event.kind != "outcome")
     for rank in (0, 1):
-        told = [event.payload for event in events if (event.kind, event.rank) == ("step", rank)]
-        assert sum(each["rows"] for each in told) > 0
+        assert sum(each["rows"] for each in payloads(events, "step", rank)) > 0
     if strategy is None:
-        assert [event.payload for event in events if event.kind == "epoch"] == fitted.history
+        assert payloads(events, "epoch") == fitted.history
     valid(json.loads((tmp_path / "timeline.json").read_text()))
 
 
 @pytest.mark.slow
-def test_without_events_nothing_is_kept_and_nothing_measured(data, tmp_path, capsys):
-    fitted = classifier(telemetry=False, runDir=str(tmp_path)).fit(data)
+def test_without_telemetry_nothing_is_measured_or_written(data, tmp_path, capsys):
+    fitted = classifier(telemetry=False, epochs=1, runDir=str(tmp_path)).fit(data)
     assert not (tmp_path / "events").exists()
     assert not (tmp_path / "timeline.json").exists()
     assert "phases" not in fitted.report
     assert "epoch 1" not in capsys.readouterr().err
 
 
-def test_members_lines_are_shown_with_their_rank(data, capsys):
-    classifier(epochs=1, hooks=[Talks()], logLevel="info").fit(data)
-    told = capsys.readouterr().err
-    for rank in (0, 1):
-        assert f"[rank {rank}, {socket.gethostname()}] printed by {rank} after 1" in told
-        assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in told
-
-
 @pytest.mark.slow
-def test_by_default_warnings_alone_are_shown(data, capsys):
-    classifier(epochs=1, hooks=[Talks()]).fit(data)
-    told = capsys.readouterr().err
-    assert "WARNING app: logged by 1 after 1" in told
-    assert "] printed by" not in told
-
-
-@pytest.mark.slow
-def test_hooks_on_the_driver_see_rows_and_the_model(data, tmp_path):
-    diary = Diary()
-    fitted = classifier(hooks=[diary], runDir=str(tmp_path)).fit(data)
-    assert diary.lines == [
-        ("start", "TorchClassifier"),
-        *(("epoch", row) for row in fitted.history),
-        ("end", None, fitted),
-    ]
-
-
-@pytest.mark.slow
-def test_a_fit_that_fails_says_why_to_hooks_and_in_its_events(data, tmp_path):
+def test_failed_fit_reports_its_error(data, tmp_path):
     diary = Diary()
     with pytest.raises(SparkdlError, match="no more"):
         classifier(hooks=[diary, Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
     kind, error, model = diary.lines[-1]
     assert (kind, model) == ("end", None)
     assert "LookupError: no more" in error
-    ends = [event for event in read_events(tmp_path / "events") if event.kind == "end"]
-    assert [event.payload["error"] for event in ends] == [error]
+    assert [payload["error"] for payload in payloads(read_events(tmp_path / "events"), "end")] == [error]
 
 
 @pytest.mark.slow
-def test_a_run_that_is_refused_leaves_the_other_one_s_events_alone(data, tmp_path):
-    classifier(runDir=str(tmp_path)).fit(data)
-    before = sorted((tmp_path / "events").iterdir())
-    with pytest.raises(InvalidInput):
-        classifier(runDir=str(tmp_path), batchSize=8).fit(data)
-    assert sorted((tmp_path / "events").iterdir()) == before
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_has_the_events_of_both(data, tmp_path):
-    classifier(runDir=str(tmp_path), epochs=1).fit(data)
-    fitted = classifier(runDir=str(tmp_path), epochs=2).fit(data)
-    rows = [event.payload for event in read_events(tmp_path / "events") if event.kind == "epoch"]
-    assert rows == fitted.history
-    assert len(rows) == 2
-
-
-# ---- rounds ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_tasks_of_rounds_tell_of_their_steps(data, tmp_path):
-    diary = Diary()
+def test_events_of_rounds(spark, data, tmp_path):
+    diary, run = Diary(), tmp_path / "two"
     strategy = ParallelSGD(rounds=2, epochs=2, shard_batch_size=8)
-    fitted = classifier(strategy=strategy, hooks=[diary], runDir=str(tmp_path)).fit(data)
-    events = read_events(tmp_path / "events")
-    for part in (0, 1):
-        spans = [event.payload for event in events if (event.kind, event.rank) == ("span", part)]
+    fitted = classifier(strategy=strategy, hooks=[diary], runDir=str(run)).fit(data)
+    events = read_events(run / "events")
+    for shard in (0, 1):
+        spans = payloads(events, "span", shard)
         assert [span["round"] for span in spans if span["name"] == "round"] == [1, 2]
-        told = [event.payload for event in events if (event.kind, event.rank) == ("step", part)]
-        assert sum(each["rows"] for each in told) == 2 * 2 * fitted.report["rows_by_part"][part]
+        told = payloads(events, "step", shard)
+        assert sum(each["rows"] for each in told) == 2 * 2 * fitted.report["rows_by_part"][shard]
         assert {"forward", "backward", "update"} <= {phase for each in told for phase in each["seconds"]}
-    assert [event.payload["round"] for event in events if event.kind == "round"] == [1, 2]
+    assert [payload["round"] for payload in payloads(events, "round")] == [1, 2]
     assert [line[0] for line in diary.lines] == ["start", "epoch", "epoch", "end"]
     assert "begin" in {event.kind for event in events}
-
-
-# ---- Spark's UI ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_jobs_are_called_by_run_attempt_and_round(spark, data, tmp_path):
-    def descriptions() -> list[str]:
-        jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-        told = [jobs.apply(index).description() for index in range(jobs.size())]
-        return [each.get() for each in told if each.isDefined()]
-
-    spark.sparkContext.setJobDescription("mine")
-    try:
-        classifier(epochs=1, runDir=str(tmp_path / "one")).fit(data)
-        strategy = ParallelSGD(rounds=2, shard_batch_size=8)
-        classifier(strategy=strategy, runDir=str(tmp_path / "two")).fit(data)
-        assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
-    finally:
-        spark.sparkContext.setJobDescription(None)
-    found = descriptions()
-    assert "TorchClassifier one, attempt 0: 2 members, epochs 1 to 1" in found
-    for number in (1, 2):
-        assert f"TorchClassifier two: round {number}, Round" in found
-
-
-# ---- what was lost -------------------------------------------------------------------------------------------------
+    assert {f"TorchClassifier two: round {number}, Round" for number in (1, 2)} <= {*jobs(spark)}
 
 
 @pytest.mark.chaos
-def test_a_killed_member_is_seen_in_events_timeline_and_page(data, tmp_path):
+def test_events_timeline_and_page_of_a_killed_worker(data, tmp_path):
     fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
     fitted = classifier(runDir=str(run), checkpointInterval=2, hooks=[fault]).fit(data)
     assert fitted.report["restarts"] == 1
     events = read_events(run / "events")
-    told = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
-    assert told == [(0, 2), (1, 2)]
-    [restart] = [event for event in events if event.kind == "restart"]
-    assert "WorkerLost" in restart.payload["cause"]
+    attempts = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
+    assert attempts == [(0, 2), (1, 2)]
+    [restart] = payloads(events, "restart")
+    assert "WorkerLost" in restart["cause"]
     for attempt in (0, 1):
         assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
-    rows = [event.payload["epoch"] for event in events if event.kind == "epoch"]
-    assert [row["epoch"] for row in fitted.history] == sorted({*rows})
-    made = json.loads((run / "timeline.json").read_text())
-    valid(made)
-    assert [each["args"]["cause"] for each in made["traceEvents"] if each["name"] == "restart"]
-    page = Path(fitted.report.html()).read_text()
-    assert "WorkerLost" in page
-    assert "Workers of each attempt" not in page  # both attempts had two
+    assert [row["epoch"] for row in fitted.history] == sorted({row["epoch"] for row in payloads(events, "epoch")})
+    timeline = json.loads((run / "timeline.json").read_text())
+    valid(timeline)
+    assert [each["args"]["cause"] for each in timeline["traceEvents"] if each["name"] == "restart"]
+    assert "WorkerLost" in Path(fitted.report.html()).read_text()

@@ -1,56 +1,62 @@
-"""A run's directory."""
+"""A run's directory and its report."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
 
 
-def uri(folder: Path) -> str:
-    return f"file://{folder}"
-
-
-@pytest.mark.parametrize("name", [str, uri, lambda folder: f"{folder}/", lambda folder: f"file:{folder}"])
-def test_values_are_written_as_json(name, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "file://", "file:"])
+@pytest.mark.parametrize("suffix", ["", "/"])
+def test_values_are_written_as_json(prefix, suffix, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "digits"
-    run = Run(name(folder))
+    run = Run(f"{prefix}{folder}{suffix}")
+    assert run.events == f"{folder}/events"
+    assert not folder.exists()
     run.save("history", [{"epoch": 1, "loss": 0.25}, {"epoch": 2, "loss": 0.125}])
-    run.save("report", {"rows": 7, "ünïcode": "é"})
+    run.save("report", {"rows": [0] * 1000})
+    run.save("report", {"model": int, "path": Path("/x"), "ünïcode": "é"})
     assert json.loads((folder / "history.json").read_text()) == [
         {"epoch": 1, "loss": 0.25},
         {"epoch": 2, "loss": 0.125},
     ]
-    assert json.loads((folder / "report.json").read_text()) == {"rows": 7, "ünïcode": "é"}
+    report = {"model": "<class 'int'>", "path": "/x", "ünïcode": "é"}
+    assert json.loads((folder / "report.json").read_text()) == run.load("report") == report
+    assert (folder / "report.json").read_bytes().endswith(b"}\n")
     assert sorted(os.listdir(folder)) == ["history.json", "report.json"]
 
 
-def test_a_file_is_written_anew(tmp_path: Path) -> None:
-    run = Run(str(tmp_path))
-    run.save("report", {"rows": [0] * 1000})
-    run.save("report", {"rows": 1})
-    assert json.loads((tmp_path / "report.json").read_text()) == {"rows": 1}
-    assert (tmp_path / "report.json").read_bytes().endswith(b"}\n")
-
-
-def test_what_json_cannot_say_is_written_as_text(tmp_path: Path) -> None:
-    Run(str(tmp_path)).save("config", {"model": int, "path": Path("/x")})
-    assert json.loads((tmp_path / "config.json").read_text()) == {"model": "<class 'int'>", "path": "/x"}
-
-
-def test_without_a_directory_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_and_missing_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    assert Run(".").events == f"{tmp_path}/events"
     Run().save("report", {"rows": 1})
-    assert os.listdir(tmp_path) == []
-    assert Run().events is None
+    assert (Run().events, Run().load("report"), os.listdir(tmp_path)) == (None, None, [])
 
 
-def test_the_folder_of_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in (str(tmp_path), f"{tmp_path}/", uri(tmp_path), f"{uri(tmp_path)}/", "."):
-        assert Run(directory).events == f"{tmp_path}/events"
-    assert os.listdir(tmp_path) == []
+def test_report_is_a_dict() -> None:
+    report = Report({"seconds": 1.5}, history=[{"epoch": 1}])
+    assert report == {"seconds": 1.5} == json.loads(json.dumps(report))
+    for other in (copy.deepcopy(report), cloudpickle.loads(cloudpickle.dumps(report)), copy.copy(report)):
+        assert other == report
+        assert isinstance(other, Report)
+
+
+def test_page_of_a_report(tmp_path: Path) -> None:
+    report = Report({"seconds": 1.5, "rows": 10}, history=[{"epoch": 1, "loss": 0.75}])
+    with pytest.raises(InvalidInput, match=r"no runDir; expected html\(path\)"):
+        report.html()
+    path = str(tmp_path / "page.html")
+    assert report.html(path) == path
+    assert "0.75" in Path(path).read_text()
+    (tmp_path / "history.json").write_text(json.dumps([{"epoch": 1, "loss": 0.625}]))
+    assert Report({"seconds": 1.5}, directory=str(tmp_path)).html() == str(tmp_path / "report.html")
+    assert "0.625" in (tmp_path / "report.html").read_text()
