@@ -1,4 +1,4 @@
-"""Models for the tests, at the top level of a module: so members, and whoever loads a saved model, can import them."""
+"""Models at the top level of a module, so that workers and saved models can import them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def mlp(inputs: int, *hidden: int, outputs: int) -> nn.Module:
-    """A perceptron with the same weights wherever it is made."""
+    """A perceptron with the same weights in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         layers: list[nn.Module] = []
@@ -17,17 +17,20 @@ def mlp(inputs: int, *hidden: int, outputs: int) -> nn.Module:
 
 
 def digits() -> nn.Module:
-    """Ten scores for an image of 64 pixels."""
     return mlp(64, 64, outputs=10)
 
 
 def scores() -> nn.Module:
-    """Three scores for three numbers."""
     return mlp(3, outputs=3)
 
 
+def column() -> nn.Module:
+    """One number a row, ``[B, 1]``."""
+    return mlp(3, outputs=1)
+
+
 def inner() -> type[nn.Module]:
-    """A class that no module has, as one of a notebook: twice the ``scores``."""
+    """A class that cannot be imported, like one of a notebook: twice the ``scores``."""
 
     class Inner(nn.Module):
         def __init__(self) -> None:
@@ -41,20 +44,15 @@ def inner() -> type[nn.Module]:
 
 
 def two_scores() -> nn.Module:
-    """Two scores for three numbers, all of them alike at the start."""
+    """Two scores for three numbers, zero at the start."""
     module = nn.Linear(3, 2)
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     return module
 
 
-def column() -> nn.Module:
-    """One number a row, ``[B, 1]``."""
-    return mlp(3, outputs=1)
-
-
 class Line(nn.Module):
-    """One number a row, ``[B]``: what ``column`` gives, without its last dimension."""
+    """``column`` without its last dimension, ``[B]``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +76,6 @@ class Scaled(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """As many numbers out as in."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = mlp(3, 2, outputs=3)
@@ -89,7 +85,7 @@ class Autoencoder(nn.Module):
 
 
 class Image(nn.Module):
-    """A row becomes a matrix."""
+    """A matrix a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,41 +107,30 @@ class Moody(nn.Module):
 
 
 def income() -> nn.Module:
-    """Two scores for 6 numbers and 102 categories of a person."""
+    """Two scores for 6 numbers and 102 categories."""
     return nn.Sequential(nn.Linear(108, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2))
 
 
-class Images(nn.Module):
-    """Ten scores for a grey image ``[B, 28, 28]`` of bytes' values."""
+class Images(nn.Sequential):
+    """Ten scores for a grey image of bytes, ``[B, 28, 28]``."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(32 * 49, 10),
-        )
+        first, second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        pooled = [first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2)]
+        super().__init__(*pooled, nn.Flatten(), nn.Dropout(0.3), nn.Linear(32 * 49, 10))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.layers(pixels.float().unsqueeze(1) / 255)
+        return super().forward(pixels.float().unsqueeze(1) / 255)
 
 
 class Connections(nn.Module):
-    """23 scores for 38 numbers and three categories of a network connection."""
+    """23 scores for 38 numbers and three categories."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList([nn.Embedding(kinds, 8) for kinds in (4, 80, 16)])
-        self.layers = nn.Sequential(
-            nn.Linear(38 + 3 * 8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 23)
-        )
+        self.layers = mlp(38 + 3 * 8, 64, 64, outputs=23)
 
-    def forward(self, numbers: Tensor, protocol: Tensor, service: Tensor, flag: Tensor) -> Tensor:
-        kinds = [table(kind) for table, kind in zip(self.tables, (protocol, service, flag), strict=True)]
-        return self.layers(torch.cat([numbers, *kinds], 1))
+    def forward(self, numbers: Tensor, *kinds: Tensor) -> Tensor:
+        embedded = [table(kind) for table, kind in zip(self.tables, kinds, strict=True)]
+        return self.layers(torch.cat([numbers, *embedded], 1))

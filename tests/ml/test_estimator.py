@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.evaluation import BinaryClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
@@ -104,11 +103,6 @@ def test_fewer_rows_than_workers(data, rows):
     check_weights(regressor().fit(data.where(f"row < {rows}")), alone(slice(rows)))
 
 
-def test_outputs_of_one_number_may_have_two_shapes(data):
-    state = regressor(model=nets.Line).fit(data).module().inner.state_dict()
-    torch.testing.assert_close(state, alone(), rtol=0, atol=1e-12)
-
-
 def test_half_precision_keeps_its_weights_in_single(data):
     model = regressor(precision="bf16", epochs=20).fit(data)
     state = model.module().state_dict()
@@ -164,14 +158,6 @@ def test_param_maps(data):
     assert (one.getPredictionCol(), two.getPredictionCol(), estimator.getEpochs()) == ("prediction", "p", 4)
 
 
-def test_two_classes_with_one_score(data):
-    sgd = partial(torch.optim.SGD, lr=1.0)
-    given = FULL_BATCHES | {"model": nets.column, "loss": nn.BCEWithLogitsLoss(), "optimizer": sgd, "epochs": 40}
-    scored = TorchClassifier(**given).fit(data).transform(data)
-    assert BinaryClassificationEvaluator().evaluate(scored) > 0.95
-    assert scored.where("prediction = label").count() > 0.9 * ROWS
-
-
 def test_classes_from_vectors_and_booleans(data):
     vectors = data.select(array_to_vector("x").alias("features"), (F.col("label") > 0).alias("label"))
     scored = TorchClassifier(model=nets.scores, numWorkers=2, batchSize=16).fit(vectors).transform(vectors)
@@ -187,14 +173,6 @@ def test_ignored_params_are_warned_of(data):
         check_weights(regressor(maxRounds=3, numClasses=3, epochs=1).fit(data), alone(epochs=1))
 
 
-def test_raw_output_of_one_number(data):
-    estimator = TorchEstimator(model=nets.column, loss=nn.L1Loss(), inputCols=["x"], labelCol="y", numWorkers=2)
-    scored = estimator.fit(data).transform(data)
-    assert scored.schema["prediction"].dataType == T.FloatType()
-    assert scored.where("prediction is null").count() == 0
-
-
-@pytest.mark.slow
 def test_several_inputs_of_several_kinds(data):
     rows = data.selectExpr(
         "array(array(x[0], x[1]), array(x[2], 1.0)) as image", "cast(row % 4 as smallint) as kind", "x[1] as price", "y"

@@ -1,4 +1,4 @@
-"""Models whose inputs are more than one tensor of numbers, and what reads and changes their batches."""
+"""Models of ragged and binary inputs, and functions for their batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkdl.data.batch import Ragged
 
 
 class Bag(nn.Module):
-    """The sum of a row's tokens' weights, with ``EmbeddingBag``'s two arguments; one number a row."""
+    """The sum of a row's tokens' weights, with ``EmbeddingBag``'s two arguments."""
 
     def __init__(self, tokens: int = 20) -> None:
         super().__init__()
@@ -48,26 +48,12 @@ class Picture(nn.Module):
         return self.inner(image.float().flatten(1)).squeeze(-1)
 
 
-class Two(nn.Module):
-    """Two numbers a row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 2)
-        nn.init.zeros_(self.inner.weight)
-        nn.init.zeros_(self.inner.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
-
-
 def read(data: bytes) -> np.ndarray:
-    """An image from its bytes, the way a codec gives it."""
+    """A codec."""
     return np.frombuffer(data, np.uint8).reshape(4, 3)
 
 
 def pad(inputs: tuple[Tensor | Ragged, ...], target: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Bags to padded rows and a mask."""
     (tokens,) = inputs
     assert isinstance(tokens, Ragged)
     return Ragged(tokens.values, tokens.bounds, padding=0).arguments(), target
@@ -76,6 +62,5 @@ def pad(inputs: tuple[Tensor | Ragged, ...], target: Tensor | None) -> tuple[tup
 def jitter(
     inputs: tuple[Tensor, ...], target: Tensor | None, generator: torch.Generator
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """A little noise on the only input."""
     (x,) = inputs
     return (x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype),), target

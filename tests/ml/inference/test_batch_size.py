@@ -11,34 +11,25 @@ from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.scorer import score
 
 
-def sizes(rows: int, most: int) -> list[int]:
-    """The sizes of batches, which lie one behind the other."""
-    found = list(batches(rows, most))
-    assert [each.start for each in found] == [0, *(each.stop for each in found)][:-1]
-    return [each.stop - each.start for each in found]
-
-
 @pytest.mark.parametrize(
-    ("rows", "most", "expected"),
+    ("rows", "most", "sizes"),
     [(1100, 1000, [550, 550]), (7, 3, [3, 2, 2]), (6, 3, [3, 3]), (1, 512, [1]), (0, 512, []), (3, 1, [1, 1, 1])],
 )
-def test_batches_are_few_and_equal(rows, most, expected):
-    assert sizes(rows, most) == expected
+def test_batches_are_few_and_equal(rows, most, sizes):
+    found = list(batches(rows, most))
+    assert [each.start for each in found] == [0, *(each.stop for each in found)][:-1]
+    assert [each.stop - each.start for each in found] == sizes
 
 
-def test_the_largest_tensor_between_input_and_output_bounds_the_rows():
+def test_largest_tensor_bounds_the_rows():
     wide = nn.Sequential(nn.Linear(1, 1000), nn.ReLU(), nn.Linear(1000, 1))
     narrow, x = nn.Linear(1, 1), torch.zeros(100, 1)
     assert batch_rows(lambda rows: wide(x[rows]), (x,), budget=400_000) == 100
     assert batch_rows(lambda rows: narrow(x[rows]), (x,), budget=400) == 100
-
-
-def test_one_row_goes_through_even_beyond_the_budget():
-    x = torch.zeros(2, 1)
     assert batch_rows(lambda rows: x[rows] + 1, (x,), budget=1) == 1
 
 
-def test_a_model_is_measured_once_and_every_batch_stays_within_the_budget():
+def test_model_is_measured_once():
     sizes = []
 
     class Wide(nn.Module):

@@ -16,7 +16,6 @@ import pytest
 import torch
 from pyspark.errors import PythonException
 from pyspark.ml import PipelineModel
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.sql import functions
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
@@ -291,11 +290,6 @@ def test_thresholds_on_spark(spark):
         made().transform(features())
 
 
-def test_log_loss_of_pyspark_reads_the_vectors(spark):
-    scored = made(nets.scores, "classifier").transform(features(label=(X[:, 0] > 0).astype(float)))
-    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(scored) > 0
-
-
 @pytest.mark.parametrize("arrow", [True, False])  # pyspark 4.0 has pandas UDFs only
 @pytest.mark.parametrize(("factory", "kind"), [(nets.Line, "regressor"), (nets.scores, "classifier")])
 def test_nulls_raise_and_nan_stays_with_every_udf(spark, monkeypatch, factory, kind, arrow):
@@ -310,3 +304,20 @@ def test_nulls_raise_and_nan_stays_with_every_udf(spark, monkeypatch, factory, k
         nulls = spark.createDataFrame(rows, f"x {of}").coalesce(1)
         with pytest.raises(PythonException, match="InvalidInput: column 'x' has 1 null"):
             model.transform(nulls).collect()
+
+
+def test_stream_of_files(spark, tmp_path):
+    folder, out = str(tmp_path / "in"), str(tmp_path / "out")
+    for rows in (slice(20), slice(20, 50)):
+        frame({"row": np.arange(50)[rows], "x": X[rows]}).write.mode("append").parquet(folder)
+    model = made(nets.scores, "classifier")
+    stream = spark.readStream.schema("row long, x array<double>").option("maxFilesPerTrigger", 1).parquet(folder)
+    scored = model.transform(stream)
+    assert scored.isStreaming
+    writer = scored.select("row", "prediction").writeStream.format("parquet").option("path", out)
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120), query.status
+    assert query.exception() is None
+    found = spark.read.parquet(out).orderBy("row").collect()
+    assert found == model.transform(spark.read.parquet(folder)).select("row", "prediction").orderBy("row").collect()
+    assert len(found) == 50

@@ -1,4 +1,4 @@
-"""Models without Spark: saved and loaded in folders, and asked with data of this process."""
+"""Predictions without Spark."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def made(factory=nets.scores, kind="classifier", signature=(([3], "float32"),), 
     return model._set(**{"inputCols": ["x"]} | params)
 
 
+def scaled():
+    return made(nets.Scaled, "regressor")._set(inputCols=["x", "kind", "price"])
+
+
 def expected(factory=nets.scores, *inputs) -> np.ndarray:
     with torch.inference_mode():
         return factory().eval()(*(torch.from_numpy(each) for each in inputs or (X,))).numpy()
@@ -39,137 +43,107 @@ def columns(model: TorchModel, data: object) -> dict[str, np.ndarray]:
     return {name: np.stack(list(found[name])) for name in found}
 
 
-# ---- what is asked ---------------------------------------------------------------------------------------------------
+FORMS = {
+    "array": X,
+    "doubles": X.astype(np.float64),
+    "lists": X.tolist(),
+    "columns first": np.asfortranarray(X),
+    "mapping": {"x": X},
+    "frame of arrays": pd.DataFrame({"more": range(len(X)), "x": list(X)}),
+    "frame of lists": pd.DataFrame({"x": X.tolist()}),
+}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        X,
-        X.astype(np.float64),
-        X.tolist(),
-        np.asfortranarray(X),
-        {"x": X},
-        pd.DataFrame({"more": range(len(X)), "x": list(X)}),
-        pd.DataFrame({"x": X.tolist()}),
-    ],
-    ids=["array", "doubles", "lists", "columns first", "mapping", "frame of arrays", "frame of lists"],
-)
-def test_one_input_is_taken_in_whatever_form(data):
-    found = columns(made(), data)
-    scores = expected()
+@pytest.mark.parametrize("data", FORMS.values(), ids=FORMS)
+def test_forms_of_one_input(data):
+    found, scores = columns(made(), data), expected()
     assert list(found) == ["prediction", "probability", "rawPrediction"]
     np.testing.assert_array_equal(found["prediction"], scores.argmax(1))
     np.testing.assert_allclose(found["rawPrediction"], scores, rtol=1e-6)
     np.testing.assert_allclose(found["probability"].sum(1), 1, rtol=1e-6)
 
 
-def test_several_inputs_are_taken_by_their_names():
+def test_several_inputs_by_name():
     arrays = {
         "x": np.arange(24, dtype=np.float32).reshape(4, 3, 2),
         "kind": np.array([0, 1, 2, 3], np.int32),
         "price": np.array([0.5, 1.5, 2.5, 3.5]),
     }
-    model = made(nets.Scaled, "regressor")._set(inputCols=["x", "kind", "price"])
     wanted = expected(nets.Scaled, arrays["x"], arrays["kind"].astype(np.int64), arrays["price"].astype(np.float32))
     data = pd.DataFrame({name: list(values) for name, values in arrays.items()}, index=[7, 5, 3, 1])
-    found = InProcess(model).predict(data)
+    found = InProcess(scaled()).predict(data)
     np.testing.assert_allclose(found["prediction"], wanted, rtol=1e-6)
     assert list(found.index) == [7, 5, 3, 1]
-    np.testing.assert_allclose(columns(model, arrays)["prediction"], wanted, rtol=1e-6)
+    np.testing.assert_allclose(columns(scaled(), arrays)["prediction"], wanted, rtol=1e-6)
 
 
-def test_lists_of_several_lengths_and_bytes_are_taken_as_the_columns_say():
+def test_ragged_and_binary_inputs():
     bag = made(typed_nets.Bag, "regressor", columnSpecs=[InputColumn("x", ragged="offsets")])
     tokens = [[1, 2], [], [3, 4, 5]]
     for data in (tokens, pd.DataFrame({"x": tokens}), pd.DataFrame({"x": [np.array(each, int) for each in tokens]})):
         np.testing.assert_allclose(columns(bag, data)["prediction"], [0.15, 0, 0.6], rtol=1e-6)
     picture = made(typed_nets.Picture, "regressor", columnSpecs=[InputColumn("x", "uint8", (4, 3))])
-    bytes_ = pd.DataFrame({"x": [bytes(range(12)), bytes(12)]})
-    np.testing.assert_allclose(columns(picture, bytes_)["prediction"], [5.06, 0], rtol=1e-6)
+    images = pd.DataFrame({"x": [bytes(range(12)), bytes(12)]})
+    np.testing.assert_allclose(columns(picture, images)["prediction"], [5.06, 0], rtol=1e-6)
 
 
-def test_an_array_of_outputs_is_an_array_and_a_single_one_a_number():
-    assert columns(made(nets.Autoencoder, "estimator"), X)["prediction"].shape == (20, 3)
-    assert columns(made(nets.Line, "estimator"), X)["prediction"].shape == (20,)
-
-
-def test_names_and_columns_that_are_turned_off_are_those_of_transform():
+def test_names_missing_numbers_and_no_rows():
     model = made(predictionCol="digit", rawPredictionCol="", probabilityCol="", thresholds=[1.0, 1e9, 1e9])
     assert {name: set(values) for name, values in columns(model, X).items()} == {"digit": {0.0}}
-
-
-def test_numbers_that_are_missing_are_nan_and_not_refused():
     rows = X.copy()
     rows[0] = np.nan
     assert np.isnan(columns(made(), rows)["prediction"]).tolist() == [True] + [False] * 19
     scalars = pd.DataFrame({"x": [1.0, np.nan]})
     assert np.isnan(columns(made(nn.PReLU, "regressor"), scalars)["prediction"]).tolist() == [False, True]
-
-
-def test_no_rows_have_no_predictions():
     found = InProcess(made()).predict(np.empty((0, 3), np.float32))
     assert (list(found), len(found)) == (["prediction", "probability", "rawPrediction"], 0)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("make", "data", "message"),
     [
-        (pd.DataFrame({"y": [1.0]}), "there is no 'x'; the data has 'y'"),
-        ({"y": X}, "there is no 'x'"),
-        (pd.DataFrame({"x": ["a", "b"]}), "column 'x' has type string"),
-        (pd.DataFrame({"x": [[1.0, 2.0, 3.0], None]}), "null"),
-        (pd.DataFrame({"x": [None, None]}), "no values"),
-        (np.float32(1.0), "cannot become a tensor|expected an array"),
-        ([[1.0, 2.0, 3.0], [1.0]], "length"),
+        (made, pd.DataFrame({"y": [1.0]}), "no 'x'; .* 'y'"),
+        (made, {"y": X}, "no 'x'"),
+        (made, pd.DataFrame({"x": ["a", "b"]}), "column 'x' has type string"),
+        (made, pd.DataFrame({"x": [[1.0, 2.0, 3.0], None]}), "null"),
+        (made, pd.DataFrame({"x": [None, None]}), "no values"),
+        (made, np.float32(1.0), "cannot become a tensor|expected an array"),
+        (made, [[1.0, 2.0, 3.0], [1.0]], "length"),
+        (scaled, X, "expected a DataFrame with these columns, or a mapping of arrays"),
+        (scaled, {"x": np.zeros((4, 3, 2)), "kind": np.zeros(3, int), "price": np.zeros(4)}, r"\[4, 3, 4\] rows"),
     ],
 )
-def test_what_cannot_be_an_input_is_refused(data, message):
+def test_invalid_inputs_raise(make, data, message):
     with pytest.raises(InvalidInput, match=message):
-        InProcess(made()).predict(data)
+        InProcess(make()).predict(data)
 
 
-def test_inputs_that_do_not_fit_together_are_refused():
-    model = made(nets.Scaled, "regressor")._set(inputCols=["x", "kind", "price"])
-    with pytest.raises(InvalidInput, match="expected a DataFrame with these columns, or a mapping of arrays"):
-        InProcess(model).predict(X)
-    with pytest.raises(InvalidInput, match=r"the inputs have \[4, 3, 4\] rows"):
-        InProcess(model).predict({"x": np.zeros((4, 3, 2)), "kind": np.zeros(3, int), "price": np.zeros(4)})
-
-
-@pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
-def test_the_numbers_are_those_of_transform(spark, kind):
-    model = made({"classifier": nets.scores, "regressor": nets.Line, "estimator": nets.Autoencoder}[kind], kind)
-    # One partition gives both the same batch, for sums of float32 depend on its size.
+@pytest.mark.parametrize(
+    ("factory", "kind"), [(nets.scores, "classifier"), (nets.Line, "regressor"), (nets.Autoencoder, "estimator")]
+)
+def test_predictions_equal_those_of_transform(spark, factory, kind):
+    model = made(factory, kind)
+    # One partition gives both the same batch: sums of float32 depend on its size.
     rows = model.transform(frame({"x": X}).coalesce(1)).toPandas()
     for name, values in columns(model, X).items():
         there = np.stack([each.toArray() if hasattr(each, "toArray") else np.asarray(each) for each in rows[name]])
         np.testing.assert_allclose(values, there, rtol=1e-6)
 
 
-# ---- what is known of inputs and outputs -----------------------------------------------------------------------------
-
-
-def test_inputs_are_known_where_nothing_changes_them_on_their_way():
+def test_types_of_inputs_and_outputs():
     assert input_types(made()) == [("x", [3], "float32")]
     assert input_types(made(columnSpecs=[InputColumn("x", dtype="float32")])) == [("x", [3], "float32")]
     assert input_types(made(columnSpecs=[InputColumn("x", "float32", (3,))])) is None
     assert input_types(made(columnSpecs=[InputColumn("x", ragged="padded")])) is None
     assert input_types(made(collate=lambda inputs, target: (inputs, target))) is None
     assert input_types(TorchModel(factory=nets.scores, weights=b"")) is None
-
-
-def test_outputs_are_known():
     scores = [("probability", "float", True), ("rawPrediction", "float", True)]
     assert output_types(made()) == [("prediction", "double", False), *scores]
     assert output_types(made(probabilityCol="")) == [("prediction", "double", False), scores[1]]
     assert output_types(made(nets.Autoencoder, "estimator")) == [("prediction", "float", True)]
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_model_loads_in_a_process_that_has_no_java(tmp_path):
+def test_model_loads_in_a_process_without_java(tmp_path):
     write_folder(made(thresholds=[1.0, 2.0, 3.0]), str(tmp_path / "model"))
     script = """
 import json, sys
@@ -192,7 +166,7 @@ print(json.dumps([model.uid, model.getThresholds(), found["prediction"].tolist()
     assert uid.startswith("TorchModel")
 
 
-def test_a_folder_is_what_spark_reads(spark, tmp_path):
+def test_folders_are_those_of_spark(spark, tmp_path):
     model = made(thresholds=[1.0, 2.0, 3.0])
     write_folder(model, str(tmp_path / "model"))
     loaded = TorchModel.load(f"file://{tmp_path}/model")
@@ -200,22 +174,16 @@ def test_a_folder_is_what_spark_reads(spark, tmp_path):
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
 
 
-def test_a_factory_that_cannot_be_imported_is_saved_as_a_program(tmp_path):
-    write_folder(made(nets.inner()), str(tmp_path / "model"))
-    assert {each.name for each in (tmp_path / "model").iterdir()} == {"metadata", "program.pt2"}
-    loaded = read_folder(str(tmp_path / "model"))
-    np.testing.assert_allclose(columns(loaded, X)["rawPrediction"], 2 * expected(), rtol=1e-5)
-
-
-def test_what_is_pickled_is_loaded_only_with_trust(tmp_path):
+def test_folders_of_programs_and_pickles(tmp_path):
+    program, pickled = str(tmp_path / "program"), str(tmp_path / "pickled")
+    write_folder(made(nets.inner()), program)
+    assert {each.name for each in (tmp_path / "program").iterdir()} == {"metadata", "program.pt2"}
+    np.testing.assert_allclose(columns(read_folder(program), X)["rawPrediction"], 2 * expected(), rtol=1e-5)
     model = made(collate=lambda inputs, target: (tuple(2 * each for each in inputs), target))
-    write_folder(model, str(tmp_path / "model"))
+    write_folder(model, pickled)
     with pytest.raises(InvalidInput, match="has pickled parts"):
-        read_folder(str(tmp_path / "model"))
-    loaded = read_folder(str(tmp_path / "model"), trust=True)
+        read_folder(pickled)
+    loaded = read_folder(pickled, trust=True)
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="cannot be loaded as a TorchModel"):
         read_folder(str(tmp_path))
