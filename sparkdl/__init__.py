@@ -45,40 +45,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AllReduce": "sparkdl.training.strategies.allreduce",
-    "Bagging": "sparkdl.ensembles.bagging",
-    "BestOf": "sparkdl.ensembles.best_of",
-    "BestOfModel": "sparkdl.ensembles.best_of",
-    "Boosting": "sparkdl.ensembles.boosting.estimator",
-    "Box": "sparkdl.rounds.prox",
-    "InputColumn": "sparkdl.data.columns",
-    "Columns": "sparkdl.data.columns",
-    "ConsensusADMM": "sparkdl.rounds.algorithms.admm",
-    "ElasticNet": "sparkdl.rounds.prox",
-    "EnsembleModel": "sparkdl.ensembles.model",
-    "FederatedAveraging": "sparkdl.rounds.algorithms.fedavg",
-    "InlineCluster": "sparkdl.cluster.inline",
-    "L1": "sparkdl.rounds.prox",
-    "L2": "sparkdl.rounds.prox",
-    "LBFGS": "sparkdl.rounds.algorithms.lbfgs",
-    "LocalCluster": "sparkdl.cluster.local",
-    "MLflow": "sparkdl.ml.tracking.mlflow",
-    "Objective": "sparkdl.training.objective",
-    "ParallelSGD": "sparkdl.rounds.algorithms.parallel_sgd",
-    "SparkCluster": "sparkdl.spark.cluster",
-    "SparkdlError": "sparkdl.errors",
-    "Stacking": "sparkdl.ensembles.stacking",
-    "StackingModel": "sparkdl.ensembles.stacking",
-    "Supervisor": "sparkdl.cluster.supervisor",
-    "TensorBoard": "sparkdl.ml.tracking.tensorboard",
-    "TorchClassifier": "sparkdl.ml.estimator",
-    "TorchEstimator": "sparkdl.ml.estimator",
-    "TorchModel": "sparkdl.ml.model",
-    "TorchRegressor": "sparkdl.ml.estimator",
-    "Training": "sparkdl.training.loop",
-    "WarmStart": "sparkdl.ml.warm_start",
+_NAMES = {
+    "cluster.inline": "InlineCluster",
+    "cluster.local": "LocalCluster",
+    "cluster.supervisor": "Supervisor",
+    "data.columns": "Columns InputColumn",
+    "ensembles.bagging": "Bagging",
+    "ensembles.best_of": "BestOf BestOfModel",
+    "ensembles.boosting.estimator": "Boosting",
+    "ensembles.model": "EnsembleModel",
+    "ensembles.stacking": "Stacking StackingModel",
+    "errors": "SparkdlError",
+    "ml.estimator": "TorchClassifier TorchEstimator TorchRegressor",
+    "ml.model": "TorchModel",
+    "ml.tracking.mlflow": "MLflow",
+    "ml.tracking.tensorboard": "TensorBoard",
+    "ml.warm_start": "WarmStart",
+    "rounds.algorithms.admm": "ConsensusADMM",
+    "rounds.algorithms.fedavg": "FederatedAveraging",
+    "rounds.algorithms.lbfgs": "LBFGS",
+    "rounds.algorithms.parallel_sgd": "ParallelSGD",
+    "rounds.prox": "Box ElasticNet L1 L2",
+    "spark.cluster": "SparkCluster",
+    "training.loop": "Training",
+    "training.objective": "Objective",
+    "training.strategies.allreduce": "AllReduce",
 }
+_HOMES = {name: f"sparkdl.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - the table has the names
 
@@ -92,7 +85,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "pyspark":
             raise
         raise ModuleNotFoundError(
-            f"sparkdl.{name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.", name="pyspark"
+            f"sparkdl.{name} needs pyspark; install it: pip install 'sparkdl-torch[spark]'.", name="pyspark"
         ) from error
     value = getattr(home, name)
     globals()[name] = value

@@ -12,10 +12,9 @@ from torch import nn
 
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import RecoverySettings
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch, watching
-from sparkdl.ml.fit_spec import FitSpec, Fitted, RoundsSettings
+from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.model import TorchModel
@@ -53,27 +52,31 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         super()._take(given)
         self.getInputCols()  # raises if inputCols and featuresCol disagree
 
-    def _warn_of_unused(self, names: tuple[str, ...]) -> None:
-        for name in self.changed_from_default(names):
-            warnings.warn(
-                f"{name}={self.getOrDefault(name)!r} is ignored: {self.getStrategy()!r} does not use it.",
-                stacklevel=4,
-            )
-
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start, fit = time.monotonic(), self.fit_spec(dataset)
-        self._warn_of_unused(self._unused())
+        for name in self.changed_from_default(self._unused()):
+            value, strategy = self.getOrDefault(name), self.getStrategy()
+            warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=3)
         watch = Watch(
             fit.run,
             type(self).__name__,
             self._configuration(),
             hooks=split_callbacks(self.getHooks())[1],
             events=self.getTelemetry(),
-            unit="Rank" if fit.rounds is None else "Part",
+            unit="Rank" if fit.algorithm is None else "Part",
         )
-        cluster = self._cluster(fit, watch.title)
+        cluster = SparkCluster(
+            fit.data.sparkSession,
+            self.getNumWorkers(),
+            device=self.getDevice(),
+            resource_timeout=self.getResourceTimeout(),
+            allow_unencrypted=self.getAllowUnencrypted(),
+            events=fit.run.events if self.getTelemetry() else None,
+            logs=self.getLogLevel(),
+            title=watch.title,
+        )
         with watching(watch):
-            fitted = (fit_gang if fit.rounds is None else fit_rounds)(fit, cluster, watch)
+            fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         watch.finish(model)
@@ -85,7 +88,12 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         Raises:
             InvalidInput: a Param is missing or has an invalid value.
         """
-        columns, strategy = self.read_columns(), self.getStrategy()
+        columns, strategy, device = self.read_columns(), self.getStrategy(), self.getDevice()
+        if is_algorithm(strategy) and device != "cpu":
+            raise InvalidInput(
+                f"device is {device!r}, but the tasks of {type(strategy).__name__} run on CPUs; expected 'cpu', or a "
+                "strategy of a gang, such as AllReduce()."
+            )
         run = Run(self.run_directory(dataset, columns))
         return FitSpec(
             dataset,
@@ -93,31 +101,21 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.training(),
             run,
             {} if run.directory is None else self._descriptions(),
-            self.getDevice(),
-            RecoverySettings(
-                self.getCheckpointInterval(), self.getMaxRestarts(), self.getMinWorkers(), self.getElasticTimeout()
-            ),
-            RoundsSettings(strategy, self.getMaxRounds(), self.getMaxSeconds()) if is_algorithm(strategy) else None,
-        )
-
-    def _cluster(self, fit: FitSpec, title: str) -> SparkCluster:
-        return SparkCluster(
-            fit.data.sparkSession,
-            self.getNumWorkers(),
-            device=fit.device,
-            resource_timeout=self.getResourceTimeout(),
-            allow_unencrypted=self.getAllowUnencrypted(),
-            events=fit.run.events if self.getTelemetry() else None,
-            logs=self.getLogLevel(),
-            title=title,
+            self.getCheckpointInterval(),
+            self.getMaxRestarts(),
+            self.getMinWorkers(),
+            self.getElasticTimeout(),
+            strategy if is_algorithm(strategy) else None,
+            self.getMaxRounds(),
+            self.getMaxSeconds(),
         )
 
     def _unused(self) -> tuple[str, ...]:
         strategy = self.getStrategy()
         if not is_algorithm(strategy):
             return self.names_outside(Scope.GANG)
-        on_members, saves = bool(split_callbacks(self.getHooks())[0]), self.getCheckpointInterval() != "never"
-        return unused_in_rounds(strategy, hooks=on_members, saves=saves)
+        on_workers, saves = bool(split_callbacks(self.getHooks())[0]), self.getCheckpointInterval() != "never"
+        return unused_in_rounds(strategy, hooks=on_workers, saves=saves)
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""
@@ -176,14 +174,17 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
     def read_columns(self) -> Columns:
         """The DataFrame columns and the tensors that they become, from the Params."""
-        weight, validation, identity = self.getWeightCol(), self.getValidationIndicatorCol(), self.getIdCol()
+
+        def column(name: str | None, dtype: str) -> InputColumn | None:
+            return None if name is None else InputColumn(name, dtype)
+
         floating = "float64" if self.getPrecision() == "fp64" else "float32"
         return Columns(
             inputs=described(self.getInputCols(), self.getColumnSpecs()),
             target=self._target(floating),
-            weight=None if weight is None else InputColumn(weight, floating),
-            validation=None if validation is None else InputColumn(validation, "bool"),
-            row_id=None if identity is None else InputColumn(identity, "int64"),
+            weight=column(self.getWeightCol(), floating),
+            validation=column(self.getValidationIndicatorCol(), "bool"),
+            row_id=column(self.getIdCol(), "int64"),
             floating=floating,
         )
 
@@ -200,7 +201,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         """The classes that labels are checked against, from the Params; None if labels are no class indices."""
         if self.getNumClasses() is not None:
             warnings.warn(
-                f"numClasses is for a classifier with one label column; this {type(self).__name__} ignores it.",
+                f"numClasses is ignored: this {type(self).__name__} is no classifier with one label column.",
                 stacklevel=4,
             )
         return None
@@ -245,7 +246,7 @@ class TorchClassifier(DistributedEstimator):
         count = self.getNumClasses()
         if isinstance(self.getLoss(), _BINARY_LOSSES):
             if count not in (None, 2):
-                raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} tells two classes apart.")
+                raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} is for two classes.")
             count = 2
         return Classes(count, getattr(self.getLoss(), "ignore_index", None))
 

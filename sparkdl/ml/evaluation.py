@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.ml.evaluation import (
-    BinaryClassificationEvaluator,
-    MulticlassClassificationEvaluator,
-    RegressionEvaluator,
-)
+from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -66,13 +63,12 @@ class Classes:
     @property
     def macro_f1(self) -> float:
         """Mean of 2 TP / (2 TP + FP + FN) over the classes that occur as a label or a prediction."""
-        each = [self._f1(one) for one in classes(self.counts)]
-        return sum(each) / max(len(each), 1)
-
-    def _f1(self, one: int) -> float:
-        true = sum(count for (label, _), count in self.counts.items() if label == one)
-        found = sum(count for (_, prediction), count in self.counts.items() if prediction == one)
-        return 2 * self.counts.get((one, one), 0) / (true + found)
+        occurrences = Counter[int]()  # true positives count twice
+        for (label, prediction), number in self.counts.items():
+            occurrences[label] += number
+            occurrences[prediction] += number
+        scores = [2 * self.counts.get((one, one), 0) / number for one, number in occurrences.items()]
+        return sum(scores) / max(len(scores), 1)
 
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
@@ -90,9 +86,10 @@ class Classes:
     def text(self) -> str:
         """The available metrics and the confusion table."""
         named = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
-        lines = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
-        first, _, rest = scores(self.counts).partition("\n")
-        return "\n".join([first, *lines, *([rest] if rest else [])])
+        first, *table = scores(self.counts).split("\n")
+        return "\n".join(
+            [first, *(f"{name} {value:.4f}" for name, value in named.items() if value is not None), *table]
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Numbers:
 
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values."""
-        return {"rows": self.rows, "rmse": self.rmse, "mae": self.mae, "r2": self.r2}
+        return asdict(self)
 
     def text(self) -> str:
         """The available metrics."""
@@ -141,21 +138,17 @@ def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Class
 
 def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
     """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
+    columns = {"labelCol": label, "predictionCol": prediction}
     if classes:
-        accuracy = MulticlassClassificationEvaluator(
-            metricName="accuracy", labelCol=label, predictionCol=prediction
-        ).evaluate(predictions)
+        accuracy = MulticlassClassificationEvaluator(metricName="accuracy", **columns).evaluate(predictions)
         return f"held-out accuracy {accuracy:.4f}"
-    error = RegressionEvaluator(metricName="rmse", labelCol=label, predictionCol=prediction).evaluate(predictions)
+    error = RegressionEvaluator(metricName="rmse", **columns).evaluate(predictions)
     return f"held-out root mean squared error {error:.4g}"
 
 
 def count(predictions: DataFrame, label: str, columns: OutputColumns) -> Counts:
     """Count the labelled rows by (label, prediction)."""
-    return _count(_labelled(predictions, label, columns), label, columns)
-
-
-def _count(rows: DataFrame, label: str, columns: OutputColumns) -> Counts:
+    rows = _labelled(predictions, label, columns)
     pairs = rows.groupBy(_class(label), _class(columns.prediction)).count().collect()
     return {(true, predicted): number for true, predicted, number in pairs}
 
@@ -170,14 +163,11 @@ def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> Dat
 def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
     probability = columns.probability
     if probability is None or probability not in rows.columns:
-        return Classes(_count(rows, label, columns))
-    kept = rows.select(
-        _class(label).alias("label"),
-        _class(columns.prediction).alias("prediction"),
-        col(probability).alias("probability"),
-    ).persist()  # two passes read it, and the model is expensive
+        return Classes(count(rows, label, columns))
+    known = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
+    kept = rows.select(*known, col(probability).alias("probability")).persist()  # two passes read it
     try:
-        chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for a label that the model has not
+        chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for an unknown label
         surprise = -F.log(F.greatest(F.coalesce(chance, F.lit(0.0)), F.lit(_LEAST)))
         found = kept.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
         counts = {(true, predicted): number for true, predicted, number, _ in found}
@@ -199,8 +189,7 @@ def _auc(rows: DataFrame) -> float | None:
 def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
     true = col(label).cast("double")
     error = col(columns.prediction) - true
-    wanted = F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)
-    figures = rows.agg(*wanted).first()
+    figures = rows.agg(F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)).first()
     if figures is None or not figures[0]:
         return Numbers(0, 0.0, 0.0, None)
     number, squared, absolute, spread = figures
@@ -215,8 +204,7 @@ def scores(counts: Counts) -> str:
     if not 0 < len(found) <= MOST_CLASSES:
         return f"{text}, {len(found)} classes"
     width = 2 + max(len(str(number)) for number in (*found, *counts.values()))
-    table: list[list[object]] = [["", *found]]
-    table += [[true, *(counts.get((true, one), ".") for one in found)] for true in found]
+    table = [["", *found], *([true, *(counts.get((true, one), ".") for one in found)] for true in found)]
     lines = ["".join(f"{cell:>{width}}" for cell in line) for line in table]
     return "\n".join([text, "", "confusion: a row for each label, a column for each prediction", *lines])
 

@@ -8,26 +8,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
-from sparkdl.ml.checkpointing import RecoverySettings
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
 from sparkdl.training.loop import Training
-
-
-@dataclass(frozen=True)
-class RoundsSettings:
-    """Settings of a fit in rounds.
-
-    Attributes:
-        algorithm: of the rounds.
-        max_rounds: the largest number of rounds; None for no limit.
-        max_seconds: seconds after which no other round begins; None for no limit.
-    """
-
-    algorithm: Algorithm
-    max_rounds: int | None
-    max_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -40,9 +24,13 @@ class FitSpec:
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
         run: the run's directory.
         descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
-        device: ``"cpu"`` or ``"cuda"``.
-        recovery: how it survives failures.
-        rounds: set for a fit in rounds.
+        checkpoint_interval: as the Param ``checkpointInterval``.
+        max_restarts: restarts of a gang that failed.
+        min_workers: the smallest gang; None for all workers.
+        elastic_timeout: seconds to wait for all slots before a smaller gang starts.
+        algorithm: of a fit in rounds; None for a gang.
+        max_rounds: the largest number of rounds; None for no limit.
+        max_seconds: seconds after which no other round begins; None for no limit.
     """
 
     data: DataFrame
@@ -50,9 +38,13 @@ class FitSpec:
     training: Training
     run: Run
     descriptions: dict[str, Any]
-    device: str
-    recovery: RecoverySettings
-    rounds: RoundsSettings | None = None
+    checkpoint_interval: int | str
+    max_restarts: int
+    min_workers: int | None
+    elastic_timeout: float
+    algorithm: Algorithm | None
+    max_rounds: int | None
+    max_seconds: float | None
 
 
 @dataclass(frozen=True)

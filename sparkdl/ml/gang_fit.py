@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
-from sparkdl.ml.checkpointing import IDENTITY, keeping, make_supervisor
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints, run_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report, scalar_output
@@ -26,13 +36,12 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         SparkdlError: the gang failed, and no restart is left or would help.
     """
     start = time.monotonic()
-    elastic = fit.recovery.min_workers is not None
-    with keeping(fit.run, fit.recovery.checkpoint_every, fit.descriptions, elastic=elastic) as keeper:
-        supervisor = make_supervisor(cluster, fit.recovery, keeper)
+    with _open_checkpointer(fit) as keeper:
+        supervisor = _make_supervisor(cluster, fit, keeper)
         watch.begin(fit.data.sparkSession)
         if keeper is not None:
             fit.run.save(IDENTITY, fit.descriptions)
-        members: list[Trained] = supervisor.gang(
+        workers: list[Trained] = supervisor.gang(
             replace(fit.training, keeper=keeper),
             fit.data,
             fit.columns,
@@ -40,9 +49,56 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
         )
     return Fitted(
-        members[0].weights,
-        members[0].history,
-        make_report(members, time.monotonic() - start, supervisor),
-        scalar_output([member.report["output"] for member in members]),
-        next((member.report["inputs"] for member in members if member.report["inputs"]), None),
+        workers[0].weights,
+        workers[0].history,
+        make_report(workers, time.monotonic() - start, supervisor),
+        scalar_output([worker.report["output"] for worker in workers]),
+        next((worker.report["inputs"] for worker in workers if worker.report["inputs"]), None),
+    )
+
+
+@contextmanager
+def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
+    """Yield the checkpointer of a gang; None if the fit has no checkpoints.
+
+    Without a run directory, a temporary directory of this host holds the checkpoints until the block ends. It serves
+    the attempts of one fit if all workers are on this host.
+
+    Raises:
+        InvalidInput: the directory has the checkpoints of another run; the message lists the differences.
+    """
+    if fit.checkpoint_interval == "never":
+        yield None
+        return
+    interval, elastic = CheckpointInterval.of(fit.checkpoint_interval), fit.min_workers is not None
+    if fit.run.directory is not None:
+        yield Checkpointer(own_checkpoints(fit.run, fit.descriptions), interval, elastic=elastic)
+        return
+    with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
+        checkpoints, token = run_checkpoints(folder, fit.descriptions), uuid.uuid4().hex
+        SharedDirectory(checkpoints.folder, token).announce()
+        yield Checkpointer(checkpoints, interval, elastic=elastic, token=token)
+
+
+def _make_supervisor(cluster: Cluster, fit: FitSpec, keeper: Checkpointer | None) -> Supervisor:
+    """Make the supervisor of a run's attempts, which saves a last checkpoint on request if checkpoints outlive the fit.
+
+    Raises:
+        InvalidInput: ``minWorkers`` is larger than the cluster.
+    """
+    least = fit.min_workers
+    if least is not None and least > cluster.size:
+        raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
+    if least is not None and keeper is None:
+        warnings.warn(
+            f"minWorkers={least} without checkpoints (checkpointInterval='never'): each attempt starts anew, and a "
+            "smaller gang never grows.",
+            stacklevel=4,
+        )
+    return Supervisor(
+        cluster,
+        max_restarts=fit.max_restarts,
+        min_size=least,
+        elastic_timeout=fit.elastic_timeout,
+        on_stop=None if keeper is None or keeper.temporary else keeper.checkpoints.ask_to_stop,
     )

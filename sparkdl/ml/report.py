@@ -18,35 +18,34 @@ def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
     Args:
         shapes: the shape of an output row on each worker or shard; None if it had no row or no tensor.
     """
-    return all(shape in ([], [1]) for shape in [shape for shape in shapes if shape is not None][:1])
+    return next((shape in ([], [1]) for shape in shapes if shape is not None), True)
 
 
-def make_report(members: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
+def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
     """Summarize a run: seconds, rows, bytes, attempts, skew over workers, and seconds per phase.
 
     Args:
-        members: the workers' results, in rank order.
+        workers: the workers' results, in rank order.
         seconds: wall time of the whole fit.
-        supervisor: counts failed attempts (``restarts``) and the workers of each attempt (``workers``).
+        supervisor: counts failed attempts (``restarts``) and the size of each attempt (``workers``).
     """
-    rows = [member.report["rows"] for member in members]
-    measured = [member.report.get("phases", {}) for member in members]
-    steps = members[0].history[-1]["step"]
-    samples = members[0].history[-1]["samples"]
-    trained = max(member.report["train_seconds"] for member in members)
+    rows = [worker.report["rows"] for worker in workers]
+    measured = [worker.report.get("phases", {}) for worker in workers]
+    last = workers[0].history[-1]
+    trained = max(worker.report["train_seconds"] for worker in workers)
     return {
         "seconds": seconds,
         "train_seconds": trained,
-        "feed_wait_seconds": max(member.report["feed_wait_seconds"] for member in members),
+        "feed_wait_seconds": max(worker.report["feed_wait_seconds"] for worker in workers),
         "rows": sum(rows),
-        "rows_per_second": samples / max(trained, 1e-9),
-        "bytes": sum(member.report["bytes_per_step"] for member in members) * steps,
+        "rows_per_second": last["samples"] / max(trained, 1e-9),
+        "bytes": sum(worker.report["bytes_per_step"] for worker in workers) * last["step"],
         "restarts": len(supervisor.failures),
         "workers": list(supervisor.sizes),
-        "best_epoch": members[0].report["best_epoch"],
+        "best_epoch": workers[0].report["best_epoch"],
         "rows_by_rank": rows,
         "skew": max(rows) * len(rows) / max(sum(rows), 1),
-        **(spending(measured, [member.report["host"] for member in members]) if all(measured) else {}),
+        **(spending(measured, [worker.report["host"] for worker in workers]) if all(measured) else {}),
     }
 
 
@@ -86,7 +85,7 @@ class Report(dict[str, Any]):
 
         if path is None:
             if self._directory is None:
-                raise InvalidInput("the run had no runDir; expected html(path), with the path of the file.")
+                raise InvalidInput("the run has no runDir; expected html(path).")
             path = files.join(self._directory, "report.html")
         if self._directory is not None and files.exists(self._directory):
             run = RunData.read(self._directory)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.protocol import Cluster
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
@@ -30,7 +30,6 @@ from sparkdl.ml.report import scalar_output
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
-from sparkdl.training.loop import Training
 
 
 def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
@@ -45,37 +44,40 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         InvalidInput: a Param or a column cannot be used, or rounds do not support a setting.
         SparkdlError: a round failed.
     """
-    assert fit.rounds is not None
-    start, algorithm, training = time.monotonic(), fit.rounds.algorithm, fit.training
+    assert fit.algorithm is not None
+    start, algorithm, training = time.monotonic(), fit.algorithm, fit.training
     _check(fit, algorithm)
-    columns, shuffle = _columns(fit.columns, algorithm), getattr(algorithm, "shuffle", True)
-    most, seconds = fit.rounds.max_rounds, fit.rounds.max_seconds
+    columns, client = fit.columns, getattr(algorithm, "client", None)
+    if client is not None:
+        columns = replace(columns, client=InputColumn(client, "int64"))
+    augment = training.augment if algorithm.uses_optimizer else None
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
-    with _kept(fit) as (checkpoints, memories):
+    with _open_state(fit) as (checkpoints, memories):
         rounds = Rounds(
             algorithm,
             training.objective,
             training.seed,
             checkpoints,
             memories,
-            max_rounds=most,
-            max_seconds=seconds,
+            max_rounds=fit.max_rounds,
+            max_seconds=fit.max_seconds,
             patience=training.patience,
             classes=training.classes,
-            transforms=_transforms(training, algorithm),
-            listener=lambda row: watch.logbook.note("round", _row(row, algorithm, most)),
+            transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
+            listener=lambda row: watch.logbook.note("round", {**row, "rounds": _limit(algorithm, fit.max_rounds)}),
             restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
         listener = watch.logbook if training.measured else None
         if checkpoints is not None:
             fit.run.save(IDENTITY, fit.descriptions)
+        shuffle = getattr(algorithm, "shuffle", True)
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
     assert rounds.seen is not None
     status = str(history[-1].get("status", "")) if history else ""
     if status.startswith("stopped"):
-        warnings.warn(f"{type(algorithm).__name__} {status}. The weights are the best that were seen.", stacklevel=3)
+        warnings.warn(f"{type(algorithm).__name__} {status}. The model has the best weights so far.", stacklevel=3)
     report = _report(rounds, history, time.monotonic() - start)
     weights = pack(module_of(training.objective, state["weights"]))
     return Fitted(weights, history, report, scalar_output([rounds.seen.output]), rounds.seen.inputs)
@@ -83,17 +85,12 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     name, patience = type(algorithm).__name__, fit.training.patience
-    if fit.device != "cpu":
-        raise InvalidInput(
-            f"device is {fit.device!r}, and {name} runs in tasks on CPUs; expected 'cpu', or a strategy of "
-            "a gang such as AllReduce()."
-        )
     if fit.training.objective.precision == "bf16":
         raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
     if patience is not None and fit.columns.validation is None and not getattr(algorithm, "reports_loss", True):
         raise InvalidInput(
-            f"patience is {patience}, which counts rounds without a smaller loss, and the history of {name} has none; "
-            "set validationIndicatorCol, or leave patience out: it stops by a rule of its own."
+            f"patience is {patience}, but {name} reports no loss; set validationIndicatorCol, or leave patience out: "
+            f"{name} stops by its own rule."
         )
 
 
@@ -113,17 +110,6 @@ def unused_in_rounds(algorithm: Algorithm, *, hooks: bool, saves: bool) -> tuple
     return (*unused, "checkpointInterval") if saves else unused
 
 
-def _columns(columns: Columns, algorithm: Algorithm) -> Columns:
-    client = getattr(algorithm, "client", None)
-    return columns if client is None else replace(columns, client=InputColumn(client, "int64"))
-
-
-def _transforms(training: Training, algorithm: Algorithm) -> Transforms | None:
-    augment = training.augment if algorithm.uses_optimizer else None
-    found = Transforms(training.collate, augment, training.objective.criterion().denominators)
-    return found if found else None
-
-
 def _described(algorithm: Algorithm) -> Any:
     """Describe an algorithm without its number of rounds: a run may resume with more of them."""
     limited = "rounds" in {each.name for each in fields(algorithm)}  # type: ignore[arg-type]
@@ -131,21 +117,17 @@ def _described(algorithm: Algorithm) -> Any:
 
 
 @contextmanager
-def _kept(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
+def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
     """Yield the checkpoints of rounds, if any, and the folder of the shards' local state."""
-    never = fit.recovery.checkpoint_every == "never"
+    directory = fit.run.directory
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-        directory = fit.run.directory
-        memories = files.join(folder if directory is None else directory, "memories")
-        if directory is None or never:
-            yield None, memories  # without a directory, nothing survives the driver
-            return
-        yield own_checkpoints(fit.run, fit.descriptions), memories
+        saves = directory is not None and fit.checkpoint_interval != "never"
+        checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
+        yield checkpoints, files.join(directory or folder, "memories")
 
 
-def _row(row: dict[str, Any], algorithm: Algorithm, most: int | None) -> dict[str, Any]:
-    limits = [limit for limit in (getattr(algorithm, "rounds", None), most) if limit is not None]
-    return {**row, "rounds": min(limits, default=None)}
+def _limit(algorithm: Algorithm, most: int | None) -> int | None:
+    return min((limit for limit in (getattr(algorithm, "rounds", None), most) if limit is not None), default=None)
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(50, 3))
 FLOAT = torch.from_numpy(X).float()
-FP64 = {"precision": "fp64", "dtype": torch.float64}
-one_number = pytest.mark.parametrize("factory", [nets.column, nets.Line], ids=["[B, 1]", "[B]"])
 
 
 def model(factory, kind="estimator", **others):
@@ -45,58 +43,42 @@ def outputs(model, data):
     return kinds, {name: np.array([row[name] for row in rows]) for name in kinds}
 
 
-def expected(factory, *inputs):
+def expected(factory):
     with torch.no_grad():
-        return factory().eval()(*(inputs or (FLOAT,)))
+        return factory().eval()(FLOAT)
 
 
-CLASSIFIER = {"rawPrediction": VectorUDT(), "probability": VectorUDT(), "prediction": T.DoubleType()}
-
-
-def test_classifier_returns_scores_probabilities_and_classes(spark):
-    kinds, found = outputs(model(nets.scores, "classifier"), features())
-    assert list(kinds.items()) == list(CLASSIFIER.items())
-    scores = expected(nets.scores)
-    np.testing.assert_allclose(found["rawPrediction"], scores, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["probability"], scores.softmax(1), rtol=1e-5)
-    np.testing.assert_array_equal(found["prediction"], scores.argmax(1))
-
-
-@one_number
-def test_one_score_belongs_to_class_1(spark, factory):
-    found = outputs(model(factory, "classifier"), features())[1]
-    score = expected(nets.Line).double().numpy()
-    chance = 1 / (1 + np.exp(-score))
-    np.testing.assert_allclose(found["rawPrediction"], np.stack([-score, score], 1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["probability"], np.stack([1 - chance, chance], 1), rtol=1e-4)
-    np.testing.assert_array_equal(found["prediction"], score > 0)
-    assert 0 < found["prediction"].sum() < len(X)
-
-
-@one_number
-def test_one_number_is_a_double_of_regressors_and_a_raw_float(spark, factory):
-    for kind, returned in (("regressor", T.DoubleType()), ("estimator", T.FloatType())):
-        kinds, found = outputs(model(factory, kind, scalar=True), features())
-        assert kinds == {"prediction": returned}
-        np.testing.assert_allclose(found["prediction"], expected(nets.Line), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("factory", "width"), [(nets.Autoencoder, 3), (nets.Image, 6)])
-def test_other_raw_outputs_are_arrays_of_floats(spark, factory, width):
-    kinds, found = outputs(model(factory), features())
-    assert kinds["prediction"].elementType == T.FloatType()
-    assert found["prediction"].shape == (50, width)
-    np.testing.assert_allclose(found["prediction"], expected(factory).flatten(1), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize(
+    ("factory", "kind", "kinds"),
+    [
+        (nets.scores, "classifier", [VectorUDT(), VectorUDT(), T.DoubleType()]),
+        (nets.column, "classifier", [VectorUDT(), VectorUDT(), T.DoubleType()]),
+        (nets.Line, "regressor", [T.DoubleType()]),
+        (nets.column, "regressor", [T.DoubleType()]),
+        (nets.column, "estimator", [T.FloatType()]),
+        (nets.Autoencoder, "estimator", [T.ArrayType(T.FloatType(), False)]),
+        (nets.Image, "estimator", [T.ArrayType(T.FloatType(), False)]),
+    ],
+)
+def test_columns_and_values(spark, factory, kind, kinds):
+    columns, found = outputs(model(factory, kind, scalar=factory is nets.column), features())
+    names = ["rawPrediction", "probability", "prediction"] if kind == "classifier" else ["prediction"]
+    assert list(columns.items()) == list(zip(names, kinds, strict=True))
+    raw = expected(factory).flatten(1) if factory is nets.Image else expected(factory)
+    if kind == "classifier":  # one score belongs to class 1
+        raw = raw if factory is nets.scores else torch.cat([-raw, raw], 1)
+        chances = raw.softmax(1) if factory is nets.scores else torch.stack([raw[:, 0], raw[:, 1]], 1).sigmoid()
+        np.testing.assert_allclose(found["rawPrediction"], raw, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["probability"], chances, rtol=1e-4)
+        np.testing.assert_array_equal(found["prediction"], raw.argmax(1))
+    else:
+        np.testing.assert_allclose(found["prediction"], raw.squeeze(-1), rtol=1e-5, atol=1e-6)
 
 
 def test_double_precision_stays(spark):
-    made = {
-        nets.Line: (model(nets.Line, "regressor", **FP64), T.DoubleType()),
-        nets.column: (model(nets.column, scalar=True, **FP64), T.DoubleType()),
-        nets.scores: (model(nets.scores, **FP64), T.ArrayType(T.DoubleType(), False)),
-    }
-    for factory, (each, kind) in made.items():
-        kinds, found = outputs(each, features())
+    arrays = T.ArrayType(T.DoubleType(), False)
+    for factory, scalar, kind in ((nets.column, True, T.DoubleType()), (nets.scores, False, arrays)):
+        kinds, found = outputs(model(factory, scalar=scalar, precision="fp64", dtype=torch.float64), features())
         assert kinds == {"prediction": kind}
         with torch.no_grad():
             wanted = factory().double()(torch.from_numpy(X)).numpy()
@@ -115,6 +97,12 @@ def test_partitions_without_rows(spark, kind):
     assert made.transform(features().where("row < 0")).collect() == []
     assert made.transform(spark.createDataFrame([], "x array<float>")).collect() == []
     assert len(made.transform(features().where("row = 7").repartition(4)).collect()) == 1
+
+
+def test_sparse_and_dense_vectors_are_equal(spark):
+    dense = [(0, Vectors.dense([1.0, 0.0, 2.0])), (1, Vectors.sparse(3, {0: 1.0, 2: 2.0}))]
+    found = outputs(model(nets.Line, "regressor"), spark.createDataFrame(dense, ["row", "x"]))[1]
+    assert found["prediction"][0] == found["prediction"][1]
 
 
 def test_names_of_columns(spark):
@@ -139,18 +127,6 @@ def test_invalid_columns_raise_before_any_job(spark):
     ):
         with pytest.raises(InvalidInput, match=message):
             made.transform(data)
-
-
-def test_several_inputs_are_the_arguments_of_forward_in_order(spark):
-    random = np.random.default_rng(1)
-    images, kinds = random.normal(size=(50, 2, 2)), random.integers(0, 4, 50).astype(np.int32)
-    made = model(nets.Scaled, "regressor", inputCols=["image", "kind", "price"])
-    found = outputs(made, features(image=images, kind=kinds, price=X[:, 0]))[1]
-    inputs = torch.from_numpy(images).float(), torch.from_numpy(kinds).long(), FLOAT[:, 0]
-    np.testing.assert_allclose(found["prediction"], expected(nets.Scaled, *inputs), rtol=1e-5)
-    dense = [(0, Vectors.dense([1.0, 0.0, 2.0])), (1, Vectors.sparse(3, {0: 1.0, 2: 2.0}))]
-    found = outputs(model(nets.Line, "regressor"), spark.createDataFrame(dense, ["row", "x"]))[1]
-    assert found["prediction"][0] == found["prediction"][1]
 
 
 def test_only_input_columns_reach_python(spark, tmp_path):

@@ -20,31 +20,6 @@ from sparkdl.ml.run import Run, identity
 from tests.ml.described import linear
 from tests.sessions import ROOT
 
-CODE = """
-from torch import nn
-
-class Net(nn.Module):
-    def forward(self, x):
-        return {forward}
-
-def scale(x):
-    return x * {scale}
-
-def loss(output, target):
-    return scale(output - target) {loss} 2
-
-make = lambda: Net({make})
-"""
-PLAIN = {"forward": "x + 1", "scale": "1.5", "loss": "**", "make": ""}
-NET, MAKE = {"forward": "x - 1"}, {"make": "1"}
-
-
-def code(at: int, **changes: str) -> dict[str, Any]:
-    """The names of the script, with the changes if ``at`` is 1."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(CODE.format(**PLAIN | changes if at else PLAIN), names)
-    return names
-
 
 def estimator(**given: Any) -> TorchRegressor:
     return TorchRegressor(**{"model": linear(0.0), "inputCols": ["x"], **given})
@@ -54,18 +29,12 @@ def closure(weights: Any) -> Any:
     return lambda output, target: (output - target) ** 2 * torch.as_tensor(weights)
 
 
-LONG = np.arange(5000.0)
+# test_describe has the values; here is one of each kind.
 CHANGES = {
-    "loss body": ("loss", lambda at: code(at, loss="*")["loss"]),
-    "function that the loss calls": ("loss", lambda at: code(at, scale="2.5")["loss"]),
-    "class of the same name": ("model", lambda at: code(at, **NET)["Net"]),
-    "instance of a class of the same name": ("model", lambda at: code(at, **NET)["Net"]()),
-    "class that a lambda names": ("model", lambda at: code(at, **NET)["make"]),
-    "lambda": ("model", lambda at: code(at, **MAKE)["make"]),
+    "code": ("loss", lambda at: [lambda output, target: output - target, lambda output, target: target - output][at]),
     "start weights": ("model", linear),
-    "argument of a partial": ("optimizer", lambda at: partial(torch.optim.SGD, lr=0.1 + at)),
-    "function in a partial": ("model", lambda at: partial(code(at, **MAKE)["make"], 1)),
-    "array in a closure": ("loss", lambda at: closure(LONG + at * (LONG == 2000))),
+    "partial": ("optimizer", lambda at: partial(torch.optim.SGD, lr=0.1 + at)),
+    "closure": ("loss", lambda at: closure(np.arange(5000.0) + at * (np.arange(5000) == 2000))),
     "class weights": ("loss", lambda at: nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0 + at]))),
     "strategy": ("strategy", lambda at: AllReduce(bucket_bytes=64 + at)),
     "number": ("batchSize", lambda at: 20 + at),

@@ -19,7 +19,7 @@ from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import functions as F
 
-from sparkdl import AllReduce, TorchModel, TorchRegressor
+from sparkdl import TorchModel, TorchRegressor
 from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
 from sparkdl.spark.fingerprint import fingerprint
@@ -124,15 +124,6 @@ def test_search_finds_the_best_map_and_is_saved(data, tmp_path):
     assert loaded.getEstimatorParamMaps() == grid
     assert np.shape(loaded.subModels) == np.shape(found.subModels)
     assert error_of(loaded, data) == error_of(found, data)
-
-
-@pytest.mark.slow
-def test_strategies_are_searched_like_other_params(data):
-    """Another size of buckets gives the same mean, so the same weights and metrics."""
-    estimator = regressor()
-    grid = grid_of(estimator, strategy=[AllReduce(), AllReduce(bucket_bytes=16)])
-    metrics = search(estimator, grid, TrainValidationSplit).fit(data).validationMetrics
-    assert metrics == pytest.approx(metrics[:1] * 2, rel=1e-12)
 
 
 # ---- run directories -------------------------------------------------------------------------------------------------

@@ -11,25 +11,22 @@ A tracker's package is imported when a fit begins.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+import sparkdl
 
 if TYPE_CHECKING:
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
     from sparkdl.ml.tracking.tensorboard import TensorBoard as TensorBoard
 
-_HOMES = {"MLflow": "sparkdl.ml.tracking.mlflow", "TensorBoard": "sparkdl.ml.tracking.tensorboard"}
-
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names are those of the table
+__all__ = ["MLflow", "TensorBoard"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'sparkdl.ml.tracking' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(sparkdl, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

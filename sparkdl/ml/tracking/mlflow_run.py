@@ -17,7 +17,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
 from sparkdl.ml.tracking.optional_imports import required
-from sparkdl.ml.tracking.rows import Row, configuration
+from sparkdl.ml.tracking.rows import configuration, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 
 _EVERY = 5.0  # seconds between batches of step metrics
@@ -97,9 +97,9 @@ class TrackedRun:
     def on_epoch(self, run: TrackerContext) -> None:
         """Log the new row."""
         if self._run_id is not None:
-            row = Row.of(run.history[-1])
-            self._last = max(self._last, row.number)
-            self._measure(row.number, row.figures)
+            number, figures = read_row(run.history[-1])
+            self._last = max(self._last, number)
+            self._measure(number, figures)
             self._send(self._run_id)
 
     def on_end(self, run: TrackerContext) -> None:
@@ -108,7 +108,7 @@ class TrackedRun:
         if run_id is None:
             return
         failures = []
-        for write in (self._log_error, self._send_last, self._log_artifacts, self._log_page, self._log_model):
+        for write in (self._log_error, self._send, self._log_artifacts, self._log_page, self._log_model):
             try:
                 write(run_id, run)
             except Exception as error:  # a failure must not prevent the other steps
@@ -129,7 +129,9 @@ class TrackedRun:
 
     def _log_params(self, run_id: str, values: Mapping[str, Any]) -> None:
         entities, validation = required("mlflow.entities", EXTRA), required("mlflow.utils.validation", EXTRA)
-        texts = {_name(name): _text(value, validation.MAX_PARAM_VAL_LENGTH) for name, value in values.items()}
+        texts = {
+            _REFUSED.sub("_", name): _text(value, validation.MAX_PARAM_VAL_LENGTH) for name, value in values.items()
+        }
         there = self._client.get_run(run_id).data.params
         other = [name for name, text in texts.items() if there.get(name, text) != text]
         if other:
@@ -144,16 +146,13 @@ class TrackedRun:
 
     def _measure(self, step: int, figures: Mapping[str, float]) -> None:
         metric, now = required("mlflow.entities", EXTRA).Metric, int(time.time() * 1000)
-        self._waiting += [metric(_name(name), value, now, step) for name, value in figures.items()]
+        self._waiting += [metric(_REFUSED.sub("_", name), value, now, step) for name, value in figures.items()]
 
-    def _send(self, run_id: str) -> None:
+    def _send(self, run_id: str, _: TrackerContext | None = None) -> None:
         waiting, self._waiting = self._waiting, []  # a failed request is not repeated
         for start in range(0, len(waiting), _BATCH):
             self._client.log_batch(run_id, metrics=waiting[start : start + _BATCH])
         self._sent = time.monotonic()
-
-    def _send_last(self, run_id: str, run: TrackerContext) -> None:
-        self._send(run_id)
 
     def _log_error(self, run_id: str, run: TrackerContext) -> None:
         if run.error is not None:
@@ -188,10 +187,6 @@ def _status(error: str | None) -> str:
     if error is None:
         return "FINISHED"
     return "KILLED" if error.startswith(_STOPPED) else "FAILED"
-
-
-def _name(name: str) -> str:
-    return _REFUSED.sub("_", name)
 
 
 def _text(value: Any, longest: int) -> str:

@@ -7,8 +7,6 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 
-_DISTRIBUTION = "sparkdl-torch"
-
 
 def required(module: str, extra: str) -> Any:
     """Import a module that an extra of this package installs.
@@ -19,7 +17,5 @@ def required(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InvalidInput(
-            f"{module} cannot be imported: {error}. Expected the extra {extra!r}: "
-            f"pip install '{_DISTRIBUTION}[{extra}]'."
-        ) from error
+        message = f"{module} cannot be imported: {error}. Install the extra: pip install 'sparkdl-torch[{extra}]'."
+        raise InvalidInput(message) from error

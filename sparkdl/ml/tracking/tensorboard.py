@@ -23,7 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
 from sparkdl.ml.tracking.optional_imports import required
-from sparkdl.ml.tracking.rows import Row, configuration, is_number
+from sparkdl.ml.tracking.rows import configuration, is_number, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 
 _STEPS = "steps"
@@ -50,10 +50,11 @@ class TensorBoard:
             InvalidInput: there is no folder, or tensorboard is not installed.
         """
         required(MODULE, EXTRA)
-        if self.folder is None and run.directory is None:
-            raise InvalidInput("TensorBoard has no folder, and the run no runDir; expected one of the two.")
-        folder = files.join(run.directory, "tb") if self.folder is None and run.directory is not None else self.folder
-        assert folder is not None
+        folder = self.folder
+        if folder is None:
+            if run.directory is None:
+                raise InvalidInput("TensorBoard has no folder, and the run has no runDir; expected one of them.")
+            folder = files.join(run.directory, "tb")
         files.locate(folder)
         return Board(files.absolute(folder))
 
@@ -66,59 +67,43 @@ class Board:
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._mirror: Mirror | None = None
-        self._rows: Curves | None = None
-        self._steps: Curves | None = None
+        self._mirror = Mirror(folder, (_STEPS,))
+        self._rows, self._steps = Curves(self._mirror), Curves(self._mirror, _STEPS)
 
     def on_start(self, run: TrackerContext) -> None:
-        """Open the files; the configuration is written with the first row."""
-        self._mirror = Mirror(self._folder, (_STEPS,))
-        self._rows = Curves(self._mirror)
-        self._steps = Curves(self._mirror, _STEPS)
+        """Take the configuration, which is written with the first row."""
         self._rows.text("configuration", _table(configuration(run)))
         self._rows.text("environment", _table(run.environment))
 
     def on_step(self, run: TrackerContext) -> None:
-        """Write the scalars of a new step; a step that another attempt repeats is left out."""
-        if self._steps is None or self._mirror is None:
-            return
+        """Write the scalars of a new step, unless an earlier attempt wrote them."""
         if run.clock["step"] > max(self._steps.steps, default=-1):
             self._steps.put(run.clock["step"], {f"step/{name}": value for name, value in run.values.items()})
         self._mirror.copy(_EVERY)
 
     def on_epoch(self, run: TrackerContext) -> None:
         """Write the new row."""
-        if self._rows is not None:
-            self._put(self._rows, run.history[-1])
-            self._save()
+        self._put(*read_row(run.history[-1]))
+        self._rows.flush()
+        self._steps.flush()
+        self._mirror.copy()
 
     def on_end(self, run: TrackerContext) -> None:
         """Write the report; if a row is missing, write all rows again."""
-        if self._rows is None or self._steps is None or self._mirror is None:
-            return
-        rows = {Row.of(row).number: row for row in run.history}
+        rows = dict(map(read_row, run.history))
         if not rows.keys() <= {*self._rows.steps}:
             for number in sorted(rows):
-                self._put(self._rows, rows[number])
-        told = {name: value for name, value in run.report.items() if is_number(value) or isinstance(value, str)}
+                self._put(number, rows[number])
+        report = {name: value for name, value in run.report.items() if is_number(value) or isinstance(value, str)}
         if run.error is not None:
-            told["error"] = run.error
-        self._rows.text("report", _table(told))
+            report["error"] = run.error
+        self._rows.text("report", _table(report))
         self._rows.close()
         self._steps.close()
         self._mirror.close()
 
-    def _put(self, curves: Curves, row: Mapping[str, Any]) -> None:
-        read = Row.of(row)
-        curves.put(read.number, {_tag(name): value for name, value in read.figures.items()})
-
-    def _save(self) -> None:
-        for curves in (self._rows, self._steps):
-            if curves is not None:
-                curves.flush()
-        if self._mirror is not None:
-            self._mirror.copy()
+    def _put(self, number: int, figures: Mapping[str, float]) -> None:
+        self._rows.put(number, {_tag(name): value for name, value in figures.items()})
 
 
 def _tag(name: str) -> str:
@@ -129,9 +114,5 @@ def _tag(name: str) -> str:
 
 def _table(values: Mapping[str, Any]) -> str:
     """Markdown, which TensorBoard renders."""
-    lines = [f"| {name} | {_cell(value)} |" for name, value in values.items()]
-    return "\n".join(["| | |", "|---|---|", *lines])
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    cells = {name: " ".join(str(value).split()).replace("|", "\\|") for name, value in values.items()}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])
