@@ -85,7 +85,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "pyspark":
             raise
         raise ModuleNotFoundError(
-            f"sparkdl.{name} needs pyspark; install it: pip install 'sparkdl-torch[spark]'.", name="pyspark"
+            f"sparkdl.{name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.", name="pyspark"
         ) from error
     value = getattr(home, name)
     globals()[name] = value

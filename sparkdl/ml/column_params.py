@@ -21,14 +21,13 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
     Raises:
         InvalidInput: ``columns`` describes a column twice, or a column that is no input.
     """
-    said = {column.name: column for column in columns}
-    unknown = [name for name in said if name not in names]
-    if unknown or len(said) < len(columns):
+    by_name = {column.name: column for column in columns}
+    if not by_name.keys() <= {*names} or len(by_name) < len(columns):
         raise InvalidInput(
             f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
             f"input columns, which are {listed(names)}."
         )
-    return tuple(said.get(name, InputColumn(name)) for name in names)
+    return tuple(by_name.get(name, InputColumn(name)) for name in names)
 
 
 class OutputColumnParams(ValidatedParams):
@@ -44,7 +43,9 @@ class OutputColumnParams(ValidatedParams):
         for param in params:
             name = self.getOrDefault(param)
             if name and name in taken:
-                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
+                raise InvalidInput(
+                    f"there is a column {name!r} already; drop it, or set {param.name} to another name."
+                )
             taken.append(name)
 
 
@@ -57,11 +58,9 @@ class InputColumnParams(ValidatedParams):
     def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
         copied = super()._copyValues(to, extra)
         if extra and isinstance(copied, InputColumnParams):  # only one of the two may be set, and the map is newer
-            given = [param for param in (self.inputCols, self.featuresCol) if param in extra]
-            if given == [self.inputCols]:
-                copied.clear(copied.featuresCol)
-            elif given == [self.featuresCol]:
-                copied.clear(copied.inputCols)
+            for newer, older in ((self.inputCols, copied.featuresCol), (self.featuresCol, copied.inputCols)):
+                if newer in extra and self.getParam(older.name) not in extra:
+                    copied.clear(older)
         return copied
 
     def getInputCols(self) -> list[str]:

@@ -135,7 +135,7 @@ class Watch:
         try:
             write_timeline(self._run.directory)
         except Exception as error:
-            warnings.warn(f"there is no timeline of the run: {type(error).__name__}: {error}", stacklevel=4)
+            warnings.warn(f"sparkdl could not write the timeline: {type(error).__name__}: {error}", stacklevel=4)
 
 
 def _call(what: Callable[[], None]) -> None:

@@ -74,8 +74,8 @@ class TorchModel(OutputParams, Saveable, Model):
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The files of the architecture, and the JSON fields of the constructor."""
-        written, said = save_architecture(self._factory, self._weights, self.module, self._program)
-        return written, said | {
+        written, fields = save_architecture(self._factory, self._weights, self.module, self._program)
+        return written, fields | {
             "kind": self._kind,
             "precision": self._precision,
             "scalar": self._scalar,
@@ -88,14 +88,10 @@ class TorchModel(OutputParams, Saveable, Model):
     def restored(cls, saved: Saved) -> TorchModel:
         """The model without its Params."""
         factory, weights = load_architecture(saved)
-        names = ("kind", "precision", "history", "report", "scalar")
-        signature = saved.fields["signature"]
-        return cls(
-            factory=factory,
-            weights=weights,
-            signature=None if signature is None else [(list(shape), str(dtype)) for shape, dtype in signature],
-            **{name: saved.fields[name] for name in names},
-        )
+        names, signature = ("kind", "precision", "history", "report", "scalar"), saved.fields["signature"]
+        signature = signature and [(list(shape), str(dtype)) for shape, dtype in signature]
+        fields = {name: saved.fields[name] for name in names}
+        return cls(factory=factory, weights=weights, signature=signature, **fields)
 
     def exportProgram(self, path: str) -> None:
         """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.
@@ -131,15 +127,13 @@ class TorchModel(OutputParams, Saveable, Model):
         )
 
     def _check_outputs(self, dataset: DataFrame) -> None:
-        params = [self.predictionCol]
-        if self._kind == "classifier":
-            params += [self.rawPredictionCol, self.probabilityCol]
-        self.refuse_taken(dataset.columns, params)
+        vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
+        self.refuse_taken(dataset.columns, [self.predictionCol, *vectors])
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self._check_outputs(dataset)
         if self._kind != "classifier" and self.getThresholds() is not None:
-            warnings.warn(f"thresholds are for classifiers; those of this {self._kind} are ignored.", stacklevel=3)
+            warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
         names = {
             "raw": self.getRawPredictionCol(),
             "probability": self.getProbabilityCol(),

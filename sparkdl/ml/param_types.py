@@ -74,7 +74,7 @@ def optional(convert: Converter) -> Converter:
 def to_function(value: Any, name: str) -> Any:
     """Any callable."""
     if not callable(value):
-        raise InvalidInput(f"{name} is {value!r}; expected a function, or another object that can be called.")
+        raise InvalidInput(f"{name} is {value!r}; expected a function or another callable.")
     return value
 
 
@@ -88,7 +88,7 @@ def to_thresholds(value: Any, name: str) -> list[float]:
     numbers: list[float] = TypeConverters.toListFloat(value)
     if len(numbers) < 2 or min(numbers) < 0 or numbers.count(0.0) > 1:
         raise InvalidInput(
-            f"{name} is {value!r}; expected a number of at least 0 for each class, and at most one of them 0."
+            f"{name} is {value!r}; expected a number of at least 0 for each class, at most one of them 0."
         )
     return numbers
 
@@ -106,7 +106,7 @@ def to_labels(value: Any, name: str) -> str | list[str]:
         return value
     names: list[str] = TypeConverters.toListString(value)
     if not names or len(set(names)) < len(names):
-        raise InvalidInput(f"{name} is {value!r}; expected the name of a column, or names that differ.")
+        raise InvalidInput(f"{name} is {value!r}; expected the name of a column, or distinct names.")
     return names
 
 
@@ -121,7 +121,7 @@ def to_strategy(value: Any, name: str) -> Any:
     """A strategy of a gang or an algorithm of rounds."""
     if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
         raise InvalidInput(
-            f"{name} is {value!r}; expected how replicas agree, such as AllReduce(), or an algorithm of rounds, such "
+            f"{name} is {value!r}; expected a strategy, such as AllReduce(), or an algorithm of rounds, such "
             "as ParallelSGD(): a dataclass with uses_optimizer, init, map, reduce, apply, converged and metrics."
         )
     return value
@@ -131,8 +131,7 @@ def to_interval(value: Any, name: str) -> int | str:
     """A checkpoint interval that ``CheckpointInterval.of`` accepts, or ``"never"``."""
     if value != "never":
         CheckpointInterval.of(value)
-    checked: int | str = value
-    return checked
+    return value  # type: ignore[no-any-return]
 
 
 def to_estimator(value: Any, name: str) -> Estimator[Any]:
@@ -152,5 +151,5 @@ def to_estimators(value: Any, name: str) -> list[Estimator[Any]]:
 def to_evaluator(value: Any, name: str) -> Evaluator:
     """An evaluator of pyspark.ml."""
     if not isinstance(value, Evaluator):
-        raise InvalidInput(f"{name} is {value!r}; expected one of pyspark.ml, as RegressionEvaluator().")
+        raise InvalidInput(f"{name} is {value!r}; expected a pyspark.ml Evaluator, such as RegressionEvaluator().")
     return value

@@ -77,10 +77,10 @@ class OutputParams(InputColumnParams, PredictionParams):
     )
     featuresCol: Param[str] = param("the only input column: short for inputCols=[featuresCol]", to_string, "features")
     columnSpecs: Param[list[InputColumn]] = param(
-        "what the schema does not tell of an input column: a list of sparkdl.data.InputColumn", to_columns, []
+        "details of input columns that the schema lacks: a list of sparkdl.data.InputColumn", to_columns, []
     )
     collate: Param[Callable[..., Any] | None] = param(
-        "collate(inputs, target) -> (inputs, target), of every batch's tensors; None for none",
+        "collate(inputs, target) -> (inputs, target), applied to every batch; None for none",
         optional(to_function),
         None,
     )
@@ -90,7 +90,7 @@ class RunParams(ConstructedParams):
     """Limits, recovery and reporting of a run."""
 
     runDir: Param[str | None] = param(
-        "the run's directory, a path or URI; a fit with a param map takes one in it; None keeps nothing",
+        "the run's directory, a path or URI; a fit with a param map uses a folder in it; None saves nothing",
         optional(to_string),
         None,
         scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
@@ -99,58 +99,56 @@ class RunParams(ConstructedParams):
         "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=Scope.GANG | Scope.MEMBERS
     )
     allowUnencrypted: Param[bool] = param(
-        "run although the gang's traffic is plain and Spark's is encrypted", to_boolean, False, scope=_HOW
+        "whether a gang may use unencrypted connections if Spark encrypts its own", to_boolean, False, scope=_HOW
     )
     checkpointInterval: Param[int | str] = param(
-        "steps between two checkpoints, or '2 epochs', '30 seconds', 'auto', which weighs their cost against "
-        "failures, or 'never'. The next attempt resumes from the newest, and so does the same fit again in the same "
-        "runDir; without one they are in a temporary directory of the driver's host. Rounds are saved one by one "
-        "where there is a runDir, or never",
+        "steps between two checkpoints, or '2 epochs', '30 seconds', 'never', or 'auto', which weighs their cost "
+        "against failures. The next attempt and the next fit in the same runDir resume from the newest. Without a "
+        "runDir, a temporary directory of the driver's host holds them. Rounds in a runDir are all saved, or 'never'",
         to_interval,
         "auto",
         scope=_HOW & ~Scope.TASK,
     )
     maxRestarts: Param[int] = param(
-        "times that a gang which failed starts again, unless it would fail again",
+        "restarts of a failed gang; a failure that would recur causes none",
         at_least(0, to_int),
         3,
         scope=Scope.GANG | Scope.MEMBERS,
     )
     minWorkers: Param[int | None] = param(
-        "members with which a gang starts where there are no slots for all; None for numWorkers",
+        "smallest number of workers, for a gang without slots for all; None for numWorkers",
         optional(at_least(1, to_int)),
         None,
         scope=Scope.GANG | Scope.MEMBERS,
     )
     elasticTimeout: Param[float] = param(
-        "seconds to wait for the slots of all members before fewer start",
+        "seconds to wait for the slots of all workers before fewer start",
         at_least(0, to_float),
         300.0,
         scope=Scope.GANG | Scope.MEMBERS,
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of a strategy that trains in rounds; None for as many as it takes. A fit "
-        "with AllReduce() ignores it, with a warning",
+        "largest number of rounds of an algorithm of rounds; None for no limit",
         optional(at_least(1, to_int)),
         None,
         scope=_ONLY_ROUNDS,
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which a strategy that trains in rounds begins no other; None for no limit",
+        "seconds after which an algorithm of rounds begins no other round; None for no limit",
         optional(at_least(0, to_float)),
         None,
         scope=_ONLY_ROUNDS,
     )
     telemetry: Param[bool] = param(
-        "whether members tell how far they are and what their time goes into, of which the progress bar, "
-        "runDir/events and the timeline are made; False leaves signs of life alone",
+        "whether workers report progress and phases, for the progress bar, runDir/events and the timeline; False "
+        "sends only heartbeats",
         to_boolean,
         True,
         scope=_HOW,
     )
     logLevel: Param[str] = param(
-        "level from which on members' log lines are shown on the driver: debug, info, which adds what they print, "
-        "warning, error or off",
+        "lowest level of workers' log lines that the driver prints: debug, info (with their prints), warning, error "
+        "or off",
         one_of(LEVELS),
         "warning",
         scope=_HOW,
@@ -164,8 +162,8 @@ class TrainingParams(OutputParams, RunParams):
         "zero-argument model factory, such as a sparkdl.WarmStart, or a module whose weights are the start"
     )
     loss: Param[LossFunction | nn.Module] = param(
-        "nn loss module, whose class weights and ignore_index count as in torch alone on the whole batch, or "
-        "loss(output, target) with losses [B, ...] or a scalar, taken for a mean of rows"
+        "nn loss module, with class weights and ignore_index as in torch on the global batch, or loss(output, target) "
+        "that returns losses [B, ...] or their mean"
     )
     optimizer: Param[OptimizerFactory] = param(
         "called with the parameters; returns a torch optimizer",
@@ -174,22 +172,22 @@ class TrainingParams(OutputParams, RunParams):
         scope=_STEPS,
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer; stepped after every optimizer step, in rounds once a round; None for none",
+        "called with the optimizer; steps after every optimizer step, in rounds once a round; None for none",
         optional(to_function),
         None,
         scope=_STEPS,
     )
     metrics: Param[dict[str, Any]] = param(
-        "name -> torchmetrics metric; over validation rows where there are any", to_metrics, {}
+        "name -> torchmetrics metric; computed over validation rows if there are any", to_metrics, {}
     )
     strategy: Param[Strategy | Algorithm] = param(
-        "how replicas agree on a gang, for example AllReduce(), or an algorithm of rounds, for example ParallelSGD(), "
-        "which has fields of its own for batches, epochs and penalties",
+        "how the replicas of a gang agree, such as AllReduce(), or an algorithm of rounds, such as ParallelSGD(), with "
+        "its own fields for batches, epochs and penalties",
         to_strategy,
         AllReduce(),
     )
     labelCol: Param[str | list[str] | None] = param(
-        "label column, or several, side by side [B, labels]; None where the target is the first input",
+        "label column, or several, side by side [B, labels]; None if the target is the first input",
         optional(to_labels),
         "label",
     )
@@ -202,7 +200,7 @@ class TrainingParams(OutputParams, RunParams):
         None,
     )
     idCol: Param[str | None] = param(
-        "integer column that fixes the order of rows, unique; None numbers them as they come",
+        "unique integer column that fixes the order of rows; None numbers them on arrival",
         optional(to_string),
         None,
     )
@@ -224,21 +222,21 @@ class TrainingParams(OutputParams, RunParams):
         scope=_STEPS,
     )
     microBatches: Param[int] = param(
-        "pieces a member cuts its rows of a step into", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS
+        "micro-batches of each worker per step", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS
     )
     numClasses: Param[int | None] = param(
-        "classes of a classifier, whose labels are checked against it; None takes what the model gives",
+        "number of classes, which bounds a classifier's labels; None takes the width of the model's output",
         optional(at_least(2, to_int)),
         None,
     )
     patience: Param[int | None] = param(
-        "epochs without a smaller valid_loss, or loss without validation rows, after which training ends with the "
-        "best epoch's weights; None trains all epochs",
+        "epochs without a smaller valid_loss, or loss if no row is for validation, before training ends with the best "
+        "epoch's weights; None trains all epochs",
         optional(at_least(1, to_int)),
         None,
     )
     augment: Param[Callable[..., Any] | None] = param(
-        "augment(inputs, target, generator) -> (inputs, target), of training batches; None for none",
+        "augment(inputs, target, generator) -> (inputs, target), applied to training batches; None for none",
         optional(to_function),
         None,
         scope=_STEPS,

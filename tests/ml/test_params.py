@@ -203,8 +203,8 @@ without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
         ("strategy", LBFGS, r"strategy is <class .*LBFGS'>; expected"),
         ("strategy", without_uses_optimizer(), "expected .* a dataclass with uses_optimizer"),
         ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
-        ("labelCol", [], "labelCol is .*; expected the name of a column, or names that differ"),
-        ("labelCol", ["a", "a"], "labelCol is .*; expected the name of a column, or names that differ"),
+        ("labelCol", [], "labelCol is .*; expected the name of a column, or distinct names"),
+        ("labelCol", ["a", "a"], "labelCol is .*; expected the name of a column, or distinct names"),
     ],
 )
 def test_invalid_values_raise_wherever_they_are_set(name, value, message):

@@ -77,8 +77,7 @@ class ModelBroadcast:
             context = session.sparkContext
         except (AttributeError, PySparkException):
             warnings.warn(
-                f"this Spark session has no SparkContext to broadcast with: the model, {len(packed)} bytes, is sent "
-                "with every task that uses it.",
+                f"the Spark session has no SparkContext: every task receives the model of {len(packed)} bytes.",
                 stacklevel=2,
             )
             return packed
@@ -92,4 +91,4 @@ class ModelBroadcast:
 
 
 def _elsewhere() -> Any:
-    raise RuntimeError("this scorer has no model; expected the one that was shipped beside it")
+    raise RuntimeError("this scorer has no model; expected the broadcast one")

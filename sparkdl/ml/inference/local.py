@@ -50,7 +50,7 @@ class InProcess:
         columns = [_arrow(name, values) for name, values in zip(inputs, _picked(data, inputs), strict=True)]
         self._scorer.columns.check(pa.schema(list(zip(inputs, [each.type for each in columns], strict=True))))
         if len({len(each) for each in columns}) > 1:
-            raise InvalidInput(f"the inputs have {[len(each) for each in columns]} rows; expected as many of each.")
+            raise InvalidInput(f"the inputs have {[len(each) for each in columns]} rows; expected equal numbers.")
         scored = next(self._scorer.scores([tuple(columns)], self._loaded))
         found = {self._names[field.name]: _numpy(scored.field(field.name)) for field in scored.type}
         ordered = {name: found[name] for name in self._names.values() if name and name in found}
@@ -91,11 +91,11 @@ def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
     if isinstance(data, (pd.DataFrame, Mapping)):
         missing = [name for name in inputs if name not in data]
         if missing:
-            raise InvalidInput(f"there is no {listed(missing)}; the data has {listed([str(each) for each in data])}.")
+            raise InvalidInput(f"the data has no {listed(missing)}; it has {listed([str(each) for each in data])}.")
         return [data[name] for name in inputs]
     if len(inputs) > 1:
         raise InvalidInput(
-            f"the model has the inputs {listed(inputs)} and was given a {type(data).__name__}; expected a DataFrame "
+            f"the data is a {type(data).__name__}, and the model has the inputs {listed(inputs)}; expected a DataFrame "
             "with these columns, or a mapping of arrays by these names."
         )
     return [data]
@@ -109,7 +109,7 @@ def _arrow(name: str, values: Any) -> pa.Array:
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise InvalidInput(f"column {name!r} cannot become a tensor: {error}") from error
     if array.type == pa.null():
-        raise InvalidInput(f"column {name!r} has no values that could become a tensor.")
+        raise InvalidInput(f"column {name!r} has no values; expected numbers.")
     return array
 
 

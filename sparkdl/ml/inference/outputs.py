@@ -125,8 +125,8 @@ def _classes(scores: Tensor, chances: Tensor, thresholds: Sequence[float] | None
     else:
         if len(thresholds) != scores.shape[1]:
             raise InvalidInput(
-                f"thresholds has {len(thresholds)} numbers, but the model tells {scores.shape[1]} classes apart; "
-                "expected a number for each class."
+                f"thresholds has {len(thresholds)} numbers, but the model has {scores.shape[1]} classes; expected one "
+                "for each class."
             )
         scaled = chances.double() / torch.tensor(thresholds, dtype=torch.float64)
         best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 must not win

@@ -11,9 +11,8 @@ A tracker's package is imported when a fit begins.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-import sparkdl
 
 if TYPE_CHECKING:
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
@@ -25,7 +24,7 @@ __all__ = ["MLflow", "TensorBoard"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'sparkdl.ml.tracking' has no attribute {name!r}")
-    return getattr(sparkdl, name)
+    return getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
 
 
 def __dir__() -> list[str]:

@@ -59,8 +59,8 @@ class MLflow:
     def __post_init__(self) -> None:
         if self.registered_model_name is not None and not self.log_model:
             raise InvalidInput(
-                f"registered_model_name is {self.registered_model_name!r} and log_model is False; expected a model "
-                "that is logged, for only that can be registered."
+                f"registered_model_name is {self.registered_model_name!r}, but log_model is False; MLflow registers "
+                "only logged models."
             )
 
     def prepare(self, run: TrackerContext) -> TrackedRun:
@@ -81,8 +81,8 @@ class MLflow:
         except Exception as error:  # any store's error
             told = f"{type(error).__name__}: {error}".replace(uri, public(uri))
             raise InvalidInput(
-                f"MLflow cannot be used at {public(uri)}: {told} Expected the URI of a server or store that can "
-                "be reached, as tracking_uri or by mlflow.set_tracking_uri."
+                f"MLflow does not answer at {public(uri)}: {told} Set tracking_uri, or call mlflow.set_tracking_uri, "
+                "with the URI of a server or store."
             ) from error
         tags = {**place.tags, **self._tags(run)}
         if place.run_id is None:  # user, and notebook, job or commit
@@ -94,8 +94,8 @@ class MLflow:
         found = client.get_experiment(active.experiment_id)
         if self.experiment not in (None, found.name):
             raise InvalidInput(
-                f"experiment is {self.experiment!r}, and the run that is active belongs to {found.name!r}; expected "
-                "the same, or none, or mlflow.end_run() before the fit."
+                f"experiment is {self.experiment!r}, but the active run belongs to {found.name!r}; expected the same, "
+                "none, or mlflow.end_run() before the fit."
             )
         if self.run_name is None:
             return Place(found.experiment_id, run_id=active.run_id)
@@ -110,7 +110,7 @@ class MLflow:
         if found is None:
             return Place(None, new_experiment=self.experiment)
         if found.lifecycle_stage != "active":
-            raise InvalidInput(f"the experiment {self.experiment!r} is deleted; restore it, or take another name.")
+            raise InvalidInput(f"the experiment {self.experiment!r} is deleted; restore it, or choose another name.")
         return Place(found.experiment_id)
 
     def _tags(self, run: TrackerContext) -> dict[str, str]:

@@ -90,8 +90,7 @@ class DriverHooks:
             self._call("on_start")
         elif event.kind == "progress" and event.rank == 0 and event.clock is not None:
             run.clock = dict(event.clock)
-            known = {name: told.get(name) for name in ("loss", "rows_per_second")}
-            run.values = {name: value for name, value in known.items() if value is not None}
+            run.values = {name: told[name] for name in ("loss", "rows_per_second") if told.get(name) is not None}
             self._call("on_step")
         elif event.kind == "restored":
             for row in told.get("history", ()):
@@ -142,19 +141,21 @@ class DriverHooks:
                 if id(hook) not in self._warned:
                     self._warned.add(id(hook))
                     warnings.warn(
-                        f"{name}.{moment} failed: {type(error).__name__}: {error}. Its later failures are not told.",
+                        f"{name}.{moment} failed: {type(error).__name__}: {error}. Its next failures are silent.",
                         RuntimeWarning,
                         stacklevel=2,
                     )
 
 
 def _prepared(hook: Any, run: TrackerContext) -> Any:
-    prepare = getattr(hook, "prepare", None)
-    made = None if prepare is None else prepare(run)
-    return hook if made is None else made
+    prepared = hook.prepare(run) if hasattr(hook, "prepare") else None
+    return hook if prepared is None else prepared
 
 
 def split_callbacks(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Split callbacks into those that run on workers and the trackers, which run on the driver."""
-    here = [hook for hook in hooks if getattr(hook, "on_driver", False)]
-    return [hook for hook in hooks if not getattr(hook, "on_driver", False)], here
+    workers: list[Any] = []
+    trackers: list[Any] = []
+    for hook in hooks:
+        (trackers if getattr(hook, "on_driver", False) else workers).append(hook)
+    return workers, trackers

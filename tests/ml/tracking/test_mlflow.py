@@ -205,7 +205,7 @@ def test_invalid_settings_raise(store, monkeypatch):
     with pytest.raises(InvalidInput, match=r"MLflow .* http://127\.0\.0\.1:1: ") as caught:
         FakeRun(MLflow("digits", "http://me:secret@127.0.0.1:1"))
     assert "secret" not in caught.value.message
-    with pytest.raises(InvalidInput, match=r"registered_model_name is 'digits' .*log_model"):
+    with pytest.raises(InvalidInput, match=r"registered_model_name is 'digits'.*log_model"):
         MLflow(log_model=False, registered_model_name="digits")
 
 
