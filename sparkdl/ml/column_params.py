@@ -43,9 +43,7 @@ class OutputColumnParams(ValidatedParams):
         for param in params:
             name = self.getOrDefault(param)
             if name and name in taken:
-                raise InvalidInput(
-                    f"there is a column {name!r} already; drop it, or set {param.name} to another name."
-                )
+                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
             taken.append(name)
 
 

@@ -138,7 +138,7 @@ def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Class
 
 def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
     """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
-    columns = {"labelCol": label, "predictionCol": prediction}
+    columns: dict[str, Any] = {"labelCol": label, "predictionCol": prediction}
     if classes:
         accuracy = MulticlassClassificationEvaluator(metricName="accuracy", **columns).evaluate(predictions)
         return f"held-out accuracy {accuracy:.4f}"
@@ -204,7 +204,10 @@ def scores(counts: Counts) -> str:
     if not 0 < len(found) <= MOST_CLASSES:
         return f"{text}, {len(found)} classes"
     width = 2 + max(len(str(number)) for number in (*found, *counts.values()))
-    table = [["", *found], *([true, *(counts.get((true, one), ".") for one in found)] for true in found)]
+    table: list[list[Any]] = [
+        ["", *found],
+        *([true, *(counts.get((true, one), ".") for one in found)] for true in found),
+    ]
     lines = ["".join(f"{cell:>{width}}" for cell in line) for line in table]
     return "\n".join([text, "", "confusion: a row for each label, a column for each prediction", *lines])
 
