@@ -191,11 +191,19 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
     def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         label = self.getLabelCol()
         if isinstance(label, list):
+            if len(label) > 1 and self._predicts_one_number():
+                raise InvalidInput(
+                    f"labelCol is {label}; expected one column: a {self._kind} with {self.getLoss()} predicts one "
+                    "number a row. TorchEstimator takes several labels and predicts arrays."
+                )
             return tuple(InputColumn(name, floating) for name in label)
         return None if label is None else InputColumn(label, self._label_dtype(floating))
 
     def _label_dtype(self, floating: str) -> str | None:
         return None
+
+    def _predicts_one_number(self) -> bool:
+        return False
 
     def classes(self) -> Classes | None:
         """The classes that labels are checked against, from the Params; None if labels are no class indices."""
@@ -237,23 +245,21 @@ class TorchClassifier(DistributedEstimator):
     loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
     def _label_dtype(self, floating: str) -> str | None:
-        return floating if isinstance(self.getLoss(), _BINARY_LOSSES) else "int64"
+        return floating if self._predicts_one_number() else "int64"
+
+    def _predicts_one_number(self) -> bool:
+        return isinstance(self.getLoss(), _BINARY_LOSSES)
 
     def classes(self) -> Classes | None:
         """The number of classes and the loss's ``ignore_index``; None if there are several label columns."""
         if not isinstance(self.getLabelCol(), str):
             return super().classes()
         count = self.getNumClasses()
-        if isinstance(self.getLoss(), _BINARY_LOSSES):
+        if self._predicts_one_number():
             if count not in (None, 2):
                 raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} is for two classes.")
             count = 2
         return Classes(count, getattr(self.getLoss(), "ignore_index", None))
-
-    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
-        if isinstance(self.getLoss(), _BINARY_LOSSES):
-            _refuse_several(self.getLabelCol(), "classifier with one score")
-        return super()._target(floating)
 
 
 class TorchRegressor(DistributedEstimator):
@@ -268,17 +274,8 @@ class TorchRegressor(DistributedEstimator):
     def _label_dtype(self, floating: str) -> str | None:
         return floating
 
-    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
-        _refuse_several(self.getLabelCol(), "regressor")
-        return super()._target(floating)
-
-
-def _refuse_several(label: str | list[str] | None, kind: str) -> None:
-    if isinstance(label, list) and len(label) > 1:
-        raise InvalidInput(
-            f"labelCol is {label}; expected one column: a {kind} predicts one number a row. TorchEstimator takes "
-            "several labels and predicts arrays."
-        )
+    def _predicts_one_number(self) -> bool:
+        return True
 
 
 __all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor"]

@@ -5,6 +5,7 @@ Each is called as ``converter(value, name=name)`` and raises ``InvalidInput``, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,39 +32,45 @@ to_string = by_value(TypeConverters.toString)
 to_strings = by_value(TypeConverters.toListString)
 
 
+def checked(valid: Callable[[Any], bool], expected: str, convert: Converter | None = None) -> Converter:
+    """A converter that raises ``InvalidInput`` unless the converted value is ``valid``.
+
+    Args:
+        valid: called with the converted value.
+        expected: the valid values, for the message.
+        convert: default: none, the value stays as it is.
+    """
+
+    def check(value: Any, name: str) -> Any:
+        converted = value if convert is None else convert(value, name)
+        if not valid(converted):
+            raise InvalidInput(f"{name} is {value!r}; expected {expected}.")
+        return converted
+
+    return check
+
+
 def at_least(least: float, convert: Converter) -> Converter:
     """A converter that raises ``InvalidInput`` for numbers below ``least``."""
-
-    def checked(value: Any, name: str) -> Any:
-        number = convert(value, name)
-        if number < least:
-            raise InvalidInput(f"{name} is {value!r}; expected at least {least:g}.")
-        return number
-
-    return checked
+    return checked(lambda number: number >= least, f"at least {least:g}", convert)
 
 
 def positive(expected: str = "a number above 0", *, finite: bool = False) -> Converter:
     """A converter that raises ``InvalidInput`` unless a number is above 0 and, with ``finite``, finite."""
-
-    def checked(value: Any, name: str) -> float:
-        number: float = TypeConverters.toFloat(value)
-        if not number > 0 or (finite and number == float("inf")):
-            raise InvalidInput(f"{name} is {value!r}; expected {expected}.")
-        return number
-
-    return checked
+    return checked(lambda number: number > 0 and not (finite and math.isinf(number)), expected, to_float)
 
 
 def one_of(choices: tuple[str, ...]) -> Converter:
     """A converter that raises ``InvalidInput`` for values outside ``choices``."""
+    return checked(lambda value: value in choices, f"one of {', '.join(choices)}")
 
-    def checked(value: Any, name: str) -> Any:
-        if value not in choices:
-            raise InvalidInput(f"{name} is {value!r}; expected one of {', '.join(choices)}.")
-        return value
 
-    return checked
+def list_of(kind: type, expected: str) -> Converter:
+    """A converter to a new list, which raises ``InvalidInput`` unless all values have this type."""
+    as_list = by_value(lambda value: value if isinstance(value, kind) else list(value))
+    return checked(
+        lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value), expected, as_list
+    )
 
 
 def optional(convert: Converter) -> Converter:
@@ -71,43 +78,35 @@ def optional(convert: Converter) -> Converter:
     return lambda value, name: None if value is None else convert(value, name)
 
 
-def to_function(value: Any, name: str) -> Any:
-    """Any callable."""
-    if not callable(value):
-        raise InvalidInput(f"{name} is {value!r}; expected a function or another callable.")
-    return value
-
-
 def to_list(value: Any, name: str) -> list[Any]:
     """A new list."""
     return list(TypeConverters.toList(value))  # toList returns a list as it is, without a copy
 
 
-def to_thresholds(value: Any, name: str) -> list[float]:
-    """A threshold per class, for at least two classes."""
-    numbers: list[float] = TypeConverters.toListFloat(value)
-    if len(numbers) < 2 or min(numbers) < 0 or numbers.count(0.0) > 1:
-        raise InvalidInput(
-            f"{name} is {value!r}; expected a number of at least 0 for each class, at most one of them 0."
-        )
-    return numbers
-
-
-def to_columns(value: Any, name: str) -> list[InputColumn]:
-    """A list of ``sparkdl.data.columns.InputColumn``."""
-    if isinstance(value, InputColumn) or not all(isinstance(column, InputColumn) for column in value):
-        raise InvalidInput(f"{name} is {value!r}; expected a list of sparkdl.data.InputColumn.")
-    return list(value)
-
-
-def to_labels(value: Any, name: str) -> str | list[str]:
-    """A column name, or a list of distinct names."""
-    if isinstance(value, str):
-        return value
-    names: list[str] = TypeConverters.toListString(value)
-    if not names or len(set(names)) < len(names):
-        raise InvalidInput(f"{name} is {value!r}; expected the name of a column, or distinct names.")
-    return names
+to_function = checked(callable, "a function or another callable")
+to_columns = list_of(InputColumn, "a list of sparkdl.data.InputColumn")
+to_estimator = checked(
+    lambda value: isinstance(value, Estimator), "a pyspark.ml Estimator, such as LogisticRegression()"
+)
+to_estimators = list_of(Estimator, "a list of pyspark.ml Estimators")
+to_evaluator = checked(
+    lambda value: isinstance(value, Evaluator), "a pyspark.ml Evaluator, such as RegressionEvaluator()"
+)
+to_thresholds = checked(
+    lambda numbers: len(numbers) >= 2 and min(numbers) >= 0 and numbers.count(0.0) <= 1,
+    "a number of at least 0 for each class, at most one of them 0",
+    by_value(TypeConverters.toListFloat),
+)
+to_labels = checked(
+    lambda names: isinstance(names, str) or 0 < len(names) == len({*names}),
+    "the name of a column, or distinct names",
+    by_value(lambda value: value if isinstance(value, str) else TypeConverters.toListString(value)),
+)
+to_strategy = checked(
+    lambda value: not isinstance(value, type) and (callable(getattr(value, "attach", None)) or is_algorithm(value)),
+    "a strategy, such as AllReduce(), or an algorithm of rounds, such as ParallelSGD(): a dataclass with "
+    "uses_optimizer, init, map, reduce, apply, converged and metrics",
+)
 
 
 def to_metrics(value: Any, name: str) -> dict[str, Any]:
@@ -117,39 +116,8 @@ def to_metrics(value: Any, name: str) -> dict[str, Any]:
     return dict(value)
 
 
-def to_strategy(value: Any, name: str) -> Any:
-    """A strategy of a gang or an algorithm of rounds."""
-    if isinstance(value, type) or not (callable(getattr(value, "attach", None)) or is_algorithm(value)):
-        raise InvalidInput(
-            f"{name} is {value!r}; expected a strategy, such as AllReduce(), or an algorithm of rounds, such "
-            "as ParallelSGD(): a dataclass with uses_optimizer, init, map, reduce, apply, converged and metrics."
-        )
-    return value
-
-
-def to_interval(value: Any, name: str) -> int | str:
+def to_interval(value: Any, name: str) -> Any:
     """A checkpoint interval that ``CheckpointInterval.of`` accepts, or ``"never"``."""
     if value != "never":
         CheckpointInterval.of(value)
-    return value  # type: ignore[no-any-return]
-
-
-def to_estimator(value: Any, name: str) -> Estimator[Any]:
-    """An estimator of pyspark.ml."""
-    if not isinstance(value, Estimator):
-        raise InvalidInput(f"{name} is {value!r}; expected a pyspark.ml Estimator, such as LogisticRegression().")
-    return value
-
-
-def to_estimators(value: Any, name: str) -> list[Estimator[Any]]:
-    """A list of estimators of pyspark.ml."""
-    if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
-        raise InvalidInput(f"{name} is {value!r}; expected a list of pyspark.ml Estimators.")
-    return list(value)
-
-
-def to_evaluator(value: Any, name: str) -> Evaluator:
-    """An evaluator of pyspark.ml."""
-    if not isinstance(value, Evaluator):
-        raise InvalidInput(f"{name} is {value!r}; expected a pyspark.ml Evaluator, such as RegressionEvaluator().")
     return value

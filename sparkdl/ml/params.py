@@ -195,14 +195,10 @@ class TrainingParams(OutputParams, RunParams):
         "column of the rows' weights in the loss, at least 0; None for 1 each", optional(to_string), None
     )
     validationIndicatorCol: Param[str | None] = param(
-        "boolean column; true keeps a row out of training and in validation; None for none",
-        optional(to_string),
-        None,
+        "boolean column; true keeps a row out of training and in validation; None for none", optional(to_string), None
     )
     idCol: Param[str | None] = param(
-        "unique integer column that fixes the order of rows; None numbers them on arrival",
-        optional(to_string),
-        None,
+        "unique integer column that fixes the order of rows; None numbers them on arrival", optional(to_string), None
     )
     numWorkers: Param[int] = param(
         "workers of the gang, one barrier task each, or shards of rounds, one task each",

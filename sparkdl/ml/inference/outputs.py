@@ -51,10 +51,8 @@ def outputs(
     """
     if kind == "votes":
         return _voted(raw, thresholds, vectors=vectors, disagreement=disagreement)
-    if disagreement:
-        apart = raw[:, -1].double()
-        return _struct(_columns(raw[:, :-1], kind, thresholds, vectors) | {"disagreement": pa.array(apart.numpy())})
-    return _struct(_columns(raw, kind, thresholds, vectors))
+    more = {"disagreement": pa.array(raw[:, -1].double().numpy())} if disagreement else {}
+    return _struct(_columns(raw[:, :-1] if disagreement else raw, kind, thresholds, vectors) | more)
 
 
 def _columns(
@@ -112,17 +110,13 @@ def output_type(
 
 def no_outputs(returned: StructType) -> pa.Array:
     """The empty output columns of a batch without rows."""
-    return pa.StructArray.from_arrays(
-        [pa.array([], _arrow(field.dataType)) for field in returned],
-        fields=[pa.field(field.name, _arrow(field.dataType), nullable=False) for field in returned],
-    )
+    return _struct({field.name: pa.array([], _arrow(field.dataType)) for field in returned})
 
 
 def _classes(scores: Tensor, chances: Tensor, thresholds: Sequence[float] | None) -> Tensor:
     """The predicted classes, float64 ``[B]``."""
-    if thresholds is None:
-        best = scores.argmax(1)
-    else:
+    best = scores.argmax(1)
+    if thresholds is not None:
         if len(thresholds) != scores.shape[1]:
             raise InvalidInput(
                 f"thresholds has {len(thresholds)} numbers, but the model has {scores.shape[1]} classes; expected one "

@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sparkdl.io import files
@@ -131,23 +132,16 @@ class Mirror:
 
     def _copy(self, *, changed: bool) -> None:
         start = time.monotonic()
-        names = [
-            os.path.join(inner, name) for inner in self._inner for name in _event_files(os.path.join(self._path, inner))
-        ]
-        for name in names:
-            if changed or name not in self._sizes:
-                self._copy_file(name)
+        for inner in self._inner:
+            for file in _event_files(os.path.join(self._path, inner)):
+                name, path = os.path.join(inner, file), Path(self._path, inner, file)
+                if name not in self._sizes or (changed and path.stat().st_size != self._sizes[name]):
+                    content = path.read_bytes()
+                    self._folder.write(name, content)
+                    self._sizes[name] = len(content)
         if changed:
             self._copied = time.monotonic()
             self._took = self._copied - start
-
-    def _copy_file(self, name: str) -> None:
-        path = os.path.join(self._path, name)
-        size = os.path.getsize(path)
-        if size != self._sizes.get(name):
-            with open(path, "rb") as file:
-                self._folder.write(name, file.read(size))
-            self._sizes[name] = size
 
 
 def _event_files(folder: str) -> list[str]:
