@@ -106,31 +106,37 @@ class Moody(nn.Module):
         return self.factor * x.sum(1) + (1000 if self.training else 0)
 
 
-def income() -> nn.Module:
-    """Two scores for 6 numbers and 102 categories."""
-    return nn.Sequential(nn.Linear(108, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2))
-
-
-class Images(nn.Sequential):
-    """Ten scores for a grey image of bytes, ``[B, 28, 28]``."""
+class Images(nn.Module):
+    """Ten scores for a grey image ``[B, 28, 28]`` of bytes' values."""
 
     def __init__(self) -> None:
-        first, second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
-        pooled = [first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2)]
-        super().__init__(*pooled, nn.Flatten(), nn.Dropout(0.3), nn.Linear(32 * 49, 10))
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(32 * 49, 10),
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return super().forward(pixels.float().unsqueeze(1) / 255)
+        return self.layers(pixels.float().unsqueeze(1) / 255)
 
 
 class Connections(nn.Module):
-    """23 scores for 38 numbers and three categories."""
+    """23 scores for 38 numbers and three categories of a network connection."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList([nn.Embedding(kinds, 8) for kinds in (4, 80, 16)])
-        self.layers = mlp(38 + 3 * 8, 64, 64, outputs=23)
+        self.layers = nn.Sequential(
+            nn.Linear(38 + 3 * 8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 23)
+        )
 
-    def forward(self, numbers: Tensor, *kinds: Tensor) -> Tensor:
-        embedded = [table(kind) for table, kind in zip(self.tables, kinds, strict=True)]
-        return self.layers(torch.cat([numbers, *embedded], 1))
+    def forward(self, numbers: Tensor, protocol: Tensor, service: Tensor, flag: Tensor) -> Tensor:
+        kinds = [table(kind) for table, kind in zip(self.tables, (protocol, service, flag), strict=True)]
+        return self.layers(torch.cat([numbers, *kinds], 1))

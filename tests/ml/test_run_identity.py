@@ -69,12 +69,10 @@ def test_params_that_may_change_between_attempts():
 
 
 SCRIPT = """
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-import torchmetrics
 from torch import nn
 
 from sparkdl import TorchRegressor
@@ -92,26 +90,12 @@ class Net(nn.Module):
     def forward(self, x):
         return self.inner(x)[0] * SCALES["one"]
 
-@dataclass(frozen=True)
-class Noise:
-    scale: float
-
-    def __call__(self, inputs, target, generator):
-        return inputs, target
-
 def losses(weights):
     return lambda output, target: torch.as_tensor(weights) * (output - target) ** 2
 
 torch.manual_seed(0)
 for model in (Net, partial(Net, 4), lambda: Net(4), Net(4)):
-    estimator = TorchRegressor(
-        model=model,
-        loss=losses(np.arange(5000.0)),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        metrics={"error": torchmetrics.MeanSquaredError()},
-        augment=Noise(0.5),
-        inputCols=["x"],
-    )
+    estimator = TorchRegressor(model=model, loss=losses(np.arange(5000.0)), inputCols=["x"])
     print(identity(estimator._descriptions()))
 """
 

@@ -16,10 +16,10 @@ import torch
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.param import Param
-from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import functions as F
 
-from sparkdl import TorchModel, TorchRegressor
+from sparkdl import TorchRegressor
 from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
 from sparkdl.spark.fingerprint import fingerprint
@@ -94,33 +94,21 @@ def test_search_is_saved_before_it_runs(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_concurrent_fits_wait_for_each_others_slots(data, tmp_path):
+@pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
+def test_concurrent_search(data, tmp_path, kind):
     """Each fit needs both slots."""
     estimator = regressor()
-    grid = grid_of(estimator, optimizer=[sgd(0.0), sgd(0.1)])
-    found = search(estimator, grid, TrainValidationSplit, parallelism=2, collectSubModels=True).fit(data)
-    assert found.validationMetrics[1] < found.validationMetrics[0]
-    untrained = nets.column().double().state_dict()
-    assert [same(model.module().state_dict(), untrained) for model in found.subModels] == [True, False]
-    best, expected = found.bestModel.module().state_dict(), regressor().fit(data).module().state_dict()
-    torch.testing.assert_close(best, expected, rtol=0, atol=1e-12)
-    with pytest.raises(TypeError, match="not JSON serializable"):  # pyspark saves only maps of JSON values
-        found.save(str(tmp_path / "search"))
-    found.bestModel.save(str(tmp_path / "best"))
-    assert error_of(TorchModel.load(str(tmp_path / "best")), data) == error_of(found.bestModel, data)
-
-
-@pytest.mark.slow
-def test_search_finds_the_best_map_and_is_saved(data, tmp_path):
-    estimator = regressor()
     grid = grid_of(estimator, batchSize=[15, ROWS], epochs=[1, 8])[1:]
-    found = search(estimator, grid, collectSubModels=True, parallelism=2).fit(data)
+    found = search(estimator, grid, kind, collectSubModels=True, parallelism=2).fit(data)
     (best,) = (place for place, given in enumerate(grid) if list(given.values()) == [15, 8])
-    assert np.argmin(found.avgMetrics) == best
+    metrics = "avgMetrics" if kind is CrossValidator else "validationMetrics"
+    assert np.argmin(getattr(found, metrics)) == best
     assert (found.bestModel.history[-1]["epoch"], found.bestModel.history[-1]["step"]) == (8, 32)
+    weights, expected = found.bestModel.module().state_dict(), regressor(batchSize=15, epochs=8).fit(data).module()
+    torch.testing.assert_close(weights, expected.state_dict(), rtol=0, atol=1e-12)
     found.save(str(tmp_path / "search"))
-    loaded = CrossValidatorModel.load(str(tmp_path / "search"))
-    assert (loaded.uid, loaded.avgMetrics) == (found.uid, found.avgMetrics)
+    loaded = type(found).load(str(tmp_path / "search"))
+    assert (loaded.uid, getattr(loaded, metrics)) == (found.uid, getattr(found, metrics))
     assert loaded.getEstimatorParamMaps() == grid
     assert np.shape(loaded.subModels) == np.shape(found.subModels)
     assert error_of(loaded, data) == error_of(found, data)

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from torch import nn
 
 from sparkdl.data.columns import InputColumn
@@ -159,17 +158,6 @@ def test_several_inputs_of_several_shapes(loaded):
     pyfunc = loaded(model)
     for data in (arrays, flat):
         check_same({"prediction": pyfunc.predict(data)["prediction"].to_numpy()}, predict(model, arrays))
-
-
-def test_double_precision(loaded):
-    weights = pack(nets.Line().double())
-    model = TorchModel(
-        factory=nets.Line, weights=weights, kind="regressor", precision="fp64", signature=[([3], "float64")]
-    )
-    with torch.inference_mode():
-        expected = nets.Line().double()(torch.from_numpy(X).double()).numpy()
-    found = loaded(model._set(inputCols=["x"])).predict(X.astype(np.float64))
-    np.testing.assert_allclose(found["prediction"], expected, rtol=1e-12)
 
 
 def test_models_that_are_not_logged_or_cannot_be(store):
