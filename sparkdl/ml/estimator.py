@@ -121,13 +121,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""
         model = TorchModel(
             factory=factory.factory if isinstance(factory, WarmStart) else factory,
-            weights=fitted.weights,
             kind=self._kind,
             precision=self.getPrecision(),
-            history=fitted.history,
-            report=fitted.report,
-            scalar=fitted.scalar,
-            signature=fitted.signature,
+            **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
         return self._copyValues(model._resetUid(self.uid))

@@ -134,9 +134,11 @@ class TorchModel(OutputParams, Saveable, Model):
         self._check_outputs(dataset)
         if self._kind != "classifier" and self.getThresholds() is not None:
             warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
-        names = {
-            "raw": self.getRawPredictionCol(),
-            "probability": self.getProbabilityCol(),
+        return with_outputs(dataset, self._scorer(), self._shipment, self._output_names())
+
+    def _output_names(self) -> dict[str, str]:
+        return {
             "prediction": self.getPredictionCol(),
+            "probability": self.getProbabilityCol(),
+            "raw": self.getRawPredictionCol(),
         }
-        return with_outputs(dataset, self._scorer(), self._shipment, names)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import Flag, auto
 from functools import partial
 from textwrap import fill
@@ -142,7 +142,7 @@ class ValidatedParams(Params):
         kinds = _kinds(cls) if own else {}
         for declared in own:
             declared.kind = kinds.get(declared.name, declared.kind)
-            for accessor in (_getter(declared), _setter(declared)):
+            for accessor in _accessors(declared):
                 if not hasattr(cls, accessor.__name__):
                     accessor.__qualname__ = f"{cls.__qualname__}.{accessor.__name__}"
                     accessor.__module__ = cls.__module__
@@ -260,29 +260,22 @@ def _accessor(verb: str, name: str) -> str:
     return f"{verb}{name[0].upper()}{name[1:]}"
 
 
-def _getter(declared: Declared) -> Callable[..., Any]:
+def _accessors(declared: Declared) -> Iterator[FunctionType]:
     name = declared.name
 
     def get(self: ValidatedParams) -> Any:
         value = self.getOrDefault(name)
         return copy.copy(value) if isinstance(value, (list, dict)) else value
 
-    get.__name__ = _accessor("get", name)
-    get.__doc__ = f"Value of ``{name}``: {declared.doc}."
-    get.__annotations__ = {"return": declared.kind}
-    return get
-
-
-def _setter(declared: Declared) -> Callable[..., Any]:
-    name = declared.name
-
     def put(self: Self, value: Any) -> Self:
         return self._set(**{name: value})
 
-    put.__name__ = _accessor("set", name)
-    put.__doc__ = f"Set ``{name}``: {declared.doc}."
-    put.__annotations__ = {"value": declared.kind}
-    return put
+    for function, verb, doc, annotated in ((get, "get", "Value of", "return"), (put, "set", "Set", "value")):
+        assert isinstance(function, FunctionType)
+        function.__name__ = _accessor(verb, name)
+        function.__doc__ = f"{doc} ``{name}``: {declared.doc}."
+        function.__annotations__ = {annotated: declared.kind}
+        yield function
 
 
 def _documented(doc: str, declared: Iterable[Declared]) -> str:

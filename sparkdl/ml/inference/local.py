@@ -31,7 +31,7 @@ class InProcess:
     """
 
     def __init__(self, model: TorchModel) -> None:
-        self._names = _names(model)
+        self._names = model._output_names()
         self._scorer = model._scorer()
         self._loaded = CachedModel(self._scorer.module())
 
@@ -71,20 +71,12 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
 
 def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
     """The name, ``"float"`` or ``"double"``, and whether it is an array, of each column of ``predict``."""
-    found, names = {}, _names(model)
+    found, names = {}, model._output_names()
     for field in model._scorer().returned():
         array = isinstance(field.dataType, ArrayType)
         kind = field.dataType.elementType if array else field.dataType  # type: ignore[attr-defined]
         found[names[field.name]] = names[field.name], kind.typeName(), array
     return [found[name] for name in names.values() if name and name in found]
-
-
-def _names(model: TorchModel) -> dict[str, str]:
-    return {
-        "prediction": model.getPredictionCol(),
-        "probability": model.getProbabilityCol(),
-        "raw": model.getRawPredictionCol(),
-    }
 
 
 def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
