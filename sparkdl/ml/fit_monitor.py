@@ -66,7 +66,7 @@ class Watch:
         self._hooks = DriverHooks(hooks, told) if hooks else None
         # A tracker may be slow, so it has its own queue, and nothing waits for it.
         self._beside: BackgroundQueue[Callable[[], None]] | None = (
-            BackgroundQueue(_call, "sparkdl-hooks") if hooks else None
+            BackgroundQueue(lambda call: call(), "sparkdl-hooks") if hooks else None
         )
         self._spent, self._unit = PhaseTotals(), unit
         views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._spent, self._hear]
@@ -136,10 +136,6 @@ class Watch:
             write_timeline(self._run.directory)
         except Exception as error:
             warnings.warn(f"sparkdl could not write the timeline: {type(error).__name__}: {error}", stacklevel=4)
-
-
-def _call(what: Callable[[], None]) -> None:
-    what()
 
 
 @contextmanager

@@ -9,13 +9,11 @@ import pytest
 import torch
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.data.columns import InputColumn
 from tests.ml import nets, typed_nets
-from tests.sessions import frame
 
 pytestmark = pytest.mark.slow
 
@@ -120,15 +118,6 @@ def test_several_labels_lie_side_by_side(data):
     assert model.transform(soft).where("prediction is null").count() == 0
 
 
-def test_without_a_label_the_first_input_is_the_target(data):
-    estimator = TorchEstimator(
-        model=nets.Autoencoder, loss=nn.MSELoss(), inputCols=["x"], labelCol=None, numWorkers=2, batchSize=20, epochs=30
-    )
-    model = estimator.fit(data)
-    assert model.history[-1]["loss"] < model.history[0]["loss"]
-    assert predictions(model, data).shape == (ROWS, 3)
-
-
 def test_collate_applies_to_training_validation_and_inference(data):
     def shift(inputs, target):
         return (inputs[0] + 1,), target
@@ -151,15 +140,3 @@ def test_augment_applies_to_training_only_and_is_repeatable(data):
     assert losses[1][0] != losses[1][1]
     assert plain.history[0]["valid_loss"] == one.history[0]["valid_loss"]
     np.testing.assert_array_equal(predictions(plain, data), predictions(one, data))
-
-
-def test_decimals_and_booleans_are_numbers(spark):
-    rows = frame({"row": np.arange(8), "x": np.arange(24.0).reshape(8, 3)}).selectExpr(
-        "row", "x", "cast(row as decimal(9, 2)) as y", "row % 2 = 0 as flag"
-    )
-    assert rows.schema["y"].dataType == T.DecimalType(9, 2)
-    with torch.no_grad():
-        output = nets.Line()(torch.arange(24.0).view(8, 3)).numpy()
-    for label, values in (("y", np.arange(8)), ("flag", np.arange(8) % 2 == 0)):
-        model = TorchRegressor(**LINE | STILL | {"labelCol": label}).fit(rows)
-        assert model.history[0]["loss"] == pytest.approx(np.square(output - values).mean(), rel=1e-4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -97,12 +97,6 @@ def test_partitions_without_rows(spark, kind):
     assert made.transform(features().where("row < 0")).collect() == []
     assert made.transform(spark.createDataFrame([], "x array<float>")).collect() == []
     assert len(made.transform(features().where("row = 7").repartition(4)).collect()) == 1
-
-
-def test_sparse_and_dense_vectors_are_equal(spark):
-    dense = [(0, Vectors.dense([1.0, 0.0, 2.0])), (1, Vectors.sparse(3, {0: 1.0, 2: 2.0}))]
-    found = outputs(model(nets.Line, "regressor"), spark.createDataFrame(dense, ["row", "x"]))[1]
-    assert found["prediction"][0] == found["prediction"][1]
 
 
 def test_names_of_columns(spark):

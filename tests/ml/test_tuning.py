@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +15,13 @@ from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
-from pyspark.sql import functions as F
 
 from sparkdl import TorchRegressor
 from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
-from sparkdl.spark.fingerprint import fingerprint
 from tests.ml import nets
 from tests.ml.test_params import state
-from tests.sessions import ROOT, frame
+from tests.sessions import frame
 
 ROWS = 60
 X = np.random.default_rng(11).normal(size=(ROWS, 3))
@@ -170,33 +166,6 @@ def test_stages_of_a_pipeline_have_the_map(folder):
     (_, mine), (_, others) = (pipeline.copy(given).getStages() for given in ({estimator.seed: 3}, {other.seed: 3}))
     assert folder(mine) == folder(estimator.copy({estimator.seed: 3}))
     assert folder(others) == folder(estimator.copy({}))  # the other stage may change its rows
-
-
-def test_hash_of_a_map_is_equal_in_another_process():
-    values = {"epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1), "inputCols": ["x"], "maxGradNorm": 0.5}
-    values["loss"] = lambda output, target: output - target
-    script = """
-import torch
-from functools import partial
-from sparkdl.ml.param_maps import map_hash
-values = {"maxGradNorm": 0.5, "inputCols": ["x"], "epochs": 3, "optimizer": partial(torch.optim.SGD, lr=0.1)}
-values["loss"] = lambda output, target: output - target
-print(map_hash(values, "all"))
-"""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "17"}
-    done = subprocess.run([sys.executable, "-c", script], check=True, env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == param_maps.map_hash(values, "all")
-
-
-def test_fingerprint_depends_only_on_the_rows(spark, data):
-    columns = regressor().read_columns()
-    whole = fingerprint(data, columns)
-    assert whole.startswith(f"{ROWS} rows, ")
-    assert fingerprint(data.repartition(5).orderBy("y").withColumn("more", F.lit(1)), columns) == whole
-    assert fingerprint(frame(ARRAYS), columns) == whole
-    other = data.withColumn("y", F.when(F.col("row") == 7, 0.0).otherwise(F.col("y")))
-    assert len({whole, fingerprint(other, columns), fingerprint(data.where("row != 7"), columns)}) == 3
-    assert fingerprint(data.where("false"), columns) == "0 rows, 0"
 
 
 @dataclass(frozen=True)

@@ -250,11 +250,8 @@ class TrackedRun:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
 
     def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
-        with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-            for name, values in (("history", run.history), ("report", dict(run.report))):
-                with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as file:
-                    json.dump(values, file, indent=2, default=str)
-            self._client.log_artifacts(run_id, folder)
+        for name, values in (("history", run.history), ("report", dict(run.report))):
+            self._client.log_text(run_id, json.dumps(values, indent=2, default=str), f"{name}.json")
 
     def _log_page(self, run_id: str, run: TrackerContext) -> None:
         if find_spec("plotly") is None:

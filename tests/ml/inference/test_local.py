@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,7 +15,7 @@ from sparkdl.ml.inference.local import InProcess, input_types, output_types
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import read_folder, write_folder
 from tests.ml import nets, typed_nets
-from tests.sessions import ROOT, frame
+from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
@@ -141,29 +137,6 @@ def test_types_of_inputs_and_outputs():
     assert output_types(made()) == [("prediction", "double", False), *scores]
     assert output_types(made(probabilityCol="")) == [("prediction", "double", False), scores[1]]
     assert output_types(made(nets.Autoencoder, "estimator")) == [("prediction", "float", True)]
-
-
-def test_model_loads_in_a_process_without_java(tmp_path):
-    write_folder(made(thresholds=[1.0, 2.0, 3.0]), str(tmp_path / "model"))
-    script = """
-import json, sys
-import numpy as np
-from sparkdl.ml.persistence.local_folder import read_folder
-from sparkdl.ml.inference.local import InProcess
-model = read_folder(sys.argv[1])
-found = InProcess(model).predict(np.array(json.loads(sys.argv[2])))
-from pyspark import SparkContext
-assert SparkContext._gateway is None
-print(json.dumps([model.uid, model.getThresholds(), found["prediction"].tolist()]))
-"""
-    argv = [sys.executable, "-c", script, str(tmp_path / "model"), json.dumps(X.tolist())]
-    environment = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    uid, thresholds, predicted = json.loads(done.stdout)
-    assert thresholds == [1.0, 2.0, 3.0]
-    assert predicted == columns(made(thresholds=thresholds), X)["prediction"].tolist()
-    assert uid.startswith("TorchModel")
 
 
 def test_folders_are_those_of_spark(spark, tmp_path):

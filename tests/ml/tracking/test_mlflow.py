@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import TorchClassifier, TorchModel, __version__
+from sparkdl import TorchModel, __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence import param_values
 from sparkdl.ml.persistence.formatting import format_full_value
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking import MLflow
@@ -219,9 +218,3 @@ def test_failure_of_an_artifact_costs_neither_the_others_nor_the_status(store, t
     assert (logged.info.status, logged.data.tags["sparkdl.error"]) == ("FAILED", "WorkerFailed: x")
     assert json.loads(artifact(logged, "history.json")) == [epoch(1)]
     assert len(logged.outputs.model_outputs) == 1
-
-
-def test_estimator_saves_trackers_by_name(store):
-    hooks = [MLflow("digits", tags={"a": "b"}, code_paths=("own.py",))]
-    described = param_values.describe(TorchClassifier(hooks=hooks).getHooks(), param_values.kinds_of("hooks"))
-    assert param_values.resolve(json.loads(json.dumps(described)), param_values.kinds_of("hooks")) == hooks
