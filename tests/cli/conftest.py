@@ -1,3 +1,24 @@
-"""The browser of the report's tests, for the test of the command that writes it."""
+"""Commands on the shared session, and the browser that the report page needs."""
 
+from __future__ import annotations
+
+import pytest
+
+from sparkdl.cli.commands import run
+from tests.sessions import ROOT
 from tests.telemetry.html.conftest import browser as browser
+
+
+@pytest.fixture
+def job(spark, nets, monkeypatch, capsys):
+    """Run a command in this process, on a session that outlives it: the exit code, and all that was printed."""
+    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)
+    monkeypatch.chdir(ROOT)
+    for path in (ROOT / "examples/digits_net.py", nets / "some_nets.py"):
+        spark.sparkContext.addPyFile(str(path))
+
+    def job(name: str, *arguments: object) -> tuple[int, str]:
+        code = run(name, [str(each) for each in arguments])
+        return code, "".join(capsys.readouterr())
+
+    return job

@@ -48,7 +48,7 @@ MODEL = "estimator.init_args.model"
 
 @pytest.fixture
 def write(tmp_path):
-    """A configuration file like ``CONFIG``, in which what stands at a dotted key, or in place of one, is another."""
+    """A configuration file like ``CONFIG``, with changed values and renamed keys, by their dotted paths."""
 
     def write(changes=(), renamed=()):
         config = json.loads(json.dumps(CONFIG))
@@ -74,16 +74,12 @@ def test_configuration_describes_the_arguments(read, write):
     assert (job.data.path, job.data.format, job.data.options) == ("train.parquet", "parquet", {})
     assert (job.test.path, job.test.format, job.test.options) == ("test.csv", "csv", {"header": True})
     assert job.output == "model"
-    assert type(job.estimator) is TorchClassifier
-    assert job.estimator.getInputCols() == ["features"]
-    assert job.estimator.getEpochs() == 4
-    assert job.estimator.getLoss().label_smoothing == 0.1
-    assert job.estimator.getMetrics()["f1"].num_classes == 10
-    assert job.estimator.getStrategy() == AllReduce(bucket_bytes=1000)
-
-
-def test_factories_are_partials_of_what_was_given(read, write):
-    estimator = read(write()).estimator
+    estimator = job.estimator
+    assert type(estimator) is TorchClassifier
+    assert (estimator.getInputCols(), estimator.getEpochs()) == (["features"], 4)
+    assert estimator.getLoss().label_smoothing == 0.1
+    assert estimator.getMetrics()["f1"].num_classes == 10
+    assert estimator.getStrategy() == AllReduce(bucket_bytes=1000)
     for found, kind, given in (
         (estimator.getOptimizer(), torch.optim.SGD, {"lr": 0.1}),
         (estimator.getScheduler(), torch.optim.lr_scheduler.StepLR, {"step_size": 3}),
@@ -94,39 +90,32 @@ def test_factories_are_partials_of_what_was_given(read, write):
 
 
 @pytest.mark.parametrize(
-    ("model", "described"),
+    ("model", "path", "kwargs"),
     [
-        ("some_nets.build", {"path": "some_nets:build", "args": [], "kwargs": {}}),
-        (
-            {"class_path": "some_nets.build", "init_args": {"hidden": 3}},
-            {"path": "some_nets:build", "args": [], "kwargs": {"hidden": 3}},
-        ),
-        ("some_nets.Net", {"path": "some_nets:Net", "args": [], "kwargs": {}}),
+        ("some_nets.build", "some_nets:build", {}),
+        ({"class_path": "some_nets.build", "init_args": {"hidden": 3}}, "some_nets:build", {"hidden": 3}),
+        ("some_nets.Net", "some_nets:Net", {}),
     ],
 )
-def test_model_may_be_a_function(read, write, model, described):
-    assert factory.describe(read(write({MODEL: model})).estimator.getModel()) == described
+def test_model_may_be_a_function(read, write, model, path, kwargs):
+    found = factory.describe(read(write({MODEL: model})).estimator.getModel())
+    assert found == {"path": path, "args": [], "kwargs": kwargs}
 
 
-def test_arguments_of_a_model_may_be_objects(read, write):
+def test_arguments_of_a_model_may_be_objects_and_a_loss_a_function_without_annotations(read, write):
     model = {"class_path": "some_nets.Net", "init_args": {"activation": {"class_path": "torch.nn.Tanh"}}}
-    found = read(write({MODEL: model})).estimator.getModel()
-    assert isinstance(found, partial)
-    assert isinstance(found.keywords["activation"], nn.Tanh)
+    found = read(write({MODEL: model, "estimator.init_args.loss": "some_nets.zero_one"})).estimator
+    assert isinstance(found.getModel(), partial)
+    assert isinstance(found.getModel().keywords["activation"], nn.Tanh)
+    assert found.getLoss().__name__ == "zero_one"
 
 
-def test_loss_may_be_a_function_without_annotations(read, write):
-    assert read(write({"estimator.init_args.loss": "some_nets.zero_one"})).estimator.getLoss().__name__ == "zero_one"
-
-
-def test_what_is_not_given_keeps_the_default(read, write):
-    job = read(write({"estimator": {"class_path": "sparkdl.TorchRegressor", "init_args": {"model": "some_nets.Net"}}}))
-    assert type(job.estimator) is TorchRegressor
-    assert {param.name for param in job.estimator.extractParamMap() if job.estimator.isSet(param)} <= {
-        "model",
-        "labelCol",
-    }
-    assert job.estimator.getStrategy() == AllReduce()
+def test_missing_arguments_keep_the_default(read, write):
+    estimator = {"class_path": "sparkdl.TorchRegressor", "init_args": {"model": "some_nets.Net"}}
+    found = read(write({"estimator": estimator})).estimator
+    assert type(found) is TorchRegressor
+    assert {param.name for param in found.extractParamMap() if found.isSet(param)} <= {"model", "labelCol"}
+    assert found.getStrategy() == AllReduce()
 
 
 def test_command_line_overrides_the_file(read, write):
@@ -150,27 +139,24 @@ def test_command_line_overrides_the_file(read, write):
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
 
 
-def test_print_config_prints_what_gives_the_same_job(read, write, capsys, tmp_path):
+def test_print_config_repeats_the_job(read, write, capsys, tmp_path):
     with pytest.raises(SystemExit) as ended:
         run("train", ["--config", write(), "--estimator.epochs", "9", "--print_config"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    again = tmp_path / "again.yaml"
-    again.write_text(printed)
-    first, second = read(write(), "--estimator.epochs", "9"), read(str(again))
+    (tmp_path / "again.yaml").write_text(printed)
+    first, second = read(write(), "--estimator.epochs", "9"), read(str(tmp_path / "again.yaml"))
     assert (first.data, first.test, first.output) == (second.data, second.test, second.output)
     assert second.estimator.getEpochs() == 9
-    assert first.estimator.getModel().keywords.items() <= second.estimator.getModel().keywords.items()
-    assert first.estimator.getOptimizer().keywords.items() <= second.estimator.getOptimizer().keywords.items()
+    for name in ("getModel", "getOptimizer"):
+        one, other = (getattr(job.estimator, name)().keywords for job in (first, second))
+        assert one.items() <= other.items()
     assert first.estimator.getStrategy() == second.estimator.getStrategy()
     assert yaml.safe_load(printed)["data"]["format"] == "parquet"  # the defaults too
 
 
-CONFIGURATIONS = sorted((ROOT / "conf" / "train").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
-def test_configurations_that_come_along_are_good(read, path):
+@pytest.mark.parametrize("path", sorted((ROOT / "conf/train").glob("*.yaml")), ids=lambda path: path.name)
+def test_configurations_of_the_repository_parse(read, path):
     if path.name == "adult.yaml":
         estimator = read(str(path), "--date", "2026-11-22", job="etl_train").stages[-1]
     else:
@@ -181,37 +167,27 @@ def test_configurations_that_come_along_are_good(read, path):
 
 # ---- mistakes ---------------------------------------------------------------------------------------------------
 
-TYPOS = [
-    ("estimator", "estimatr", "estimator"),
-    ("data.path", "pth", "path"),
-    ("test.path", "pth", "path"),
-    ("estimator.init_args.epochs", "epoch", "epochs"),
-    (f"{MODEL}.init_args", "init_arg", "init_args"),
-    (f"{MODEL}.init_args.hidden", "hiden", "hidden"),
-    ("estimator.init_args.optimizer.init_args.lr", "lrr", "lr"),
-    ("estimator.init_args.metrics.f1.init_args.num_classes", "classes", "num_classes"),
-]
-
-
-@pytest.mark.parametrize(("key", "name", "near"), TYPOS)
-def test_unknown_key_in_the_file_names_the_nearest(refused, write, key, name, near):
-    said = refused("--config", write(renamed={key: name}))
-    assert f"{name}" in said
-    assert f"(did you mean '{near}'?)" in said
-
 
 @pytest.mark.parametrize(
-    ("key", "name", "known"),
+    ("key", "name", "words"),
     [
+        ("estimator", "estimatr", "(did you mean 'estimator'?)"),
+        ("data.path", "pth", "(did you mean 'path'?)"),
+        ("test.path", "pth", "(did you mean 'path'?)"),
+        ("estimator.init_args.epochs", "epoch", "(did you mean 'epochs'?)"),
+        (f"{MODEL}.init_args", "init_arg", "(did you mean 'init_args'?)"),
+        (f"{MODEL}.init_args.hidden", "hiden", "(did you mean 'hidden'?)"),
+        ("estimator.init_args.optimizer.init_args.lr", "lrr", "(did you mean 'lr'?)"),
+        ("estimator.init_args.metrics.f1.init_args.num_classes", "classes", "(did you mean 'num_classes'?)"),
         ("estimator.class_path", "class_pth", "class_path"),
         (f"{MODEL}.class_path", "classpath", "class_path"),
         ("estimator.init_args.strategy.init_args.bucket_bytes", "size", "strategy"),
     ],
 )
-def test_unknown_key_in_the_file_is_named(refused, write, key, name, known):
-    said = refused("--config", write(renamed={key: name}))
-    assert f"'{name}'" in said
-    assert known in said
+def test_unknown_key_in_the_file(refused, write, key, name, words):
+    printed = refused("--config", write(renamed={key: name}))
+    assert name in printed
+    assert words in printed
 
 
 @pytest.mark.parametrize(
@@ -226,17 +202,13 @@ def test_unknown_key_in_the_file_is_named(refused, write, key, name, known):
     ],
 )
 def test_unknown_key_on_the_command_line_names_the_nearest(refused, write, key, near):
-    said = refused("--config", write(), f"--{key}", "3")
-    assert key.rpartition(".")[2] in said
-    assert f"(did you mean '{near}'?)" in said
-
-
-def test_unknown_key_on_the_command_line_is_named(refused, write):
-    assert refused("--config", write(), "--zzz", "3").endswith("error: unrecognized arguments: --zzz 3\n")
+    printed = refused("--config", write(), f"--{key}", "3")
+    assert key.rpartition(".")[2] in printed
+    assert f"(did you mean '{near}'?)" in printed
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({MODEL: "no_such_module.Net"}, "No module named 'no_such_module'"),
         ({MODEL: "some_nets.Nett"}, "has no attribute 'Nett'"),
@@ -245,11 +217,12 @@ def test_unknown_key_on_the_command_line_is_named(refused, write):
         ({"estimator.class_path": "sparkdl.TorchModel"}, "DistributedEstimator"),
     ],
 )
-def test_bad_value_is_refused(refused, write, changes, said):
-    assert said in refused("--config", write(changes))
+def test_bad_value_in_the_file(refused, write, changes, words):
+    assert words in refused("--config", write(changes))
 
 
-def test_missing_file_and_missing_argument_are_refused(refused, tmp_path):
+def test_unknown_and_missing_arguments_and_files(refused, write, tmp_path):
+    assert refused("--config", write(), "--zzz", "3").endswith("error: unrecognized arguments: --zzz 3\n")
     assert "nowhere.yaml" in refused("--config", str(tmp_path / "nowhere.yaml"))
     assert "model" in refused("--data.path", "here", job="predict").splitlines()[-1]
 
@@ -267,7 +240,7 @@ def ending(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "printed"),
     [
         (None, 0, ""),
         (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
@@ -281,15 +254,20 @@ def ending(error):
         (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),
     ],
 )
-def test_exit_code_and_message(capsys, error, code, said):
+def test_exit_code_and_message(capsys, error, code, printed):
     assert app.main(ending(error), []) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == printed
+
+
+def test_bug_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        app.main(ending(ZeroDivisionError()), [])
 
 
 @pytest.mark.parametrize(("error", "code"), [(WorkerLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
-def test_whatever_ends_a_job_after_sigterm_is_how_it_stops(error, code):
+def test_error_after_sigterm_counts_as_the_stop(error, code):
     def job(*, data: str = ""):
-        """Be sent SIGTERM, and end."""
+        """Get SIGTERM, and end."""
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop_requested() == "the driver got SIGTERM"
         ending(error)()
@@ -300,29 +278,21 @@ def test_whatever_ends_a_job_after_sigterm_is_how_it_stops(error, code):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_bug_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        app.main(ending(ZeroDivisionError()), [])
-
-
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--estimator.epochs", "0"], "epochs is 0"),
         (["--estimator", "sparkdl.ml.estimator.DistributedEstimator"], "estimator has no class_path"),
         (["--estimator.class_path", "sparkdl.TorchEstimator"], "validationIndicatorCol"),
     ],
 )
-def test_invalid_input_ends_the_job_before_spark_is_started(nets, write, capsys, arguments, said):
+def test_invalid_input_ends_the_job_before_spark_starts(nets, write, capsys, arguments, message):
     assert run("train", ["--config", write(), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_estimator_without_a_class_is_refused(nets, write, capsys):
+def test_estimator_without_a_class_and_prediction_without_a_purpose(nets, write, capsys):
     assert run("train", ["--config", write({"estimator": {"epochs": 3}})]) == 2
     assert "estimator has no class_path" in capsys.readouterr().err
-
-
-def test_prediction_without_a_purpose_is_refused(capsys):
     assert run("predict", ["--model", "model", "--data.path", "data"]) == 2
     assert "output, label or both" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The job that writes the report page: where, of what, and what it says of what is no run."""
+"""The command that writes the report page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from sparkdl import TorchClassifier
 from sparkdl.cli import report
 from sparkdl.telemetry.html import RunData
 from tests.ml import nets
-from tests.sessions import ROOT, driver_environment, frame
+from tests.sessions import ROOT, frame
 from tests.telemetry.html.looking import look
 from tests.telemetry.html.made import gang, written
-
-JOB = ROOT / "jobs" / "report.py"
 
 
 @pytest.fixture
@@ -42,58 +40,50 @@ def job(capsys):
     return job
 
 
-def test_the_page_of_a_run_is_in_its_directory(job, runs):
+def test_page_of_a_run_is_in_its_directory_or_where_output_says(job, runs, tmp_path):
+    output = tmp_path / "pages" / "one.html"
+    assert job(runs[0], "--output", output) == (0, f"wrote {output}\n", "")
+    assert "<h1>one</h1>" in output.read_text()
+    assert not Path(runs[0], "report.html").exists()
     assert job(runs[0]) == (0, f"wrote {runs[0]}/report.html\n", "")
     assert "<h1>one</h1>" in Path(runs[0], "report.html").read_text()
     assert job(f"file://{runs[0]}/")[0] == 0  # and is overwritten
 
 
-def test_it_is_written_elsewhere_where_that_is_asked_for(job, runs, tmp_path):
-    output = tmp_path / "pages" / "one.html"
-    assert job(runs[0], "--output", output) == (0, f"wrote {output}\n", "")
-    assert "<h1>one</h1>" in output.read_text()
-    assert not Path(runs[0], "report.html").exists()
-
-
-def test_several_runs_are_beside_one_another(job, runs, tmp_path):
+def test_page_compares_several_runs(job, runs, tmp_path):
     assert job(*runs, "--output", tmp_path / "both.html")[0] == 0
     page = (tmp_path / "both.html").read_text()
     assert "<h1>one and two</h1>" in page
-    assert "Differences" in page
+    assert "What differs" in page
 
 
-def test_of_several_runs_the_place_has_to_be_given(job, runs):
-    assert job(*runs) == (2, "", "error: 2 runs are given; expected --output FILE, where to write their page.\n")
-
-
-@pytest.mark.parametrize("name", ["nowhere", "empty"])
-def test_a_folder_without_a_run_is_refused(job, runs, tmp_path, name):
+@pytest.mark.parametrize(
+    ("words", "expected", "message"),
+    [
+        ("{one} {two}", 2, "error: 2 runs are given; expected --output FILE, where to write their page.\n"),
+        (
+            "{one} {tmp}/nowhere --output {tmp}/a.html",
+            2,
+            "error: {tmp}/nowhere holds no run; expected the runDir of a fit",
+        ),
+        ("{one} {tmp}/empty --output {tmp}/a.html", 2, "error: {tmp}/empty holds no run; expected the runDir of a fit"),
+        ("{one} {one} --output {tmp}/a.html", 2, "each once"),
+        ("{one} --output {tmp}/file/a.html", 1, "error: "),
+        ("", 2, "usage: "),
+        ("--outptu x run", 2, "usage: "),
+    ],
+)
+def test_mistake_has_an_exit_code(runs, tmp_path, capsys, words, expected, message):
     (tmp_path / "empty").mkdir()
-    code, out, err = job(runs[0], tmp_path / name, "--output", tmp_path / "page.html")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"error: {tmp_path / name} holds no run; expected the runDir of a fit")
-    assert not (tmp_path / "page.html").exists()
-
-
-def test_a_run_beside_itself_is_refused(job, runs, tmp_path):
-    code, _, err = job(runs[0], runs[0], "--output", tmp_path / "page.html")
-    assert code == 2
-    assert "each once" in err
-
-
-def test_a_place_that_cannot_be_written_is_an_error(job, runs, tmp_path):
-    (tmp_path / "file").write_text("")
-    code, _, err = job(runs[0], "--output", tmp_path / "file" / "page.html")
-    assert code == 1
-    assert err.startswith("error: ")
-
-
-@pytest.mark.parametrize("arguments", [[], ["--outptu", "x", "run"]])
-def test_a_bad_command_line_is_refused(job, arguments, capsys):
-    with pytest.raises(SystemExit) as ended:
-        job(*arguments)
-    assert ended.value.code == 2
-    assert "usage: " in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    places = {"one": runs[0], "two": runs[1], "tmp": tmp_path}
+    try:
+        code = report.main(words.format(**places).split())
+    except SystemExit as ended:
+        code = ended.code
+    assert code == expected
+    assert message.format(**places) in capsys.readouterr().err
+    assert not (tmp_path / "a.html").exists()
 
 
 PLAIN = """
@@ -105,25 +95,14 @@ finally:
 """
 
 
-def test_plain_python_will_do(runs, tmp_path):
-    """Alone, and so in a second, without anything of Spark or torch."""
-    command = [sys.executable, "-c", PLAIN, str(JOB), runs[0]]
+def test_script_loads_neither_spark_nor_torch(runs, tmp_path):
+    command = [sys.executable, "-c", PLAIN, str(ROOT / "jobs/report.py"), runs[0]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"wrote {runs[0]}/report.html\n", "")
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
-def test_spark_submit_runs_it_as_well(runs, tmp_path):
-    command = [Path(sys.executable).parent / "spark-submit", JOB, *runs, "--output", tmp_path / "both.html"]
-    environment = driver_environment(tmp_path / "local")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert f"wrote {tmp_path / 'both.html'}" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_page_of_a_fit(spark, browser, tmp_path):
+def test_page_of_a_fit(spark, browser, tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 3, generator=generator)
     rows = frame({"x": x.numpy(), "label": (x[:, 0] > 0).long().numpy() + (x[:, 1] > 0).long().numpy()})

@@ -15,20 +15,12 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 
-INDENTED = "indented"
-"""The language of a block without a fence, which cannot say one."""
+INDENTED = "indented"  # the language of a block without a fence
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code.
-
-    Attributes:
-        page: the page, as a path below the root.
-        line: of its first line of code, from 1.
-        language: the first word behind the fence; empty where there is none.
-        code: what is in it.
-    """
+    """A block of code: its page below the root, its first line from 1, its language and its code."""
 
     page: str
     line: int
@@ -40,7 +32,7 @@ class Block:
 
 
 def newcomers() -> list[str]:
-    """The pages whose blocks are run: the front page and all in docs/."""
+    """The pages whose blocks run: the front page and all in docs/."""
     return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
 
 
@@ -53,17 +45,14 @@ def everything() -> list[str]:
 
 @cache
 def tokens(text: str) -> list[Token]:
-    """What Markdown makes of a text, tables included."""
     return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def read(page: str) -> str:
-    """A page's text."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:
-    """The blocks of code of a page, in its order."""
     found = []
     for token in tokens(read(page) if text is None else text):
         if token.map is None or token.type not in ("fence", "code_block"):
@@ -74,31 +63,23 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
     return found
 
 
-def in_language(language: str, pages: list[str] | None = None) -> list[Block]:
-    """All blocks of a language, page by page."""
-    return [block for page in pages or newcomers() for block in blocks(page) if block.language == language]
+def in_language(language: str) -> list[Block]:
+    return [block for page in newcomers() for block in blocks(page) if block.language == language]
 
 
 # ---- links and headings -------------------------------------------------------------------------------------------
 
 
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading: lower case, letters, digits, hyphens and underscores."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 def anchors(text: str) -> set[str]:
-    """The anchors of a page; of headings that are alike the second one ends in -1."""
+    """GitHub's anchors of headings: letters, digits, hyphens, underscores; the second of a kind ends in -1."""
     seen: Counter[str] = Counter()
     found = set()
-    parsed = tokens(text)
-    for before, token in itertools.pairwise(parsed):
-        if before.type != "heading_open":
-            continue
-        said = "".join(child.content for child in token.children or () if child.type in ("text", "code_inline"))
-        name = slug(said)
-        found.add(f"{name}-{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+    for before, token in itertools.pairwise(tokens(text)):
+        if before.type == "heading_open":
+            title = "".join(child.content for child in token.children or () if child.type in ("text", "code_inline"))
+            name = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+            found.add(f"{name}-{seen[name]}" if seen[name] else name)
+            seen[name] += 1
     return found
 
 

@@ -1,8 +1,7 @@
-"""Every block of README.md and docs/ is run, or is on a list with the reason why it is not.
+"""Every block of README.md and docs/ runs, in the order of its page, or stands on a list with the reason.
 
-Blocks of Python are run here and by test_spark_blocks.py, those of the shell by test_commands.py; test_settings.py and
-test_site.py look after the others. A block in a language that nobody looks after fails, and so does one without a
-fence, which cannot say what it is.
+The blocks of a page share one namespace, as in a notebook. test_commands.py runs the commands of shell blocks;
+test_settings.py and test_site.py check the others. A block fails if its language has no runner, or if it has no fence.
 """
 
 from __future__ import annotations
@@ -10,16 +9,22 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import re
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.docs import running, substitutions
-from tests.docs.pages import INDENTED, Block, blocks, in_language, newcomers, read
+from tests.docs import substitutions
+from tests.docs.pages import INDENTED, ROOT, Block, blocks, in_language, newcomers
+from tests.docs.preambles import PREAMBLES
 
 RUNNERS = {
-    "python": "test_blocks.py, test_spark_blocks.py",
+    "python": "test_blocks.py",
     "bash": "test_commands.py",
     "cron": "test_commands.py",
     "properties": "test_settings.py",
@@ -29,32 +34,53 @@ RUNNERS = {
     "text": "output, or a picture made of letters",
 }
 
-# Blocks of Python that are not run, by their page and a line of theirs: they are compiled, and what they import is
-# looked for where it is installed.
+# Blocks of Python that do not run, by page and a line: they compile, and their installed imports exist.
 NOT_RUN = {
     ("docs/migration.md", "from horovod.spark.common.store import Store"): (
-        "Horovod 0.28 is older than the versions of torch and pyarrow that are pinned here"
+        "Horovod 0.28 is older than the pinned versions of torch and pyarrow"
     ),
-    ("docs/pipeline.md", "from airflow.sdk import DAG"): (
-        "Airflow pins hundreds of packages, which is why it lives in an environment of its own"
-    ),
+    (
+        "docs/pipeline.md",
+        "from airflow.sdk import DAG",
+    ): "Airflow pins hundreds of packages, in an environment of its own",
 }
 ABSENT = {"airflow", "horovod"}
 
 
-def reason(block: Block) -> str | None:
-    """Why a block is not run; None where it is."""
-    found = [why for (page, line), why in NOT_RUN.items() if page == block.page and line in block.code.splitlines()]
-    return found[0] if found else None
+def runs(block: Block) -> bool:
+    lines = block.code.splitlines()
+    return block.language == "python" and not any(page == block.page and line in lines for page, line in NOT_RUN)
 
 
-def run_blocks(page: str) -> list[Block]:
-    """The blocks of Python of a page that are run."""
-    return [block for block in blocks(page) if block.language == "python" and reason(block) is None]
+def run(page: str, chosen: Sequence[Block], folder: Path, *spark: Any) -> None:
+    """Run blocks of a page between its preamble's assumptions and assertions."""
+    calls = []
+
+    def execute(names: dict[str, Any]) -> dict[str, Any]:
+        calls.append(names)
+        # As those of a main module, functions travel to workers by value.
+        namespace = {"__name__": "__main__", **names}
+        for block in chosen:
+            exec(compiled(block, folder), namespace)
+        return namespace
+
+    PREAMBLES.get(page, alone)(execute, folder, *spark)
+    assert len(calls) == 1, f"the preamble of {page} does not run its blocks once"
 
 
-PAGES = [page for page in newcomers() if run_blocks(page)]
-FAST = [page for page in PAGES if not running.needs_spark(page)]
+def alone(execute: Any, folder: Path) -> None:
+    """The preamble of a page that assumes nothing."""
+    execute({})
+
+
+def compiled(block: Block, folder: Path) -> Any:
+    """A block as code, whose tracebacks name the page and its lines."""
+    code = substitutions.python(block.code, folder)
+    return compile("\n" * (block.line - 1) + code, str(ROOT / block.page), "exec")
+
+
+PAGES = {page: chosen for page in newcomers() if (chosen := [block for block in blocks(page) if runs(block)])}
+WITH_SPARK = [page for page in PAGES if "spark" in inspect.signature(PREAMBLES.get(page, alone)).parameters]
 
 
 @pytest.mark.parametrize("page", newcomers())
@@ -64,62 +90,51 @@ def test_every_block_has_a_runner(page):
         assert block.language in RUNNERS, f"{block}: nobody runs {block.language!r}; expected one of {[*RUNNERS]}"
 
 
-@pytest.mark.parametrize("page", FAST)
-def test_a_page_without_spark(page, tmp_path):
-    running.run(page, run_blocks(page), tmp_path)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_SPARK])
+def test_page_without_spark(page, tmp_path):
+    run(page, PAGES[page], tmp_path)
 
 
-# ---- what is not run --------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", WITH_SPARK)
+def test_page_with_spark(page, spark, tmp_path):
+    torch.manual_seed(0)  # as at the start of a program
+    run(page, PAGES[page], tmp_path, spark)
 
 
-def test_what_is_not_run_is_there_and_once():
-    for page, line in NOT_RUN:
-        assert len([block for block in blocks(page) if line in block.code.splitlines()]) == 1, (page, line)
+# ---- blocks that do not run -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [block for block in in_language("python") if reason(block)], ids=str)
-def test_what_is_not_run_compiles_and_imports_what_there_is(block, tmp_path):
-    running.compiled(block, tmp_path)
-    for module, name in imported(block.code):
-        if module.partition(".")[0] in ABSENT:
-            continue
-        found = importlib.import_module(module)
-        assert name is None or hasattr(found, name), f"{block}: {module} has no {name}"
-
-
-def test_what_is_called_absent_is_absent():
+@pytest.mark.parametrize(("page", "line"), NOT_RUN)
+def test_block_that_does_not_run_compiles_and_its_imports_exist(page, line, tmp_path):
+    (block,) = [block for block in blocks(page) if line in block.code.splitlines()]
+    compiled(block, tmp_path)
     assert not [name for name in ABSENT if importlib.util.find_spec(name)]
-
-
-def imported(code: str) -> list[tuple[str, str | None]]:
-    """The modules that a block imports, each with a name that it takes from there."""
-    found: list[tuple[str, str | None]] = []
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(ast.parse(block.code)):
         if isinstance(node, ast.Import):
-            found += [(each.name, None) for each in node.names]
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found += [(node.module, each.name) for each in node.names]
-    return found
+            modules = {each.name: [] for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules = {node.module: [each.name for each in node.names]}
+        else:
+            continue
+        for module, names in modules.items():
+            if module.partition(".")[0] not in ABSENT:
+                assert all(hasattr(importlib.import_module(module), name) for name in names), f"{block}: {module}"
 
 
-# ---- the tables are not older than the pages ----------------------------------------------------------------------
+# ---- tables are not older than the pages ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("language", "table"), [("python", substitutions.PYTHON), ("bash", substitutions.SHELL)])
-def test_every_substitution_is_used(language, table):
-    code = [re.sub(r"\\\n\s*", "", block.code) for block in in_language(language)]
-    for pattern, _, why in table:
-        assert why
-        assert any(re.search(pattern, each, re.MULTILINE) for each in code), pattern
+def test_substitutions_and_preambles_are_used():
+    for language, rules in (("python", substitutions.PYTHON), ("bash", substitutions.SHELL)):
+        code = "\n".join(re.sub(r"\\\n\s*", "", block.code) for block in in_language(language))
+        assert [pattern for pattern, _, _ in rules if not re.search(pattern, code, re.MULTILINE)] == []
+    assert set(PREAMBLES) <= set(PAGES)
+    assert {"README.md", "docs/quickstart.md", "docs/recovery.md", "docs/rounds.md"} <= set(WITH_SPARK)
 
 
-def test_every_preamble_has_a_page():
-    names = {running.preamble_name(page) for page in PAGES}
-    there = {path.stem for path in running.PREAMBLES.glob("*.py")} - {"__init__"}
-    assert there <= names
-
-
-# ---- and blocks are run as they should be -------------------------------------------------------------------------
+# ---- the runner -------------------------------------------------------------------------------------------------
 
 PAGE = """
 # A page
@@ -145,21 +160,13 @@ y = 3
 """
 
 
-def test_blocks_are_found_wherever_they_are():
+def test_blocks_share_a_namespace_and_errors_name_the_line(tmp_path):
     found = blocks("page.md", PAGE)
-    assert [(block.language, block.line) for block in found] == [
-        (INDENTED, 6),
-        ("python", 9),
-        ("python", 15),
-        ("text", 20),
-    ]
+    places = [(block.language, block.line) for block in found]
+    assert places == [(INDENTED, 6), ("python", 9), ("python", 15), ("text", 20)]
     assert found[2].code == "assert y == 2\nraise LookupError(y)\n"
-
-
-def test_a_page_is_one_namespace_and_its_errors_name_its_lines(tmp_path):
-    chosen = [block for block in blocks("page.md", PAGE) if block.language == "python"]
     with pytest.raises(LookupError) as failed:
-        running.run("page.md", chosen, tmp_path)
+        run("page.md", found[1:3], tmp_path)
     last = traceback.extract_tb(failed.value.__traceback__)[-1]
     assert last.filename.endswith("/page.md")
     assert last.lineno == 16
@@ -169,8 +176,3 @@ def test_substitutions_change_numbers_and_places_alone(tmp_path):
     code = 'fit(numWorkers=40, runDir="hdfs:///runs/a", epochs=20, lr=0.1)'
     changed = f'fit(numWorkers=2, runDir="{tmp_path}/runs/a", epochs=2, lr=0.1)'
     assert substitutions.python(code, tmp_path) == changed
-
-
-def test_readme_is_a_newcomers_page():
-    assert "README.md" in PAGES
-    assert read("README.md").startswith("# sparkdl")

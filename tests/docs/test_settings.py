@@ -1,4 +1,4 @@
-"""Blocks of settings: keys of Spark are known to Spark, images are made of what is here, the rest can be parsed."""
+"""Blocks of settings: Spark knows the keys, and images copy existing files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_spark_knows_every_key(spark):
 
 
 @pytest.mark.parametrize("block", PROPERTIES, ids=str)
-def test_settings_are_keys_and_values_each_once(block):
+def test_settings_are_unique_keys_with_values(block):
     found = [LINE.fullmatch(line) for line in block.code.splitlines()]
     assert all(found), block.code
     keys = [each[1] for each in found]
@@ -37,7 +37,7 @@ def test_settings_are_keys_and_values_each_once(block):
 
 
 @pytest.mark.parametrize("block", in_language("dockerfile"), ids=str)
-def test_an_image_is_made_of_what_is_here(block):
+def test_image_copies_existing_files(block):
     said = [line.split() for line in block.code.splitlines()]
     assert {words[0] for words in said} <= {"FROM", "USER", "COPY", "RUN", "ENV", "WORKDIR"}
     pinned = (ROOT / "conf/constraints.txt").read_text(encoding="utf-8")

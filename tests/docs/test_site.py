@@ -36,23 +36,19 @@ def site_pages(repository):
     return [page for page in (*found, "CHANGELOG.md", "CONTRIBUTING.md") if repository.PAGES.fullmatch(page)]
 
 
-# ---- tables of contents -------------------------------------------------------------------------------------------
+# ---- tables of contents and links -------------------------------------------------------------------------------
 
 
 def test_every_page_is_in_one_table_of_contents(repository):
-    pages = site_pages(repository)
+    found = (path.relative_to(ROOT).as_posix() for top in ("docs", "benchmarks") for path in (ROOT / top).rglob("*.md"))
+    pages = [page for page in (*found, "CHANGELOG.md", "CONTRIBUTING.md") if repository.PAGES.fullmatch(page)]
     entries = Counter(entry for page in pages for _, below in repository.contents(page, read(page)) for entry in below)
-    expected = {page.removesuffix(".md") for page in pages} - {repository.INDEX}
-    assert set(entries) == expected
-    assert [entry for entry, count in entries.items() if count > 1] == []
-
-
-def test_the_index_has_a_table_under_each_heading(repository):
+    assert entries == Counter({page.removesuffix(".md") for page in pages} - {repository.INDEX})
     captions = [caption for caption, _ in repository.contents("docs/index.md", read("docs/index.md"))]
     assert captions[:3] == ["Begin", "Train", "Run it"]
 
 
-def test_a_page_has_those_below_it_alone(repository):
+def test_contents_of_a_page_are_the_pages_below(repository):
     text = "[a](clusters/yarn.md), [b](rounds.md), [c](clusters/standalone.md#slots), [d](clusters/yarn.md)"
     below = ["docs/clusters/yarn", "docs/clusters/standalone"]
     assert repository.contents("docs/clusters.md", text) == [("", below)]
@@ -60,42 +56,34 @@ def test_a_page_has_those_below_it_alone(repository):
     assert "/docs/clusters/yarn\n/docs/clusters/standalone\n```" in repository.toctrees("docs/clusters.md", text)
 
 
-# ---- links into the repository ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("link", "expected"),
+    ("text", "expected"),
     [
-        ("../jobs/train.py", "repository:jobs/train.py"),
-        ("../conf/spark", "repository:conf/spark"),
-        ("../benchmarks/fit", "../benchmarks/fit/README.md"),
-        ("../benchmarks/fit#result", "../benchmarks/fit/README.md#result"),
-        ("../README.md", "repository:README.md"),
-        ("rounds.md#what-params-mean", "rounds.md#what-params-mean"),
-        ("#slots", "#slots"),
-        ("https://example.com/train.py", "https://example.com/train.py"),
-        ("../nowhere.py", "../nowhere.py"),
-        ("images/rooms.svg", "images/rooms.svg"),
+        ("[a](../jobs/train.py)", "[a](repository:jobs/train.py)"),
+        ("[a](../conf/spark)", "[a](repository:conf/spark)"),
+        ("[a](../benchmarks/fit)", "[a](../benchmarks/fit/README.md)"),
+        ("[a](../benchmarks/fit#result)", "[a](../benchmarks/fit/README.md#result)"),
+        ("[a](../README.md)", "[a](repository:README.md)"),
+        ("[a](rounds.md#what-params-mean)", None),
+        ("[a](#slots)", None),
+        ("[a](https://example.com/train.py)", None),
+        ("[a](../nowhere.py)", None),
+        ("[a](images/rooms.svg)", None),
+        ("```python\n[a](../jobs/train.py)\n```", None),
+        ("````text\n```\n[a](../jobs/train.py)\n```\n````", None),
     ],
 )
-def test_links_lead_to_pages_or_to_files(repository, link, expected):
-    assert repository.rewritten("docs/page.md", f"See [it]({link}).\n") == f"See [it]({expected}).\n"
+def test_links_lead_to_pages_or_to_files(repository, text, expected):
+    assert repository.rewritten("docs/page.md", f"{text}\n") == f"{expected or text}\n"
 
 
-def test_code_is_left_alone(repository):
-    text = "```python\n[a](../jobs/train.py)\n```\n"
-    assert repository.rewritten("docs/page.md", text) == text
-    nested = "````text\n```\n[a](../jobs/train.py)\n```\n````\n"
-    assert repository.rewritten("docs/page.md", nested) == nested
-
-
-def test_a_folder_has_a_page_and_so_have_its_files(repository):
+def test_linked_folder_has_a_page_with_its_files(repository):
     found = repository.linked({"docs/page.md": "[a](../conf/spark), [b](../jobs/train.py)"})
     assert found >= {"conf/spark", "conf/spark/local.conf", "conf/spark/yarn.conf", "jobs/train.py"}
     assert "jobs/predict.py" not in found
 
 
-def test_a_notebook_is_shown_with_what_it_has_printed(repository, monkeypatch, tmp_path):
+def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     bridge = pytest.importorskip("sphinx.highlighting").PygmentsBridge("html", "default")
     cells = [
         {"cell_type": "markdown", "source": ["# Digits\n", "and *more*"]},
@@ -117,63 +105,38 @@ DIRECTIVE = re.compile(r"^\.\. auto(class|function|exception):: ([\w.]+)$", re.M
 DESCRIBED = {name: kind for block in in_language("{eval-rst}") for kind, name in DIRECTIVE.findall(block.code)}
 
 
-def test_every_public_name_is_described():
+def test_public_names_and_their_docstrings():
     assert {f"sparkdl.{name}" for name in sparkdl.__all__} <= set(DESCRIBED)
-
-
-def test_errors_and_submodules_of_the_pages_are_described():
     for module in ("sparkdl.errors", "sparkdl.data", "sparkdl.ml.tracking"):
         for name in resolve_name(module).__all__:
             assert {f"{module}.{name}", f"sparkdl.{name}"} & set(DESCRIBED), f"{module}.{name}"
+    for name, kind in DESCRIBED.items():
+        found = resolve_name(name)
+        assert inspect.getdoc(found), name
+        assert inspect.isclass(found) == (kind != "function"), name
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
-def test_what_is_described_exists_and_says_what_it_is(name):
-    found = resolve_name(name)
-    assert inspect.getdoc(found)
-    assert inspect.isclass(found) == (DESCRIBED[name] != "function")
-
-
-# ---- what pages speak of --------------------------------------------------------------------------------------------
+# ---- names on pages ---------------------------------------------------------------------------------------------
 
 NAMED = re.compile(r"sparkdl(\.\w+)+")
 FILES = re.compile(r"(sparkdl|jobs|conf|examples|tests|benchmarks|docs)/[\w./-]+\.(py|md|yaml|conf|sh|txt)")
 NO_MODULES = re.compile(r"sparkdl\.(version|runDir|error)|sparkdl\.tar\.gz")  # tags of MLflow, an archive
-
-
-def spoken(page):
-    """What stands between backticks."""
-    inline = (child for token in tokens(read(page)) for child in token.children or ())
-    return [child.content for child in inline if child.type == "code_inline"]
+FUTURE = re.compile(r"\b(coming soon|not yet|planned|roadmap|TODO|in a future)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", newcomers())
-def test_names_and_files_that_pages_speak_of_are_there(page):
-    for text in spoken(page):
+def test_page_names_existing_things(page):
+    assert "/adr/" in page or not FUTURE.search(read(page))
+    inline = [child for token in tokens(read(page)) for child in token.children or () if child.type == "code_inline"]
+    for text in (child.content for child in inline):
         name = NAMED.match(text)
         if name and not NO_MODULES.match(text) and not FILES.match(text):
             resolve_name(name[0])
-        if FILES.fullmatch(text):
-            assert (ROOT / text).exists(), text
+        assert not FILES.fullmatch(text) or (ROOT / text).exists(), text
 
 
-@pytest.mark.parametrize("page", [page for page in newcomers() if "/adr/" not in page])
-def test_pages_say_what_is(page):
-    """And not what will be."""
-    assert not re.search(r"\b(coming soon|not yet|planned|roadmap|TODO|in a future)\b", read(page), re.IGNORECASE)
-
-
-# ---- the comparison -------------------------------------------------------------------------------------------------
-
-
-def comparison(page):
-    """The table with the other systems, its first row included."""
-    lines = read(page).splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith("| | TorchDistributor"))
-    last = next(index for index in range(first, len(lines)) if not lines[index].startswith("|"))
-    return lines[first:last]
-
-
-def test_the_front_page_and_the_site_compare_alike():
-    assert comparison("README.md") == comparison("docs/comparison.md")
-    assert len(comparison("README.md")) > 10
+def test_readme_and_comparison_have_the_same_table():
+    table = re.compile(r"^\| \| TorchDistributor.*?(?=^[^|])", re.MULTILINE | re.DOTALL)
+    first, second = (table.search(read(page))[0] for page in ("README.md", "docs/comparison.md"))
+    assert first == second
+    assert first.count("\n") > 10

@@ -1,22 +1,22 @@
-"""Cleaning and splitting, on rows of Spark."""
+"""Cleaning and splitting rows of Spark, and Spark's errors about rows that cannot be read."""
 
 from __future__ import annotations
 
+import gzip
 from datetime import date, timedelta
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.ml.feature import FeatureHasher
 
 from sparkdl.cli.exit_codes import BadInput
 from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.errors import InvalidInput
 
 DAY = date(2026, 11, 22)
-
-
-def sides(rows, split):
-    """The rows to train on, and those held out."""
-    held = split(rows, DAY)
-    return rows.where(~held), rows.where(held)
+SCHEMA = "a double, b double"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,13 @@ def raw(spark):
     return spark.createDataFrame(rows, "id int, text string, answer string, maybe int").cache()
 
 
-def test_rows_are_cleaned_by_sql(raw):
+def values(rows, split, column):
+    """The distinct values of a column in the training rows, and in the validation rows."""
+    held = split(rows, DAY)
+    return [{row[column] for row in rows.where(side).select(column).collect()} for side in (~held, held)]
+
+
+def test_sql_cleans_rows(raw):
     clean = Clean(
         columns={"text": "cast(trim(text) as int)", "double": "2 * text"},
         label="cast(answer like 'yes%' as int)",
@@ -35,61 +41,99 @@ def test_rows_are_cleaned_by_sql(raw):
     found = clean(raw, labelled=True)
     assert found.columns == ["id", "text", "double", "label"]
     assert found.count() == 199
-    row = found.where("id = 13").first()
-    assert (row["text"], row["double"], row["label"]) == (3, 6, 1)
+    assert tuple(found.where("id = 13").first()) == (13, 3, 6, 1)
 
 
-def test_rows_to_be_scored_need_not_have_what_the_label_is_made_of(raw):
+def test_missing_columns_raise_except_those_of_the_label_of_rows_to_score(raw):
     clean = Clean(columns={"text": "trim(text)"}, label="answer = 'yes'", drop=["answer"])
     assert clean(raw.drop("answer"), labelled=False).columns == ["id", "text", "maybe"]
     with pytest.raises(BadInput, match=r"the raw rows have id, text, maybe, and cannot be cleaned: .*answer"):
         clean(raw.drop("answer"), labelled=True)
-
-
-@pytest.mark.parametrize("where", ["nobody > 3", "this is no sql"])
-def test_what_cannot_be_cleaned_says_what_the_rows_have(raw, where):
-    with pytest.raises(BadInput, match="the raw rows have id, text, answer, maybe, and cannot be cleaned"):
-        Clean(where=where)(raw, labelled=True)
-
-
-def test_a_share_is_held_out_by_a_hash(raw):
-    train, held = sides(raw, Split(share=0.25))
-    ids = [{row["id"] for row in side.collect()} for side in (train, held)]
-    assert not ids[0] & ids[1]
-    assert ids[0] | ids[1] == set(range(200))
-    assert 25 <= len(ids[1]) <= 75
-    again = sides(raw.repartition(3), Split(share=0.25))[1]
-    assert {row["id"] for row in again.collect()} == ids[1]  # on whatever partition, and tomorrow
-    twice = sides(raw.union(raw), Split(share=0.25))[1]
-    assert twice.count() == 2 * len(ids[1])  # equal rows on the same side
-
-
-def test_some_columns_may_decide(raw):
-    train, held = sides(raw, Split(hash=["text"], share=0.5))
-    texts = [{row["text"] for row in side.select("text").distinct().collect()} for side in (train, held)]
-    assert not texts[0] & texts[1]
+    for where in ("nobody > 3", "this is no sql"):
+        with pytest.raises(BadInput, match="the raw rows have id, text, answer, maybe, and cannot be cleaned"):
+            Clean(where=where)(raw, labelled=True)
     with pytest.raises(BadInput, match="split needs the columns who; the rows have id, text"):
         Split(hash=["who"])(raw, DAY)
 
 
+def test_split_by_a_hash_is_the_same_on_any_partition(raw):
+    split = Split(share=0.25)
+    train, held = values(raw, split, "id")
+    assert not train & held
+    assert train | held == set(range(200))
+    assert 25 <= len(held) <= 75
+    assert values(raw.repartition(3), split, "id") == [train, held]
+    twice = raw.union(raw)
+    assert twice.where(split(twice, DAY)).count() == 2 * len(held)  # equal rows have the same side
+    train, held = values(raw, Split(hash=["text"], share=0.5), "text")
+    assert not train & held
+
+
 @pytest.mark.parametrize("kind", ["date", "timestamp", "string"])
-def test_the_last_days_are_held_out_and_later_ones_left_out(spark, kind):
+def test_last_days_are_validation_rows_and_later_ones_are_left_out(spark, kind):
     days = [(str(DAY - timedelta(days=n)),) for n in range(-3, 20)]
     rows = spark.createDataFrame(days, "day string").selectExpr(f"cast(day as {kind}) as day")
-    train, held = sides(rows, Split(date="day", days=7))
-    texts = [sorted(str(row["day"])[:10] for row in each.collect()) for each in (train, held)]
-    assert texts[1] == [str(DAY - timedelta(days=n)) for n in range(6, -1, -1)]
-    assert texts[0] == [str(DAY - timedelta(days=n)) for n in range(19, 6, -1)]
+    train, held = (sorted(str(day)[:10] for day in side) for side in values(rows, Split(date="day", days=7), "day"))
+    assert held == [str(DAY - timedelta(days=n)) for n in range(6, -1, -1)]
+    assert train == [str(DAY - timedelta(days=n)) for n in range(19, 6, -1)]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"share": 0.0}, r"split\.share is 0\.0; expected a number between 0 and 1"),
         ({"days": 0, "date": "day"}, r"split\.days is 0; expected a number of days"),
         ({"date": "day", "hash": ["id"]}, "split has date and hash; expected one of them"),
     ],
 )
-def test_a_split_that_cannot_be_is_refused(given, said):
-    with pytest.raises(InvalidInput, match=said):
-        Split(**given)
+def test_split_rejects(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        Split(**arguments)
+
+
+# ---- errors of Spark --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(spark, tmp_path):
+    """Readers of bad files, by name."""
+    (tmp_path / "letters").write_text("a,b\n1,2\nx,3\n")
+    (tmp_path / "swapped").write_text("b,a\n1,2\n")
+    (tmp_path / "short.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:40])
+    (tmp_path / "torn").write_bytes(b"PAR1" + b"x" * 100 + b"PAR1")
+
+    def read(name: str, kind: str = "csv", **options: object):
+        reader = spark.read.schema(SCHEMA).options(header=True, **options)
+        return reader.format(kind).load(str(tmp_path / name))
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [
+        (lambda read: read("absent"), "PATH_NOT_FOUND"),
+        (lambda read: read("torn", "parquet"), "FAILED_READ_FILE"),
+        (lambda read: read("short.gz"), "FAILED_READ_FILE"),
+        (lambda read: read("letters", mode="FAILFAST"), "MALFORMED_RECORD_IN_PARSING"),
+        (lambda read: read("swapped", enforceSchema=False), "FAILED_READ_FILE"),
+        (lambda read: read("swapped").select("c"), "UNRESOLVED_COLUMN"),
+        (lambda read: read("swapped").selectExpr("cast('x' as int)"), "CAST_INVALID_INPUT"),
+        (lambda read: FeatureHasher(inputCols=["c"], outputCol="f").transform(read("swapped")), "c"),
+    ],
+    ids=["absent", "torn", "short", "letters", "swapped", "no column", "cast", "no column of a stage"],
+)
+def test_bad_rows_are_bad_input(read, tmp_path, rows, word):
+    with pytest.raises(BadInput, match=f"the rows cannot be used: .*{word}") as caught, reading_rows():
+        rows(read).write.parquet(str(tmp_path / "out"))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_errors_stay(spark, read):
+    def fails(batches):
+        raise ZeroDivisionError
+
+    with pytest.raises(PySparkException, match="ZeroDivisionError"), reading_rows():
+        read("swapped").mapInPandas(fails, SCHEMA).collect()
+    with pytest.raises(Py4JJavaError, match="NullPointer"), reading_rows():
+        spark._jvm.java.util.Objects.requireNonNull(None)

@@ -1,0 +1,230 @@
+"""The names that pages assume, and what their blocks must leave: a function for each such page.
+
+A preamble calls ``execute`` once with the assumed names; it runs the blocks and returns their namespace.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 400
+
+
+class Net(nn.Module):
+    """The reader's own model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layer(features)
+
+
+def table(first: int = 0, rows: int = ROWS, *, pixels: int = 64) -> pa.Table:
+    """Rows of scikit-learn's digits; zeros fill each image up to ``pixels``."""
+    images, labels = load_digits(return_X_y=True)
+    wide = np.zeros((rows, pixels), np.float32)
+    wide[:, : images.shape[1]] = images[first : first + rows] / 16
+    return pa.table(
+        {
+            "features": pa.array(list(wide), pa.list_(pa.float32())),
+            "label": pa.array(labels[first : first + rows], pa.int64()),
+            "held_out": pa.array(np.arange(rows) % 5 == 0),
+        }
+    )
+
+
+def frames(spark: SparkSession, *, pixels: int = 64) -> dict[str, DataFrame]:
+    rows = {"train": table(pixels=pixels), "test": table(ROWS, 100, pixels=pixels)}
+    return {name: spark.createDataFrame(each) for name, each in rows.items()}
+
+
+# ---- pages without Spark ----------------------------------------------------------------------------------------
+
+
+def data_types(execute, folder):
+    augment = execute({"torch": torch})["augment"]
+    image = torch.arange(2 * 3 * 3.0).reshape(2, 3, 3)
+    (flipped,), target = augment((image,), torch.tensor([1, 2]), torch.Generator().manual_seed(0))
+    for before, after in zip(image, flipped, strict=True):
+        assert torch.equal(after, before) or torch.equal(after, before.flip(-1))
+    assert target.tolist() == [1, 2]
+
+
+def gpu(execute, folder):
+    clf = execute({})["clf"]
+    assert (clf.getDevice(), clf.getPrecision()) == ("cuda", "bf16")
+
+
+def security(execute, folder):
+    assert execute({})["clf"].getAllowUnencrypted()
+
+
+# ---- pages with Spark -------------------------------------------------------------------------------------------
+
+
+def readme(execute, folder, spark):
+    assert len(execute(frames(spark, pixels=784))["model"].history) == 2
+    assert (folder / "models/digits").is_dir()
+
+
+def quickstart(execute, folder, spark):
+    found = execute({})
+    assert found["spark"] is spark
+    assert found["model"].report["workers"] == [2]
+    assert (folder / "models/digits").is_dir()
+
+
+def databricks(execute, folder, spark):
+    assert execute({"spark": spark})["members"] >= 1
+
+
+def ensembles(execute, folder, spark):
+    from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression, RandomForestClassifier
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+
+    kinds = (DecisionTreeClassifier, LogisticRegression, RandomForestClassifier, MulticlassClassificationEvaluator)
+    names = {kind.__name__: kind for kind in kinds}
+    found = execute({"Net": Net, "partial": partial, "torch": torch, **names, **frames(spark)})
+    assert len(found["model"].models) == 2
+    assert (folder / "runs/digits/members").is_dir()
+
+
+def migration(execute, folder, spark):
+    (folder / "data").mkdir()
+    pq.write_table(table(), folder / "data/digits")
+    found = execute({"spark": spark, "partial": partial, "torch": torch, "nn": nn, **frames(spark)})
+    assert found["weights"]["weight"].shape == (10, 64)
+    assert "valid_loss" in found["model"].history[0]
+
+
+def own_loop(execute, folder, spark):
+    """The lines of a loop run on a worker that is the only one of its gang, in this process."""
+    import torch.distributed as dist
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import TorchElasticEnvironment
+
+    from sparkdl import Columns, InputColumn, SparkCluster
+    from sparkdl.cluster.group.network import Address
+    from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
+    from sparkdl.data.batching import Batcher
+    from sparkdl.data.sampler import Plan
+    from tests.data.spooled import parts_of
+
+    columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"), weight=InputColumn("weight"))
+    rows = table().select(["features", "label"])
+    (part,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
+    alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
+    kinds = (SparkCluster, Batcher, Plan, Fabric, TorchElasticEnvironment)
+    with join(RendezvousSpec(0, 1, "own-loop", 0, Address("127.0.0.1")), alone) as world:
+        found = execute(
+            {kind.__name__: kind for kind in kinds}
+            | {
+                "dist": dist,
+                "spark": spark,
+                "frame": frames(spark)["train"],
+                "train": lambda world, part: part.rows,
+                "columns": ["features"],
+                "world": world,
+                "part": part,
+                "model": nn.Linear(64, 10),
+                "loss": nn.CrossEntropyLoss(reduction="none"),
+                "batch": next(iter(Batcher(part, Plan(part.parts, batch_size=256, seed=0)).batches(0))),
+            }
+        )
+    assert sum(found["found"]) == rows.num_rows
+    assert torch.is_nonzero(found["model"].weight.grad.abs().sum())
+    assert found["total"] == 256
+
+
+def pipeline(execute, folder, spark):
+    from pyspark.ml import Pipeline
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.functions import array_to_vector
+
+    from sparkdl.ml.persistence.registry import Versions
+
+    versions = Versions(f"{folder}/models/adult")
+    train = frames(spark)["train"]
+    train = train.withColumn("features", array_to_vector(train["features"].cast("array<double>")))
+    Pipeline(stages=[LogisticRegression(maxIter=2)]).fit(train).save(versions.model("2026-11-22"))
+    versions.complete("2026-11-22", {"date": "2026-11-22"})
+    versions.publish("2026-11-22")
+    found = execute({"spark": spark})
+    assert found["name"] == "2026-11-22"
+    assert found["model"].transform(train).where("prediction = label").count() > 0
+
+
+def recovery(execute, folder, spark):
+    from sparkdl.cluster.shutdown import stop_requested
+
+    found = execute({"Net": Net, "spark": spark, **frames(spark)})
+    assert (folder / "runs/digits/checkpoints").is_dir()
+    # The second fit is of the same finished run: it trains no step.
+    assert found["model"].report["restarts"] == 0
+    assert len(found["model"].history) == 2
+    assert found["clf"].getMinWorkers() == 1
+    assert stop_requested() is None
+
+
+def rounds(execute, folder, spark):
+    found = execute({"Net": Net, "partial": partial, "torch": torch, **frames(spark)})
+    assert [row["round"] for row in found["model"].history] == [1, 2]
+    assert (folder / "runs/digits/checkpoints").is_dir()
+
+
+def strategies(execute, folder, spark):
+    assert "round" in execute(frames(spark))["model"].history[0]  # of the last strategy
+
+
+def trackers(execute, folder, spark):
+    import mlflow
+    import pandas
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+            patch.setenv(name, "true")
+        before = mlflow.get_tracking_uri()
+        mlflow.set_tracking_uri((folder / "store").as_uri())
+        try:
+            execute({"Net": Net, "mlflow": mlflow, "pandas": pandas, **frames(spark)})
+        finally:
+            mlflow.set_tracking_uri(before)
+    assert list((folder / "runs/digits/tb").glob("**/events.out.*"))
+
+
+def tuning(execute, folder, spark):
+    from sparkdl import TorchClassifier
+
+    clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
+    found = execute({"clf": clf, **frames(spark)})
+    assert set(found["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
+    assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
+
+
+PREAMBLES = {
+    "README.md": readme,
+    "docs/clusters/databricks.md": databricks,
+    "docs/data-types.md": data_types,
+    "docs/own-loop.md": own_loop,
+} | {
+    f"docs/{function.__name__}.md": function
+    for function in (
+        *(ensembles, gpu, migration, pipeline, quickstart, recovery),
+        *(rounds, security, strategies, trackers, tuning),
+    )
+}
+"""The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""
