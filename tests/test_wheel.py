@@ -70,77 +70,59 @@ def wheel(tmp_path_factory):
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel):
-    folder = wheel.parent / "site"
-    run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder, wheel, cwd=wheel.parent)
-    return folder
-
-
-def test_the_wheel_has_every_file_of_the_package(wheel):
+def test_wheel_has_every_file_and_pyspark_as_an_extra_alone(wheel):
     sources = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "sparkdl").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    packed = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    with ZipFile(wheel) as files:
+        names = files.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        lines = files.read(metadata).decode().splitlines()
+    packed = {name for name in names if ".dist-info/" not in name}
     assert packed == sources
     assert {Path(name).suffix for name in packed} == {".py", ".pyi", ".html", ".typed"}
-
-
-def test_the_wheel_asks_for_pyspark_by_an_extra_alone(wheel):
-    with ZipFile(wheel) as files:
-        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = files.read(name).decode().splitlines()
-    (spark, *others) = [line for line in lines if line.startswith("Requires-Dist: pyspark")]
+    (spark,) = [line for line in lines if line.startswith("Requires-Dist: pyspark")]
     assert spark.endswith('extra == "spark"')
-    assert not others
     assert "License: Apache-2.0" in lines
 
 
-def test_the_wheel_trains_outside_the_checkout_without_pyspark(installed, tmp_path):
-    *_, last = run("-c", NO_PYSPARK + ONE_STEP, cwd=tmp_path, path=installed).splitlines()
-    assert last == f"{installed / 'sparkdl/__init__.py'} 1"
-
-
-def test_the_program_of_the_wheel_lists_its_commands(installed, tmp_path):
-    assert "etl_train" in run("-m", "sparkdl.cli", "--help", cwd=tmp_path, path=installed)
+def test_wheel_trains_and_lists_its_commands_outside_the_checkout_without_pyspark(wheel, tmp_path):
+    site = wheel.parent / "site"
+    run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel, cwd=tmp_path)
+    *_, last = run("-c", NO_PYSPARK + ONE_STEP, cwd=tmp_path, path=site).splitlines()
+    assert last == f"{site / 'sparkdl/__init__.py'} 1"
+    assert "etl_train" in run("-m", "sparkdl.cli", "--help", cwd=tmp_path, path=site)
 
 
 # ---- without pyspark --------------------------------------------------------------------------------------------
 
 
-def test_names_that_need_no_spark_are_there_without_pyspark(tmp_path):
+def test_names_without_pyspark_load_or_explain_how_to_install_it(tmp_path):
     assert {"InlineCluster", "LocalCluster", "Supervisor", "Training", "Objective", "LBFGS"} <= set(WITHOUT_SPARK)
-    script = f"import sparkdl\nfor name in {WITHOUT_SPARK}: getattr(sparkdl, name)"
-    run("-c", NO_PYSPARK + script, cwd=tmp_path, path=ROOT)
-
-
-def test_other_names_say_how_pyspark_is_installed(tmp_path):
-    script = """
+    script = f"""
 import sparkdl
+from sparkdl.cli.commands import run
+
+for name in {WITHOUT_SPARK}:
+    getattr(sparkdl, name)
 for name in ("TorchClassifier", "SparkCluster", "Bagging"):
     try:
         getattr(sparkdl, name)
     except ModuleNotFoundError as error:
         assert error.name == "pyspark"
         print(error)
+sys.stderr = sys.stdout
+print(run("train", []))
 """
-    assert run("-c", NO_PYSPARK + script, cwd=tmp_path, path=ROOT).splitlines() == [
-        f"sparkdl.{name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'."
-        for name in ("TorchClassifier", "SparkCluster", "Bagging")
-    ]
+    advice = "needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'."
+    names = ("sparkdl.TorchClassifier", "sparkdl.SparkCluster", "sparkdl.Bagging", "error: train")
+    printed = run("-c", NO_PYSPARK + script, cwd=tmp_path, path=ROOT)
+    assert printed.splitlines() == [*(f"{name} {advice}" for name in names), "2"]
 
 
-def test_a_command_says_how_pyspark_is_installed(tmp_path):
-    script = "from sparkdl.cli.commands import run; sys.stderr = sys.stdout; print(run('train', []))"
-    assert run("-c", NO_PYSPARK + script, cwd=tmp_path, path=ROOT).splitlines() == [
-        "error: train needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.",
-        "2",
-    ]
-
-
-def test_another_missing_module_is_named_as_it_is(tmp_path):
+def test_other_missing_module_keeps_its_error(tmp_path):
     script = """
 import sparkdl
 sys.modules["torch"] = None
@@ -163,14 +145,10 @@ def installs(target: str, venv: Path) -> list[str]:
     return [line.rpartition("--editable ")[2].strip("'") for line in lines]
 
 
-def test_the_demo_installs_the_runtime_and_the_tests_everything(tmp_path):
+def test_make_installs_extras_once(tmp_path):
     assert installs("demo", tmp_path) == [".[spark,examples]"]
     assert installs("test", tmp_path) == installs("compat", tmp_path) == [".[dev]"]
-
-
-def test_nothing_is_installed_twice(tmp_path):
     (tmp_path / ".runtime").touch()
-    assert installs("demo", tmp_path) == []
-    assert installs("test", tmp_path) == [".[dev]"]
+    assert (installs("demo", tmp_path), installs("test", tmp_path)) == ([], [".[dev]"])
     (tmp_path / ".installed").touch()
     assert installs("demo", tmp_path) == installs("test", tmp_path) == []

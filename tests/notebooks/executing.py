@@ -1,11 +1,10 @@
-"""Executes the notebooks of ``examples/``, as the tests do, and writes them in place with what comes out.
+"""Executes the notebooks of ``examples/``, and writes them in place with their outputs.
 
-    python -m tests.notebooks.executing [NOTEBOOK ...]        all by default; `make notebooks` calls it
+    python -m tests.notebooks.executing [NOTEBOOK ...]        default: all, as `make notebooks` does
 
-A notebook runs in a kernel of this very Python, in an empty folder, without a kernelspec or a profile of the user's.
-What its cells say is captured where Python says it: JVMs and executors write past that, into a log that is shown where
-a cell fails, and not into the notebook. Progress bars are text, also where ipywidgets are installed, and of each only
-its last state is kept.
+A notebook runs in a kernel of this Python, in an empty folder, without the user's kernels or profile. Its outputs are
+those of Python alone: JVMs and executors write into a log, which a failed cell shows. Progress bars are text, and keep
+their last state.
 """
 
 from __future__ import annotations
@@ -43,20 +42,11 @@ _LOG_LINES = 30
 
 
 def notebooks() -> list[Path]:
-    """All of them, by their names."""
     return sorted(EXAMPLES.glob("*.ipynb"))
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
-    """A notebook with what its cells have given, tidied; the file stays as it is.
-
-    Args:
-        path: of the notebook.
-        folder: an empty one, in which it runs and which gets whatever it leaves behind.
-
-    Raises:
-        CellExecutionError: a cell has failed; it has the cell and the traceback.
-    """
+    """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is."""
     notebook = nbformat.read(path, as_version=4)
     for name in ("work", "local", "ipython"):
         (folder / name).mkdir()
@@ -78,13 +68,12 @@ def executed(path: Path, folder: Path) -> NotebookNode:
             client.execute(env=_environment(folder), stdout=written, stderr=written, cleanup_kc=True)
         except (CellControlSignal, DeadKernelError) as error:
             tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-            error.add_note("\n".join([f"{path.name}; the last that its processes have said:", *tail]))
+            error.add_note("\n".join([f"{path.name}; the last lines of its processes:", *tail]))
             raise
     return tidied(notebook)
 
 
 def _kernels(folder: Path) -> KernelSpecManager:
-    """The kernel of this Python as the only one there is."""
     spec = {"argv": _KERNEL, "display_name": "Python 3", "language": "python"}
     place = folder / "kernels" / "python3"
     place.mkdir(parents=True)

@@ -1,10 +1,9 @@
-"""What is kept of a notebook that has run, and of which kinds a cell's outputs are."""
+"""Tidies the outputs of a notebook, and names their kinds."""
 
 from __future__ import annotations
 
 import re
 import socket
-from typing import Any
 
 from nbformat import NotebookNode
 
@@ -12,11 +11,9 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""Of every notebook, whichever Python has run it."""
 
 PROGRESS = re.compile(r"[a-z][a-z ,\d]*: ")
-"""How a line on standard error begins that belongs there: what is being done, as progress says it."""
-
+"""The beginning of a progress line on standard error."""
 HERE = "localhost"
 
 
@@ -31,7 +28,8 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
                 output.text = host.sub(HERE, output.text)
             if "data" in output:
                 output.metadata = NotebookNode()
-                output.data = NotebookNode({kind: _told(value, host) for kind, value in output.data.items()})
+                values = {k: host.sub(HERE, v) if isinstance(v, str) else v for k, v in output.data.items()}
+                output.data = NotebookNode(values)
     return notebook
 
 
@@ -48,7 +46,3 @@ def _kind(output: NotebookNode) -> str:
     if "image/png" in output.data:
         return "picture"
     return "table" if "<table" in "".join(output.data.get("text/html", "")) else "text"
-
-
-def _told(value: Any, host: re.Pattern[str]) -> Any:
-    return host.sub(HERE, value) if isinstance(value, str) else value

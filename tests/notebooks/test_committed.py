@@ -1,4 +1,4 @@
-"""The notebooks as they lie in the repository: what readers see without running anything."""
+"""The committed notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_CELL_LINES = 25
 CELLS = range(8, 21)
 
 NAMES = {"quickstart", "own_loop", "choosing_a_strategy", "recovery", "ensembles", "pipeline"}
-# Folders in which files of a machine lie; addresses in memory say nothing to a reader either.
+# Folders of a machine, and addresses in memory.
 PLACES = re.compile(
     r"(?:(?<![\w.:/])|\bfile:/*)/(?:tmp|home|root|usr|opt|var|mnt|work|private|Users)/|\b0x[0-9a-f]{6,}"
 )
@@ -35,14 +35,13 @@ def code(path):
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
 
 
-def said(cell):
-    """All that a cell's outputs hold of text."""
+def output_texts(cell):
     for output in cell.outputs:
         yield from (output[name] for name in ("text", "evalue") if name in output)
         yield from (text for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
 
 
-def test_there_are_those_that_the_readme_of_the_examples_names():
+def test_readme_of_the_examples_lists_all_of_them():
     names = {path.stem for path in notebooks()}
     assert names >= NAMES
     lines = (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines()
@@ -51,36 +50,24 @@ def test_there_are_those_that_the_readme_of_the_examples_names():
 
 
 @each_notebook
-def test_it_is_a_notebook_with_no_metadata_but_the_necessary(path):
-    notebook = read(path)
+def test_notebook_was_executed_and_has_the_needed_metadata_alone(path):
+    notebook, cells = read(path), code(path)
     nbformat.validate(notebook)
+    assert path.stat().st_size < LARGEST
     assert notebook.metadata == METADATA
     assert all(cell.metadata == {} for cell in notebook.cells)
-    assert all(output.metadata == {} for cell in code(path) for output in cell.outputs if "data" in output)
-
-
-@each_notebook
-def test_it_was_executed_from_top_to_bottom_without_errors(path):
-    cells = code(path)
+    assert all(output.metadata == {} for cell in cells for output in cell.outputs if "data" in output)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert not [cell.source for cell in cells if "error" in kinds(cell)]
+    found = {kind for cell in cells for kind in kinds(cell)}
+    assert "error" not in found
+    assert {"progress", "table", "picture"} <= found
 
 
 @each_notebook
-def test_it_shows_progress_a_table_and_a_picture(path):
-    assert {"progress", "table", "picture"} <= {kind for cell in code(path) for kind in kinds(cell)}
-
-
-@each_notebook
-def test_it_names_no_place_of_the_machine_that_ran_it(path):
-    host, texts = socket.gethostname(), [text for cell in code(path) for text in (cell.source, *said(cell))]
-    found = [text for text in texts if PLACES.search(text) or str(ROOT) in text or sys.prefix in text]
-    assert not found
+def test_outputs_name_no_machine_and_standard_error_has_progress_alone(path):
+    host, texts = socket.gethostname(), [text for cell in code(path) for text in (cell.source, *output_texts(cell))]
+    assert not [text for text in texts if PLACES.search(text) or str(ROOT) in text or sys.prefix in text]
     assert host == "localhost" or not [text for text in texts if re.search(rf"\b{re.escape(host)}\b", text)]
-
-
-@each_notebook
-def test_its_standard_error_has_progress_alone(path):
     streams = [output for cell in code(path) for output in cell.outputs if output.output_type == "stream"]
     lines = [line for each in streams if each.name == "stderr" for line in each.text.splitlines()]
     assert lines
@@ -88,32 +75,17 @@ def test_its_standard_error_has_progress_alone(path):
 
 
 @each_notebook
-def test_it_is_small(path):
-    assert path.stat().st_size < LARGEST
-
-
-@each_notebook
-def test_it_reads_as_an_article(path):
-    notebook = read(path)
+def test_notebook_reads_as_an_article(path):
+    notebook, cells = read(path), code(path)
     assert notebook.cells[0].cell_type == "markdown"
     assert notebook.cells[0].source.startswith("# ")
     assert len(notebook.cells) in CELLS
-    long = [cell.source for cell in notebook.cells if len(cell.source.splitlines()) > MAX_CELL_LINES]
-    assert not long
-
-
-@each_notebook
-def test_its_code_is_python_that_makes_its_session_first(path):
-    cells = code(path)
+    assert max(len(cell.source.splitlines()) for cell in notebook.cells) <= MAX_CELL_LINES
     for cell in cells:
         ast.parse(cell.source)  # no magics: a cell can be put into a program
     assert "SparkSession" in cells[0].source
     assert cells[-1].source == "spark.stop()"
-
-
-@each_notebook
-def test_what_it_links_to_is_there(path):
-    texts = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     links = [link for text in texts for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert links
     assert not [link for link in links if not (EXAMPLES / link).resolve().exists()]
