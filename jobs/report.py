@@ -1,4 +1,4 @@
-"""Write the page of one or several runs."""
+"""Write the report page of one or several runs."""
 
 import sys
 

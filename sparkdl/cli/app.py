@@ -47,32 +47,20 @@ def main(
     given = parser.parse_args(arguments, defaults=False)
     more = {"configuration": parser.dump(given, skip_validation=True)} if informed else {}
     with stoppable() if stops else nullcontext():
-        return _run(lambda: job(**parser.objects(given), **more))
-
-
-def _run(call: Callable[[], None]) -> int:
-    try:
-        call()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except Stopped as error:
-        print("stopped:", error, file=sys.stderr)
-        return TERMINATED
-    except InvalidInput as error:
-        return _complain(error, BAD_CONFIGURATION)
-    except JobExit as error:
-        return _complain(error, error.code)
-    except (SparkdlError, *SPARK_ERRORS) as error:
-        return _complain(error, _failed())
+        try:
+            job(**parser.objects(given), **more)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except Stopped as error:
+            print("stopped:", error, file=sys.stderr)
+            return TERMINATED
+        except (SparkdlError, *SPARK_ERRORS) as error:
+            print("error:", without_java_stack(error), file=sys.stderr)
+            if isinstance(error, JobExit):
+                return error.code
+            if isinstance(error, InvalidInput):
+                return BAD_CONFIGURATION
+            # After a stop request, any error counts as the stop.
+            return FAILED if stop_requested() is None else TERMINATED
     return DONE
-
-
-def _failed() -> int:
-    """The exit code of a failure; after a stop request, any error counts as the stop."""
-    return FAILED if stop_requested() is None else TERMINATED
-
-
-def _complain(error: Exception, code: int) -> int:
-    print("error:", without_java_stack(error), file=sys.stderr)
-    return code

@@ -29,22 +29,22 @@ COMMANDS = {
     "train": Command("sparkdl.cli.train:train", "Train a model on rows that Spark reads, and save it.", stops=True),
     "parallel_sgd": Command(
         "sparkdl.cli.train:parallel_sgd",
-        "Train a model by Parallel SGD: parts train alone, and their weights are averaged.",
+        "Train a model by Parallel SGD: tasks train on their shards, and the driver averages the weights.",
         stops=True,
     ),
     "admm": Command(
         "sparkdl.cli.train:admm",
-        "Train a model by consensus ADMM: parts have weights of their own, which are drawn together.",
+        "Train a model by consensus ADMM: each shard has its own weights, and rounds draw them together.",
         stops=True,
     ),
     "federated": Command(
         "sparkdl.cli.train:federated",
-        "Train a model by federated averaging: clients train on rows of their own, which stay in their part.",
+        "Train a model by federated averaging: clients train on their own rows, which stay in their shard.",
         stops=True,
     ),
     "lbfgs": Command(
         "sparkdl.cli.train:lbfgs",
-        "Train a model by L-BFGS over all rows: every round is one evaluation of the loss and its gradient.",
+        "Train a model by L-BFGS over all rows: each round evaluates the loss and its gradient once.",
         stops=True,
     ),
     "ensemble": Command(
@@ -57,7 +57,7 @@ COMMANDS = {
         "Train on a date's rows, publish the model if it is good enough, and score.",
         stops=True,
     ),
-    "report": Command("sparkdl.cli.report:main", "Write the page of one or several runs.", plain=True),
+    "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),
 }
 _NO_SPARK = 2  # BAD_CONFIGURATION of sparkdl.cli.app, which needs pyspark itself
 

@@ -41,15 +41,12 @@ class Data:
     def __post_init__(self) -> None:
         given = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise InvalidInput(
-                f"rows are to be read from {' and '.join(given) or 'nowhere'}; expected exactly one of path, table "
-                "and query."
-            )
-        unheeded = {"path": (), "table": ("format", "schema"), "query": ("format", "schema", "options")}[given[0]]
-        plain: dict[str, object] = {"format": "parquet", "schema": None, "options": {}}
-        for name in unheeded:
-            if getattr(self, name) != plain[name]:
-                raise InvalidInput(f"rows are read from a {given[0]}, which takes no {name}; leave it out.")
+            found = " and ".join(given) or "nowhere"
+            raise InvalidInput(f"rows come from {found}; expected exactly one of path, table and query.")
+        ignored = {"path": (), "table": ("format", "schema"), "query": ("format", "schema", "options")}[given[0]]
+        for name in ignored:
+            if getattr(self, name) not in ("parquet", None, {}):
+                raise InvalidInput(f"{name} is ignored if rows come from a {given[0]}; leave it out.")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame, which Spark reads lazily.
@@ -57,21 +54,18 @@ class Data:
         Raises:
             InvalidInput: a column of vectors is missing, or holds no arrays of numbers.
         """
-        rows = self._rows(spark)
+        reader = spark.read.options(**self.options)
+        if self.query is not None:
+            rows = spark.sql(self.query)
+        elif self.table is not None:
+            rows = reader.table(self.table)
+        else:
+            reader = reader if self.schema is None else reader.schema(self.schema)
+            rows = reader.format(self.format).load(self.path)
         for name in self.vectors:
             kind = rows.schema[name].dataType if name in rows.columns else None
             if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
-                found = "not there" if kind is None else f"of type {kind.simpleString()}"
+                found = "missing" if kind is None else f"of type {kind.simpleString()}"
                 raise InvalidInput(f"vectors names {name!r}, which is {found}; expected a column of arrays of numbers.")
             rows = rows.withColumn(name, array_to_vector(col(name).cast("array<double>")))
         return rows
-
-    def _rows(self, spark: SparkSession) -> DataFrame:
-        if self.query is not None:
-            return spark.sql(self.query)
-        reader = spark.read.options(**self.options)
-        if self.table is not None:
-            return reader.table(self.table)
-        if self.schema is not None:
-            reader = reader.schema(self.schema)
-        return reader.format(self.format).load(self.path)

@@ -16,15 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from sparkdl.cli.data import Data
-from sparkdl.cli.saved_models import check_output, output_columns, save
-from sparkdl.ensembles.base_learner import column, kind_of
+from sparkdl.cli.train import fit_and_save
+from sparkdl.ensembles.base_learner import kind_of
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.evaluation import held_out
-from sparkdl.spark.jvm import forwarding_sigterm
 
 
 def ensemble(
@@ -44,20 +40,18 @@ def ensemble(
         output: where to save the model; default: not saved.
         overwrite: replace an existing output.
     """
-    kinds = {kind_of(base) for base in ensemble.bases()}
-    if test is not None and "estimator" in kinds:
+    bases = ensemble.bases()
+    if test is not None and "estimator" in map(kind_of, bases):
         raise InvalidInput("test is for classes or numbers; the output of a sparkdl.TorchEstimator may be anything.")
-    estimator: Any = ensemble  # every EnsembleParams here is also an Estimator
-    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
-        check_output(spark, output, overwrite=overwrite)
-        model = estimator.fit(data.read(spark))
-        print(summary(model.report))
-        save(model, output, overwrite=overwrite)
-        if test is not None:
-            first = ensemble.bases()[0]
-            label, prediction = str(column(first, "labelCol")), output_columns(model).prediction
-            predictions = model.transform(test.read(spark))
-            print(held_out(predictions, label, prediction, classes=kind_of(first) == "classifier"))
+    fit_and_save(
+        ensemble,
+        bases[0],
+        lambda model: summary(model.report),
+        data=data,
+        test=test,
+        output=output,
+        overwrite=overwrite,
+    )
 
 
 def summary(report: dict[str, Any]) -> str:
@@ -69,11 +63,10 @@ def summary(report: dict[str, Any]) -> str:
 
 def listed(members: Sequence[int]) -> str:
     """Format numbers in ascending order; three or more in a row become a range."""
-    runs: list[list[int]] = []
+    runs: list[range] = []
     for member in sorted(members):
-        if runs and member == runs[-1][-1] + 1:
-            runs[-1].append(member)
+        if runs and member == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, member + 1)
         else:
-            runs.append([member])
-    short = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return ", ".join(short) or "none"
+            runs.append(range(member, member + 1))
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs) or "none"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from math import isfinite
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -46,9 +47,9 @@ def evaluate(
         measured = evaluation.measure(trained.transform(rows), label, saved_models.output_columns(trained))
         print(measured.text())
         if output is not None:
-            figures = {"model": model, "label": label, **measured.figures()}
-            # JSON has neither NaN nor infinity.
-            lost = {name for name, each in figures.items() if isinstance(each, float) and not isfinite(each)}
-            plain = figures | dict.fromkeys(lost)
-            files.write(qualify(spark, output), json.dumps(plain, indent=2).encode())
+            figures: dict[str, Any] = {"model": model, "label": label, **measured.figures()}
+            for name, value in figures.items():
+                if isinstance(value, float) and not isfinite(value):
+                    figures[name] = None  # JSON has neither NaN nor infinity
+            files.write(qualify(spark, output), json.dumps(figures, indent=2).encode())
             print(f"wrote {output}")

@@ -63,8 +63,7 @@ class Parser(ArgumentParser):
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
         """Add a class's arguments; a protocol as type accepts any class with the protocol's methods."""
-        types = _protocols(theclass)
-        types |= _open_types(theclass)
+        types = _protocols(theclass) | _open_types(theclass)
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
         prefix = f"{nested_key}." if nested_key else ""
@@ -77,35 +76,25 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with exit code 2 and jsonargparse's message; for an unknown key, name the nearest known one."""
         if ex is None or isinstance(ex, KeyError):  # from the command line, and from a file
-            keys = re.findall(r"(?:--|')([\w.]+)", message)
-            message += "".join(f" (did you mean {name!r}?)" for name in _nearest(keys, self._actions))
+            known = {part for action in self._actions for part in action.dest.split(".")} | {"class_path", "init_args"}
+            keys = ".".join(re.findall(r"(?:--|')([\w.]+)", message)).split(".")
+            near = [name for key in keys if key not in known for name in difflib.get_close_matches(key, known, n=1)]
+            message += "".join(f" (did you mean {name!r}?)" for name in near)
         super().error(message, ex)
-
-
-def _nearest(keys: Sequence[str], actions: Sequence[argparse.Action]) -> list[str]:
-    known = {part for action in actions for part in action.dest.split(".")} | {"class_path", "init_args"}
-    unknown = [part for key in keys for part in key.split(".") if part not in known]
-    return [near for part in unknown for near in difflib.get_close_matches(part, known, n=1)]
 
 
 def _make_functions(value: Any) -> None:
     """Replace models that are functions by partials, at every level of a configuration."""
-    if isinstance(value, list):
-        for each in value:
-            _make_functions(each)
-    if not isinstance(value, Namespace):
-        return
-    for each in vars(value).values():
+    for each in value if isinstance(value, list) else vars(value).values() if isinstance(value, Namespace) else ():
         _make_functions(each)
-    model = value.get("model")
-    if not isinstance(model, Namespace) or "class_path" not in model:
-        return
-    function = resolve_name(model.class_path)
-    if inspect.isclass(function):
-        return
-    arguments = Parser()
-    arguments.add_function_arguments(function)
-    value["model"] = partial(function, **(vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}))
+    model = value.get("model") if isinstance(value, Namespace) else None
+    if isinstance(model, Namespace) and "class_path" in model:
+        function = resolve_name(model.class_path)
+        if not inspect.isclass(function):
+            arguments = Parser()
+            arguments.add_function_arguments(function)
+            given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
+            value["model"] = partial(function, **given)
 
 
 def _own(error: ValueError) -> InvalidInput:
@@ -124,16 +113,13 @@ def _make(kind: type[Params], **arguments: Any) -> Params:
     if issubclass(kind, MembersParams) and not issubclass(kind, Estimator):
         raise InvalidInput("ensemble has no class_path; expected sparkdl.Bagging, Boosting, Stacking or BestOf.")
     if issubclass(kind, DistributedEstimator):
-        return kind(**{name: _plain(value) for name, value in arguments.items()})
+        for name, value in arguments.items():
+            if isinstance(value, partial) and value.args:  # jsonargparse wraps the factory in a partial of its own
+                arguments[name] = partial(value.args[-1], **value.keywords)
     if issubclass(kind, JavaWrapper):
         # It makes an object in the JVM at once. The job reuses this session; without such objects none starts here.
         SparkSession.builder.getOrCreate()
     return kind(**arguments)
-
-
-def _plain(value: Any) -> Any:
-    """The factory inside the partial of jsonargparse."""
-    return partial(value.args[-1], **value.keywords) if isinstance(value, partial) and value.args else value
 
 
 def _open_types(kind: type) -> dict[str, Any]:
@@ -171,16 +157,13 @@ class Hook(ABC):  # noqa: B024 - a class needs any of several methods, none in p
         return any(hasattr(other, name) for name in ("on_start", "on_step", "on_epoch", "on_end"))
 
 
-def _hints(kind: type) -> dict[str, Any]:
-    try:
-        return get_type_hints(inspect.getattr_static(kind, "__init__"))
-    except NameError:  # a name that only type checkers import; jsonargparse's own reading applies
-        return {}
-
-
 def _protocols(kind: type) -> dict[str, Any]:
     """The arguments whose types are protocols or generic estimators, with types that accept any such class."""
-    return {name: _opened(hint) for name, hint in _hints(kind).items() if _opened(hint) != hint}
+    try:
+        hints = get_type_hints(inspect.getattr_static(kind, "__init__"))
+    except NameError:  # a name that only type checkers import; jsonargparse's own reading applies
+        return {}
+    return {name: opened for name, hint in hints.items() if (opened := _opened(hint)) != hint}
 
 
 def _opened(hint: Any) -> Any:

@@ -44,10 +44,8 @@ def predict(
             predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
             print(f"wrote {output}")
             predictions = spark.read.parquet(output)  # so that predictions are not computed again
-        if label is None:
-            return
         columns = saved_models.output_columns(trained)
-        if columns.of_classifier(predictions):
+        if label is not None and columns.of_classifier(predictions):
             print(evaluation.scores(evaluation.count(predictions, label, columns)))
-        else:
+        elif label is not None:
             print(evaluation.measure(predictions, label, columns).text())

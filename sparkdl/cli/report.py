@@ -1,4 +1,4 @@
-"""Write the page of one or several runs: losses, metrics, throughput and seconds per phase.
+"""Write the report page of one or several runs: losses, metrics, throughput and seconds per phase.
 
     sparkdl report RUN_DIR [RUN_DIR ...] [--output report.html]
 
@@ -14,42 +14,29 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.telemetry.html import read_runs, write_page
-
-
-def report(directories: Sequence[str], output: str | None = None) -> str:
-    """Write the page of some runs and return its path; default: ``report.html`` in the directory of the only run.
-
-    Raises:
-        InvalidInput: several runs are given without an output.
-    """
-    if output is None:
-        if len(directories) > 1:
-            raise InvalidInput(f"{len(directories)} runs are given; expected --output FILE, where to write their page.")
-        output = files.join(directories[0], "report.html")
-    write_page(read_runs(directories), output)
-    return output
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Run the command and return its exit code; default arguments: ``sys.argv[1:]``."""
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("directories", nargs="+", metavar="RUN_DIR", help="the runDir of a fit, a path or URI")
-    parser.add_argument(
-        "--output", metavar="FILE", help="a path or URI; report.html in the RUN_DIR by default, where there is one"
-    )
+    parser.add_argument("--output", metavar="FILE", help="a path or URI; default: report.html in the only RUN_DIR")
     given = parser.parse_args(arguments)
+    runs, output = given.directories, given.output
     try:
-        print(f"wrote {report(given.directories, given.output)}")
+        if output is None and len(runs) > 1:
+            raise InvalidInput(f"{len(runs)} runs are given without an output; expected --output FILE.")
+        output = output or files.join(runs[0], "report.html")
+        write_page(read_runs(runs), output)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
-    except InvalidInput as error:
+        return INTERRUPTED
+    except (InvalidInput, OSError) as error:
         print("error:", error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print("error:", error, file=sys.stderr)
-        return 1
-    return 0
+        return BAD_CONFIGURATION if isinstance(error, InvalidInput) else FAILED
+    print(f"wrote {output}")
+    return DONE

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.ml import Model, PipelineModel
-from pyspark.ml.param import Params
 from pyspark.ml.util import DefaultParamsReader
 from pyspark.sql import SparkSession
 
-from sparkdl.ensembles.base_learner import column, leaf
+from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.best_of import BestOfModel
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.stacking import StackingModel
@@ -31,13 +30,6 @@ def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) ->
     """
     if output is not None and not overwrite and files.exists(qualify(spark, output)):
         raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")
-
-
-def save(model: Any, output: str | None, *, overwrite: bool) -> None:
-    """Save a model and print its path; do nothing if output is None."""
-    if output is not None:
-        (model.write().overwrite() if overwrite else model.write()).save(output)
-        print(f"saved {output}")
 
 
 def load(spark: SparkSession, path: str) -> Model:
@@ -64,15 +56,7 @@ def load(spark: SparkSession, path: str) -> Model:
 
 def output_columns(model: Model) -> OutputColumns:
     """The names of a model's output columns."""
-    last = _last(model)
-    return OutputColumns(
-        str(column(last, "predictionCol")), column(last, "probabilityCol"), column(last, "rawPredictionCol")
-    )
-
-
-def _last(model: Model) -> Params:
-    if isinstance(model, StackingModel):
-        return _last(model.meta)
-    if isinstance(model, BestOfModel):
-        return _last(model.bestModel)
-    return leaf(model)
+    while isinstance(model, StackingModel | BestOfModel):
+        model = model.meta if isinstance(model, StackingModel) else model.bestModel
+    raw = column(model, "rawPredictionCol")
+    return OutputColumns(str(column(model, "predictionCol")), column(model, "probabilityCol"), raw)

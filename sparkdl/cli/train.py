@@ -18,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.ml import Estimator
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data
-from sparkdl.cli.saved_models import check_output, save
+from sparkdl.cli.saved_models import check_output, output_columns
+from sparkdl.ensembles.base_learner import column, kind_of
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.estimator import DistributedEstimator, TorchClassifier, TorchRegressor
+from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.evaluation import held_out
 from sparkdl.ml.model import TorchModel
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -50,17 +52,43 @@ def train(
         output: where to save the model; default: not saved.
         overwrite: replace an existing output.
     """
-    if test is not None and not isinstance(estimator, TorchClassifier | TorchRegressor):
+    if test is not None and kind_of(estimator) == "estimator":
         raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationIndicatorCol.")
+    fit_and_save(estimator, estimator, summary, data=data, test=test, output=output, overwrite=overwrite)
+
+
+def fit_and_save(
+    estimator: Any,
+    base: Estimator[Any],
+    summary: Callable[[Any], str],
+    *,
+    data: Data,
+    test: Data | None,
+    output: str | None,
+    overwrite: bool,
+) -> None:
+    """Fit an estimator, print the summary of its model, save the model and score the test rows.
+
+    Args:
+        estimator: an estimator or an ensemble.
+        base: has the label's column; for an ensemble, one of its estimators.
+        summary: formats a fitted model.
+        data: the rows to train on.
+        test: test rows; default: none.
+        output: where to save the model; default: not saved.
+        overwrite: replace an existing output.
+    """
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
         print(summary(model))
-        save(model, output, overwrite=overwrite)
+        if output is not None:
+            (model.write().overwrite() if overwrite else model.write()).save(output)
+            print(f"saved {output}")
         if test is not None:
-            label, prediction = str(estimator.getLabelCol()), estimator.getPredictionCol()
+            label, prediction = str(column(base, "labelCol")), output_columns(model).prediction
             predictions = model.transform(test.read(spark))
-            print(held_out(predictions, label, prediction, classes=isinstance(estimator, TorchClassifier)))
+            print(held_out(predictions, label, prediction, classes=kind_of(base) == "classifier"))
 
 
 def summary(model: TorchModel) -> str:
@@ -74,36 +102,20 @@ def summary(model: TorchModel) -> str:
     return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {count} {kind}: {', '.join(figures)}"
 
 
-def by_rounds(kind: type, summary: str) -> Callable[..., None]:
-    """Make the job that trains by an algorithm of the class ``kind``; its help begins with ``summary``."""
+def by_rounds(name: str, kind: type) -> Callable[..., None]:
+    """Make the job ``name``, which trains by an algorithm of the class ``kind``."""
 
-    def job(
-        data: Data,
-        estimator: DistributedEstimator,
-        algorithm: Any,
-        *,
-        test: Data | None = None,
-        output: str | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        """Train a model by rounds, and save it.
-
-        Args:
-            data: the rows to train on.
-            estimator: sparkdl.TorchClassifier, sparkdl.TorchRegressor or sparkdl.TorchEstimator, with its arguments.
-            algorithm: the algorithm's arguments.
-            test: test rows, for the accuracy or, of a regressor, the root mean squared error; default: none.
-            output: where to save the model; default: not saved.
-            overwrite: replace an existing output.
-        """
-        train(data, estimator.setStrategy(algorithm), test, output, overwrite)
+    def job(data: Data, estimator: DistributedEstimator, algorithm: Any, **options: Any) -> None:
+        train(data, estimator.setStrategy(algorithm), **options)
 
     job.__annotations__["algorithm"] = kind
-    job.__doc__ = f"{summary}\n" + (job.__doc__ or "").partition("\n")[2]
+    arguments = (train.__doc__ or "").partition("\n")[2]
+    own = "        algorithm: the algorithm's arguments.\n        test:"
+    job.__doc__ = f"{COMMANDS[name].summary}\n{arguments.replace('        test:', own)}"
     return job
 
 
-parallel_sgd = by_rounds(ParallelSGD, COMMANDS["parallel_sgd"].summary)
-admm = by_rounds(ConsensusADMM, COMMANDS["admm"].summary)
-federated = by_rounds(FederatedAveraging, COMMANDS["federated"].summary)
-lbfgs = by_rounds(LBFGS, COMMANDS["lbfgs"].summary)
+parallel_sgd = by_rounds("parallel_sgd", ParallelSGD)
+admm = by_rounds("admm", ConsensusADMM)
+federated = by_rounds("federated", FederatedAveraging)
+lbfgs = by_rounds("lbfgs", LBFGS)

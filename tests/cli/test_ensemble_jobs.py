@@ -178,7 +178,7 @@ def test_arrays_are_read_as_vectors(spark, tmp_path):
     read = Data(path=str(tmp_path / "rows"), vectors=["x"]).read(spark)
     assert read.schema["x"].dataType.simpleString() == "vector"
     assert sorted(row.x.toArray().tolist() for row in read.collect()) == [[1.0, 2.0], [4.0, 5.0]]
-    for name, message in (("y", "'y', which is of type int"), ("z", "'z', which is not there")):
+    for name, message in (("y", "'y', which is of type int"), ("z", "'z', which is missing")):
         with pytest.raises(InvalidInput, match=message):
             Data(path=str(tmp_path / "rows"), vectors=[name]).read(spark)
 

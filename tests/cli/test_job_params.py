@@ -120,12 +120,12 @@ def test_rows_of_every_kind(read, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "read from nowhere; expected exactly one of path, table and query"),
+        ({}, "rows come from nowhere; expected exactly one of path, table and query"),
         ({"path": "here", "table": "db.rows"}, "path and table; expected exactly one"),
         ({"path": "here", "table": "db.rows", "query": "select 1"}, "path and table and query"),
-        ({"table": "db.rows", "schema": "x int"}, "from a table, which takes no schema"),
-        ({"table": "db.rows", "format": "csv"}, "from a table, which takes no format"),
-        ({"query": "select 1", "options": {"header": True}}, "from a query, which takes no options"),
+        ({"table": "db.rows", "schema": "x int"}, "schema is ignored if rows come from a table"),
+        ({"table": "db.rows", "format": "csv"}, "format is ignored if rows come from a table"),
+        ({"query": "select 1", "options": {"header": True}}, "options is ignored if rows come from a query"),
     ],
 )
 def test_data_rejects(given, message):

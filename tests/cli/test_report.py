@@ -60,7 +60,7 @@ def test_page_compares_several_runs(job, runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected", "message"),
     [
-        ("{one} {two}", 2, "error: 2 runs are given; expected --output FILE, where to write their page.\n"),
+        ("{one} {two}", 2, "error: 2 runs are given without an output; expected --output FILE.\n"),
         (
             "{one} {tmp}/nowhere --output {tmp}/a.html",
             2,

@@ -39,17 +39,14 @@ class Clean:
         Raises:
             BadInput: a column of an expression is missing.
         """
-        wanted = dict(self.columns)
-        if labelled and self.label is not None:
-            wanted[self.name] = self.label
+        label = {self.name: self.label} if labelled and self.label is not None else {}
         try:
-            for name, expression in wanted.items():
+            for name, expression in {**self.columns, **label}.items():
                 rows = rows.withColumn(name, sql.expr(expression))
-            kept = rows if self.where is None else rows.where(self.where)
-            return kept.drop(*self.drop)
+            return (rows if self.where is None else rows.where(self.where)).drop(*self.drop)
         except AnalysisException as error:
-            told = str(error).partition("\n")[0]
-            raise BadInput(f"the raw rows have {', '.join(rows.columns)}, and cannot be cleaned: {told}") from error
+            reason = str(error).partition("\n")[0]
+            raise BadInput(f"rows with the columns {', '.join(rows.columns)} cannot be cleaned: {reason}") from error
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate rejected the model
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import yaml
@@ -78,18 +78,20 @@ def etl_train(
         keep: how many published and how many rejected versions stay, beside the one in use.
         configuration: the command line and its file, as YAML.
     """
-    day = parsed(date)
+    try:
+        day = datetime.date.fromisoformat(date)
+    except ValueError as error:
+        raise InvalidInput(f"date is {date!r}; expected one as 2026-11-22.") from error
     work = Pipeline(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
     if keep < 1:
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         base = qualify(spark, root)
         place, known = files.join(base, f"runs/{day}"), fingerprint(configuration)
-        done = Ledger.done(place)
-        if done is None:
-            done = work.follow(PipelineRun(spark, day, base, Ledger.open(place, known)), keep)
-        else:
+        if done := Ledger.done(place):
             print(f"{day} is finished" + ("" if done["configuration"] == known else ", by another configuration"))
+        else:
+            done = work.follow(PipelineRun(spark, day, base, Ledger.open(place, known)), keep)
     print(summary(done))
     if not done["passed"]:
         raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
@@ -115,14 +117,17 @@ class Pipeline:
             Superseded: a later run took over.
         """
         try:
-            return self._follow(day, keep)
-        except JobExit:
+            done = self._stages(day)
+            day.ledger.check()
+            day.tidy(keep)
+            day.ledger.close(done)
+        except Exception as error:
+            if not isinstance(error, JobExit):
+                day.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
             raise
-        except Exception:
-            day.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
-            raise
+        return done
 
-    def _follow(self, day: PipelineRun, keep: int) -> dict[str, Any]:
+    def _stages(self, day: PipelineRun) -> dict[str, Any]:
         stage, versions, label = day.ledger.stage, day.versions, self.clean.name
         over = day.ledger.noted("publish")  # then files of earlier stages may be deleted
 
@@ -132,7 +137,7 @@ class Pipeline:
             lambda found: over or all(files.exists(side["path"]) for side in found.values()),
         )
         train, held = rows["train"], rows["held out"]
-        print(f"{train['rows']} rows to train on, {held['rows']} held out", flush=True)
+        print(f"{train['rows']} training rows, {held['rows']} validation rows", flush=True)
         start = stage(
             "start",
             lambda: {"version": versions.current() if self.warm_start else None},
@@ -150,13 +155,11 @@ class Pipeline:
             lambda found: over or found["version"] == name,
         )
         found = stage("publish", lambda: self._publish(day, judged, held["path"]))
-        score = self.score
+        score, evaluator = self.score, self.evaluator
         scores = None if score is None else stage("score", lambda: day.score(score, self.clean))
-        done = {**found, "metric": metric(self.evaluator), "scores": scores, "configuration": day.ledger.configuration}
-        day.ledger.check()
-        day.tidy(keep)
-        day.ledger.close(done)
-        return done
+        named = evaluator.hasParam("metricName") and evaluator.isDefined("metricName")
+        metric = str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
+        return {**found, "metric": metric, "scores": scores, "configuration": day.ledger.configuration}
 
     def _train(self, day: PipelineRun, rows: str, start: str | None) -> dict[str, Any]:
         try:
@@ -178,46 +181,28 @@ class Pipeline:
         return found
 
 
-def parsed(text: str) -> date:
-    """Parse a date.
-
-    Raises:
-        InvalidInput: the text is no date.
-    """
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInput(f"date is {text!r}; expected one as 2026-11-22.") from error
-
-
 def fingerprint(configuration: str) -> str:
     """Hash the settings that the rows and the model depend on to twelve hexadecimal digits."""
     values = yaml.safe_load(configuration) or {}
     bound = {name: value for name, value in values.items() if name not in _OWN}
-    if isinstance(bound.get("stages"), list):
-        bound["stages"] = [_bound(stage) for stage in bound["stages"]]
+    bound["stages"] = _bound(bound.get("stages"))
     return hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def _bound(stage: Any) -> Any:
+    if isinstance(stage, list):
+        return [_bound(each) for each in stage]
     if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
-        return [_bound(each) for each in stage] if isinstance(stage, list) else stage
-    args = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
-    return {**stage, "init_args": args}
-
-
-def metric(evaluator: Evaluator) -> str:
-    """The name of an evaluator's metric."""
-    named = evaluator.hasParam("metricName") and evaluator.isDefined("metricName")
-    return str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
+        return stage
+    return {**stage, "init_args": {name: _bound(v) for name, v in stage["init_args"].items() if name not in _FREE}}
 
 
 def summary(done: dict[str, Any]) -> str:
     """Format the result of a date in one or two lines."""
-    against = "" if done["in_use"] is None else f", that of {done['current']} in use {done['in_use']:.4f}"
-    fate = "published" if done["passed"] else "refused"
-    lines = [f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"]
-    scores = done["scores"] or {"version": None}
-    if scores["version"] is not None:
-        lines.append(f"{scores['rows']} rows scored by {scores['version']}: {scores['path']}")
-    return "\n".join(lines)
+    against = "" if done["in_use"] is None else f" (in use: {done['current']}, {done['in_use']:.4f})"
+    fate = "published" if done["passed"] else "rejected"
+    text = f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"
+    scores = done["scores"]
+    if scores is None or scores["version"] is None:
+        return text
+    return f"{text}\n{scores['rows']} rows scored by {scores['version']}: {scores['path']}"

@@ -25,7 +25,7 @@ from sparkdl.cli.exit_codes import Superseded
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 
-DONE = "done"
+_DONE = "done.json"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Ledger:
     @staticmethod
     def done(uri: str) -> dict[str, Any] | None:
         """The result of a finished date; None if it is unfinished."""
-        return _read(Folder.of(uri), f"{DONE}.json")
+        return _read(Folder.of(uri), _DONE)
 
     @property
     def own(self) -> str:
@@ -83,31 +83,33 @@ class Ledger:
         Raises:
             Superseded: a later run took over.
         """
-        found = _read(self.folder, f"{self.configuration}/{name}.json")
+        found = _read(self.folder, self._file(name))
         if found is not None and (stands is None or stands(found)):
             return found
         self.check()
-        return self.note(name, work())
+        found = work()
+        self._write(self._file(name), found)
+        return found
 
     def noted(self, name: str) -> bool:
         """Whether a stage is finished."""
-        return self.folder.exists(f"{self.configuration}/{name}.json")
+        return self.folder.exists(self._file(name))
 
     def forget(self, name: str) -> None:
         """Make the next run repeat a stage; raises as ``stage`` does."""
         self.check()
-        self.folder.delete(f"{self.configuration}/{name}.json")
-
-    def note(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
-        """Record that a stage is finished; raises as ``stage`` does."""
-        self.check()
-        self.folder.write(f"{self.configuration}/{name}.json", _text(found))
-        return found
+        self.folder.delete(self._file(name))
 
     def close(self, found: dict[str, Any]) -> None:
         """Record that the date is finished; raises as ``stage`` does."""
+        self._write(_DONE, found)
+
+    def _file(self, stage: str) -> str:
+        return f"{self.configuration}/{stage}.json"
+
+    def _write(self, name: str, found: dict[str, Any]) -> None:
         self.check()
-        self.folder.write(f"{DONE}.json", _text(found))
+        self.folder.write(name, (json.dumps(found, indent=2) + "\n").encode())
 
     def check(self) -> None:
         """Check that this run is the latest of its date.
@@ -127,7 +129,3 @@ def _read(folder: Folder, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return found
-
-
-def _text(found: dict[str, Any]) -> bytes:
-    return (json.dumps(found, indent=2) + "\n").encode()

@@ -110,23 +110,23 @@ class PipelineRun:
         with reading_rows():
             rows = clean(dated(data, self.day).read(self.spark), labelled=True)
             if label not in rows.columns:
-                raise BadInput(f"there is no column {label!r} to learn; the rows have {', '.join(rows.columns)}.")
+                raise BadInput(f"there is no label column {label!r}; the rows have {', '.join(rows.columns)}.")
             # One pass writes both sides, as random values in SQL differ between passes.
             sides = rows.withColumn(_HELD, split(rows, self.day)).where(f"{_HELD} is not null")
             sides.write.mode("overwrite").partitionBy(_HELD).parquet(place)
         return {
-            "train": self._side(place, "false", "to train on", label),
-            "held out": self._side(place, "true", "held out", label),
+            "train": self._side(place, "false", "training row", label),
+            "held out": self._side(place, "true", "validation row", label),
         }
 
     def _side(self, place: str, held: str, called: str, label: str) -> dict[str, Any]:
         path = files.join(place, f"{_HELD}={held}")
         if not files.exists(path):
-            raise BadInput(f"no rows are {called}; look at data, clean.where and split.")
+            raise BadInput(f"there is no {called}; check data, clean.where and split.")
         rows = self.spark.read.parquet(path)
         unlabelled = rows.where(rows[label].isNull()).count()
         if unlabelled:
-            raise BadInput(f"{unlabelled} rows {called} have no {label}; leave them out with clean.where.")
+            raise BadInput(f"{unlabelled} {called}s have no {label}; leave them out with clean.where.")
         return {"path": path, "rows": rows.count()}
 
     def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class PipelineRun:
             return stage
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
             kind = type(stage).__name__
-            warnings.warn(f"runDir of the {kind} is ignored: a pipeline has one for each date.", stacklevel=2)
+            warnings.warn(f"runDir of the {kind} is ignored: the pipeline sets one for each date.", stacklevel=2)
         return _with(stage, "runDir", self._own(name))
 
     def evaluate(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
@@ -204,8 +204,8 @@ class PipelineRun:
 
 def dated(data: Data, day: date) -> Data:
     """Replace {date} in the path, table or query."""
-    places = {name: getattr(data, name) for name in ("path", "table", "query")}
-    return replace(data, **{n: text and text.replace("{date}", str(day)) for n, text in places.items()})
+    sources = {name: getattr(data, name) for name in ("path", "table", "query")}
+    return replace(data, **{name: text and text.replace("{date}", str(day)) for name, text in sources.items()})
 
 
 def _with(stage: Params, name: str, value: object) -> Params:
@@ -233,5 +233,5 @@ def _warm(stage: Params, earlier: object) -> Params:
             raise InvalidInput(f"the model in use has {kind} in its place.")
         return _with(stage, "model", WarmStart.of(earlier, stage.getModel()))
     except InvalidInput as error:
-        warnings.warn(f"the training starts anew, without the weights of the model in use: {error}", stacklevel=2)
+        warnings.warn(f"training ignores the weights of the model in use: {error}", stacklevel=2)
         return stage

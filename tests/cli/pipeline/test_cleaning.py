@@ -47,10 +47,10 @@ def test_sql_cleans_rows(raw):
 def test_missing_columns_raise_except_those_of_the_label_of_rows_to_score(raw):
     clean = Clean(columns={"text": "trim(text)"}, label="answer = 'yes'", drop=["answer"])
     assert clean(raw.drop("answer"), labelled=False).columns == ["id", "text", "maybe"]
-    with pytest.raises(BadInput, match=r"the raw rows have id, text, maybe, and cannot be cleaned: .*answer"):
+    with pytest.raises(BadInput, match=r"rows with the columns id, text, maybe cannot be cleaned: .*answer"):
         clean(raw.drop("answer"), labelled=True)
     for where in ("nobody > 3", "this is no sql"):
-        with pytest.raises(BadInput, match="the raw rows have id, text, answer, maybe, and cannot be cleaned"):
+        with pytest.raises(BadInput, match="rows with the columns id, text, answer, maybe cannot be cleaned"):
             Clean(where=where)(raw, labelled=True)
     with pytest.raises(BadInput, match="split needs the columns who; the rows have id, text"):
         Split(hash=["who"])(raw, DAY)

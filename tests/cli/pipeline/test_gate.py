@@ -109,7 +109,7 @@ def test_later_run_takes_over(tmp_path):
         opened.append(Ledger.open(str(tmp_path), "c"))
         return {"rows": 1}
 
-    writes = (first.check, lambda: first.stage("etl", dict), lambda: first.note("etl", {}), lambda: first.close({}))
+    writes = (first.check, lambda: first.stage("etl", dict), lambda: first.close({}))
     for late in (lambda: first.stage("etl", taken_over), *writes):
         with pytest.raises(Superseded, match=r"another run of this date has taken over: .*attempt 1"):
             late()

@@ -158,7 +158,7 @@ def test_date_runs_once_and_next_date_starts_from_its_weights(small, spark):
 def test_gate_rejects_bad_models_and_scores_wait_for_their_rows(small):
     code, printed = small.run("--gate.least", "1.1")
     assert code == 3
-    assert f"{5 * ROWS - ROWS} rows to train on, {2 * ROWS} held out" in printed  # the day after is left out
+    assert f"{5 * ROWS - ROWS} training rows, {2 * ROWS} validation rows" in printed  # the day after is left out
     assert f"the model of {DAY} is not published; none is in use" in printed
     assert small.versions.current() is None
     assert not (small.root / "scores").exists()
@@ -204,7 +204,7 @@ def test_corrected_rows_are_read_again(small):
     ("arguments", "expected", "text"),
     [
         (["--data.path", "/nowhere/{date}.csv"], 4, "/nowhere/2026-11-22.csv"),
-        (["--clean.where", "a > 1000"], 4, "no rows are to train on"),
+        (["--clean.where", "a > 1000"], 4, "there is no training row"),
         (["--clean.where", "wage > 1000"], 4, "cannot be cleaned"),
         (["--clean.label", "cast(null as int)"], 4, "have no label"),
         (["--clean.label", "cast(day as int)"], 4, "CAST_INVALID_INPUT"),
