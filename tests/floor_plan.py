@@ -1,59 +1,82 @@
-"""Counts of the house: ``python -m tests.floor_plan`` prints entries, rooms, circles, levels, chains and reach."""
+"""Counts of the package: ``python -m tests.floor_plan`` prints entries, rooms, circles, levels, chains and reach."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tests.law import CONFINED
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sparkdl"
 LOOP = "sparkdl.training.loop"
 
-
-def modules(root: Path = ROOT) -> dict[str, Path]:
-    """Every file of the package by its dotted name."""
-    names = {}
-    for path in sorted((root / "sparkdl").rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
+Graph = dict[str, set[str]]
 
 
-def imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
-    """Modules of the package that a file imports, inside functions and under TYPE_CHECKING too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                if full in known:
-                    yield full
-                elif node.module in known:
-                    yield node.module
+@dataclass(frozen=True)
+class Source:
+    """One file: its path below the root, its dotted module name, its text and its syntax tree."""
+
+    path: Path
+    module: str
+    text: str
+    tree: ast.Module
 
 
-def import_graph(root: Path = ROOT) -> dict[str, set[str]]:
+def sources(root: Path, tops: tuple[str, ...]) -> Iterator[Source]:
+    for path in sorted(path for top in tops for path in (root / top).rglob("*.py")):
+        below = path.relative_to(root)
+        module = ".".join(below.with_suffix("").parts).removesuffix(".__init__")
+        text = path.read_text(encoding="utf-8")
+        yield Source(below, module, text, ast.parse(text, str(below)))
+
+
+def targets(node: ast.AST, source: Source) -> Iterator[str]:
+    """The dotted names that one node imports, ``from a import b`` as ``a.b``."""
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            package = source.path.parent.parts[: len(source.path.parent.parts) - level + 1] if level else ()
+            base = ".".join((*package, *([module] if module else [])))
+            yield from (f"{base}.{alias.name}" for alias in names)
+        case ast.Call(
+            func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name
+        case ast.Attribute(value=ast.Name(id=parent), attr=attr) if f"{parent}.{attr}" in CONFINED:
+            yield f"{parent}.{attr}"  # `import torch` gives torch.distributed as well
+
+
+def imports(source: Source) -> Iterator[tuple[int, str]]:
+    """Every import with its line: inside functions and under TYPE_CHECKING too."""
+    for node in ast.walk(source.tree):
+        yield from ((getattr(node, "lineno", 0), name) for name in targets(node, source))
+
+
+def import_graph(root: Path = ROOT) -> Graph:
     """For each file the files it imports; the front page ``sparkdl`` itself stands outside."""
-    files = modules(root)
-    known = set(files) - {"sparkdl"}
-    return {name: set(imported(ast.parse(files[name].read_text(encoding="utf-8")), known)) - {name} for name in known}
+    files = {source.module: source for source in sources(root, ("sparkdl",)) if source.module != "sparkdl"}
+    graph = {}
+    for name, source in files.items():
+        found = (target if target in files else target.rpartition(".")[0] for _, target in imports(source))
+        graph[name] = {target for target in found if target in files} - {name}
+    return graph
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+def circles(graph: Graph) -> list[list[str]]:
     """The groups of files that import each other, by reachability."""
-
-    @cache
-    def reach(name: str) -> frozenset[str]:
-        return reached(graph, name)
-
-    groups = {tuple(sorted(b for b in reach(a) if a in reach(b))) for a in graph if a in reach(a)}
+    reach = {name: reached(graph, name) for name in graph}
+    groups = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in graph if a in reach[a]}
     return [list(group) for group in sorted(groups)]
 
 
-def reached(graph: dict[str, set[str]], start: str) -> frozenset[str]:
+def reached(graph: Graph, start: str) -> set[str]:
     """Every file that ``start`` imports, directly or not."""
     seen: set[str] = set()
     ahead = list(graph[start])
@@ -62,10 +85,10 @@ def reached(graph: dict[str, set[str]], start: str) -> frozenset[str]:
         if name not in seen:
             seen.add(name)
             ahead += graph[name]
-    return frozenset(seen)
+    return seen
 
 
-def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+def longest_chain(graph: Graph) -> list[str]:
     """The longest path of imports; a graph with circles has none."""
 
     @cache
@@ -75,18 +98,7 @@ def longest_chain(graph: dict[str, set[str]]) -> list[str]:
     return list(max(map(chain, graph), key=len))
 
 
-def levels(stands_on: dict[str, set[str]]) -> int:
-    """The number of levels of a graph of rooms."""
-
-    @cache
-    def level(room: str) -> int:
-        return 1 + max((level(lower) for lower in stands_on[room]), default=0)
-
-    return max(map(level, stands_on))
-
-
 def entries(folder: Path) -> list[str]:
-    """What stands in one folder, caches aside."""
     return sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")
 
 
@@ -96,34 +108,31 @@ def largest_room() -> tuple[int, str]:
     return max((len(list(room.glob("*.py"))), str(room.relative_to(ROOT))) for room in rooms)
 
 
-def room_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+def room_graph(graph: Graph) -> Graph:
     """For each room the rooms that its files import."""
-    rooms: dict[str, set[str]] = {}
+    rooms: Graph = {}
     for name, lower in graph.items():
         room = ".".join(name.split(".")[:2])
         rooms.setdefault(room, set()).update({".".join(one.split(".")[:2]) for one in lower} - {room})
     return rooms
 
 
-def outside_training(graph: dict[str, set[str]]) -> list[str]:
+def outside_training(graph: Graph) -> list[str]:
     """The files outside training/ that the loop imports, directly or not."""
     return sorted(name for name in reached(graph, LOOP) if not name.startswith("sparkdl.training"))
 
 
 def report() -> Iterator[str]:
     graph = import_graph()
-    rooms = room_graph(graph)
+    rings, outside = circles(graph), outside_training(graph)
     yield f"{len(entries(PACKAGE))} entries on the ground floor"
     yield "{} files in the largest room, {}".format(*largest_room())
-    rings = circles(graph)
     yield f"{len(rings)} circles among files"
     yield from ("  " + " ".join(ring) for ring in rings)
-    if not circles(rooms):
-        yield f"{levels(rooms)} levels of rooms"
     if not rings:
         longest = longest_chain(graph)
+        yield f"{len(longest_chain(room_graph(graph)))} levels of rooms"
         yield f"{len(longest)} files in the longest chain: {' '.join(longest)}"
-    outside = outside_training(graph)
     yield f"{len(outside)} files outside training/ that the loop reaches: {' '.join(outside)}"
 
 

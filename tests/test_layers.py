@@ -1,7 +1,4 @@
-"""The house rules that the source itself can show: who imports whom, how long things are, what they are called.
-
-Each rule reads one file and yields what is wrong with it; the second half of this file shows each rule a violation.
-"""
+"""Rules of the source: imports, sizes, names, errors, docstrings. Each reads one file and yields its violations."""
 
 from __future__ import annotations
 
@@ -9,15 +6,13 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests import floor_plan
+from tests.floor_plan import ROOT, Source, imports, sources, targets
 from tests.law import CONFINED, below, room_of
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # What `import sparkdl` must not load: each costs a second or more, or needs a JVM.
 HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow", "torch", "torchmetrics"}
@@ -40,56 +35,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Finding = tuple[int, str]
 
 
-@dataclass(frozen=True)
-class Source:
-    """One file: its path below the root, its dotted module name, its text and its syntax tree."""
-
-    path: Path
-    module: str
-    text: str
-    tree: ast.Module
-
-    @property
-    def package(self) -> str:
-        """What a relative import of one dot starts from."""
-        return self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
-
-
-def sources(root: Path, tops: tuple[str, ...]) -> Iterator[Source]:
-    for path in sorted(path for top in tops for path in (root / top).rglob("*.py")):
-        below = path.relative_to(root)
-        parts = below.with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        text = path.read_text(encoding="utf-8")
-        yield Source(below, module, text, ast.parse(text, str(below)))
-
-
 def within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
-
-
-def targets(node: ast.AST, source: Source) -> Iterator[str]:
-    """The dotted names that one node imports, ``from a import b`` as ``a.b``."""
-    match node:
-        case ast.Import(names=names):
-            yield from (alias.name for alias in names)
-        case ast.ImportFrom(module=module, names=names, level=level):
-            start = source.package.split(".")
-            base = ".".join((*start[: len(start) - level + 1], *([module] if module else []))) if level else module
-            yield from (f"{base}.{alias.name}" for alias in names)
-        case ast.Call(
-            func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
-            args=[ast.Constant(value=str(name)), *_],
-        ):
-            yield name
-        case ast.Attribute(value=ast.Name(id=parent), attr=attr) if f"{parent}.{attr}" in CONFINED:
-            yield f"{parent}.{attr}"  # `import torch` gives torch.distributed as well
-
-
-def imports(source: Source) -> Iterator[tuple[int, str]]:
-    """Every import with its line: inside functions and under TYPE_CHECKING too."""
-    for node in ast.walk(source.tree):
-        yield from ((getattr(node, "lineno", 0), name) for name in targets(node, source))
 
 
 def lazy(tree: ast.Module) -> set[ast.AST]:
@@ -239,7 +186,6 @@ RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
     no_swallowing: ALL,
     documented: PACKAGE,
 }
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 
 
 def findings(rule: Callable[[Source], Iterator[Finding]], root: Path) -> list[str]:
@@ -255,47 +201,38 @@ def loaded(root: Path) -> set[str]:
     return set(fresh.stdout.split())
 
 
-# ---- the project keeps them -------------------------------------------------------------------------------------
+# ---- the project -------------------------------------------------------------------------------------
 
 
-@each_rule
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_project_keeps(rule):
     wrong = findings(rule, ROOT)
     assert not wrong, "\n".join(["", *wrong])
 
 
-def test_no_circle_among_files():
-    rings = floor_plan.circles(floor_plan.import_graph())
-    found = [" <-> ".join(ring) for ring in rings]
-    assert found == []
-
-
-def test_ground_floor_and_rooms_are_small():
+def test_floor_plan():
+    graph = floor_plan.import_graph()
+    assert floor_plan.circles(graph) == []
     assert len(floor_plan.entries(floor_plan.PACKAGE)) <= MAX_ENTRIES
     assert floor_plan.largest_room()[0] <= MAX_ROOM_FILES
-
-
-def test_chains_of_imports_are_short():
-    graph = floor_plan.import_graph()
-    assert floor_plan.levels(floor_plan.room_graph(graph)) <= MAX_LEVELS
+    assert len(floor_plan.longest_chain(floor_plan.room_graph(graph))) <= MAX_LEVELS
     assert len(floor_plan.longest_chain(graph)) <= MAX_CHAIN
     assert len(floor_plan.outside_training(graph)) <= MAX_REACH
 
 
 def test_circle_is_found(tmp_path):
-    (tmp_path / "sparkdl").mkdir()
-    (tmp_path / "sparkdl/a.py").write_text("def f():\n    from sparkdl import b")
-    (tmp_path / "sparkdl/b.py").write_text("if TYPE_CHECKING:\n    from sparkdl.a import f")
-    (tmp_path / "sparkdl/c.py").write_text("import sparkdl.a")
-    graph = floor_plan.import_graph(tmp_path)
-    assert floor_plan.circles(graph) == [["sparkdl.a", "sparkdl.b"]]
+    written(tmp_path, "sparkdl/a.py", "def f():\n    from sparkdl import b")
+    written(tmp_path, "sparkdl/b.py", "if TYPE_CHECKING:\n    from sparkdl.a import f")
+    written(tmp_path, "sparkdl/c.py", "import sparkdl.a")
+    assert floor_plan.circles(floor_plan.import_graph(tmp_path)) == [["sparkdl.a", "sparkdl.b"]]
 
 
-def test_import_is_light():
+def test_import_is_light(tmp_path):
     assert loaded(ROOT) & HEAVY == set()
+    assert "numpy" in loaded(written(tmp_path, "sparkdl/__init__.py", "import numpy"))
 
 
-# ---- and they catch what they are for ---------------------------------------------------------------------------
+# ---- violations and legal code -----------------------------------------------------------------------------------
 
 
 def long(lines: int) -> str:
@@ -376,20 +313,12 @@ def written(root: Path, path: str, text: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("rule", "path", "text"), VIOLATIONS)
-def test_violation_is_caught(rule, path, text, tmp_path):
-    assert len(findings(rule, written(tmp_path, path, text))) == 1
+@pytest.mark.parametrize(
+    ("rule", "path", "text", "count"), [(*each, 1) for each in VIOLATIONS] + [(*each, 0) for each in LEGAL]
+)
+def test_rule_finds_violations_alone(rule, path, text, count, tmp_path):
+    assert len(findings(rule, written(tmp_path, path, text))) == count
 
 
-@pytest.mark.parametrize(("rule", "path", "text"), LEGAL)
-def test_legal_code_passes(rule, path, text, tmp_path):
-    assert findings(rule, written(tmp_path, path, text)) == []
-
-
-@each_rule
-def test_rule_is_shown_a_violation(rule):
-    assert rule in {shown for shown, _, _ in VIOLATIONS}
-
-
-def test_heavy_import_is_caught(tmp_path):
-    assert "numpy" in loaded(written(tmp_path, "sparkdl/__init__.py", "import numpy"))
+def test_all_rules_have_a_violation():
+    assert set(RULES) == {rule for rule, _, _ in VIOLATIONS}
