@@ -1,4 +1,4 @@
-"""Fixtures of configurations: a module of nets to name in them, and the objects that a command makes of them."""
+"""Fixtures of configurations: a module of nets, and the objects that a command makes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Saves:
 
 @pytest.fixture(scope="module")
 def nets(tmp_path_factory):
-    """A module of nets, and those of examples/, on the path as spark-submit's --py-files are."""
+    """A module of nets, and those of examples/, on the path."""
     folder = tmp_path_factory.mktemp("nets")
     (folder / "some_nets.py").write_text(NETS)
     with pytest.MonkeyPatch.context() as patch:
@@ -57,29 +57,31 @@ def nets(tmp_path_factory):
 
 @pytest.fixture
 def read(nets):
-    """The arguments that a job gets from a configuration file and further words of the command line."""
+    """The arguments that a job gets from a configuration file and the command line."""
 
     def read(*arguments, job="train"):
-        called = {}
+        called = SimpleNamespace()
 
         @functools.wraps(resolve_name(COMMANDS[job].job))
         def called_with(**given):
-            called.update(given)
+            vars(called).update(given)
 
-        assert app.main(called_with, ["--config", *arguments]) == 0
-        return SimpleNamespace(**called)
+        assert app.main(called_with, ["--config", *map(str, arguments)]) == 0
+        return called
 
     return read
 
 
 @pytest.fixture
 def refused(nets, capsys):
-    """The error output of a command that does not take its configuration."""
+    """The error output of a command with a bad configuration."""
 
     def refused(*arguments, job="train"):
-        with pytest.raises(SystemExit) as ended:
-            run(job, arguments)
-        assert ended.value.code == 2
+        try:
+            code = run(job, [str(each) for each in arguments])
+        except SystemExit as ended:
+            code = ended.code
+        assert code == 2
         return capsys.readouterr().err
 
     return refused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 
 import numpy as np
@@ -14,7 +13,7 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler
 
 from sparkdl import Bagging, BestOf, Stacking, TorchClassifier, TorchEstimator
-from sparkdl.cli import app, commands, ensemble
+from sparkdl.cli import commands, ensemble
 from sparkdl.cli.data import Data
 from sparkdl.cli.saved_models import load, output_columns
 from sparkdl.errors import InvalidInput
@@ -31,19 +30,9 @@ BAD_TREE = {**TREE, "init_args": {"maxdepth": 3}}
 
 
 @pytest.fixture
-def run(nets):
-    """The arguments that the job is called with, and the exit code."""
-
-    def run(*arguments):
-        called = {}
-
-        @functools.wraps(ensemble.ensemble)
-        def noted(**given):
-            called.update(given)
-
-        return called, app.main(noted, [*map(str, arguments)])
-
-    return run
+def made(read):
+    """The ensemble of a configuration file and of the command line."""
+    return lambda *arguments: read(*arguments, job="ensemble").ensemble
 
 
 @pytest.fixture
@@ -84,54 +73,49 @@ def test_configurations_of_the_repository_parse_without_spark(nets, name, capsys
         assert plain(one).items() <= other["init_args"].items()
 
 
-def test_bagging_of_networks_needs_no_spark_and_print_config_repeats_it(run, write, capsys, tmp_path):
+def test_bagging_of_networks_needs_no_spark_and_print_config_repeats_it(made, write, capsys, tmp_path):
     words = ["--ensemble.subsamplingRate", 0.5, "--ensemble.base.epochs", 7, "--ensemble.base.model.hidden", 5]
-    words = ["--config", write("Bagging", base=TORCH, numModels=3, maxFeatures=8), *words, "--ensemble.numModels", 4]
+    words = [write("Bagging", base=TORCH, numModels=3, maxFeatures=8), *words, "--ensemble.numModels", 4]
     with pytest.raises(SystemExit):
-        commands.run("ensemble", [*map(str, words), "--print_config"])
+        commands.run("ensemble", ["--config", *map(str, words), "--print_config"])
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    for given in (words, ["--config", tmp_path / "again.yaml"]):
-        called, code = run(*given)
-        found = called["ensemble"]
-        assert (code, type(found), found.getNumModels(), found.getSubsamplingRate()) == (0, Bagging, 4, 0.5)
+    for found in (made(*words), made(tmp_path / "again.yaml")):
+        assert (type(found), found.getNumModels(), found.getSubsamplingRate()) == (Bagging, 4, 0.5)
         assert (type(found.getBase()), found.getBase().getEpochs()) == (TorchClassifier, 7)
         assert factory.describe(found.getBase().getModel())["kwargs"]["hidden"] == 5
 
 
 @pytest.mark.parametrize(("value", "found"), [("8", 8), ("0.5", 0.5), ("1.0", 1.0), ("sqrt", "sqrt"), ("all", None)])
-def test_max_features_is_a_number_a_fraction_or_a_name(run, write, value, found):
-    given, _ = run("--config", write("Bagging", base=TORCH), "--ensemble.maxFeatures", value)
-    subset = given["ensemble"].getMaxFeatures()
+def test_max_features_is_a_number_a_fraction_or_a_name(made, write, value, found):
+    subset = made(write("Bagging", base=TORCH), "--ensemble.maxFeatures", value).getMaxFeatures()
     assert (type(subset), subset) == (type(found), found)
 
 
-def test_models_of_members_may_be_functions(run, write):
+def test_models_of_members_may_be_functions(made, write):
     build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
     torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
-    found = run("--config", write("Stacking", bases=[torch, TORCH], numFolds=2))[0]["ensemble"].getBases()
+    found = made(write("Stacking", bases=[torch, TORCH], numFolds=2)).getBases()
     assert factory.describe(found[0].getModel()) == {"path": "some_nets:build", "args": [], "kwargs": {"hidden": 3}}
     assert factory.describe(found[1].getModel())["path"] == "some_nets:Net"
 
 
-def test_objects_of_the_jvm_are_made_in_the_session(spark, run, write):
+def test_objects_of_the_jvm_are_made_in_the_session(spark, made, read, write):
     scaler = {"class_path": "pyspark.ml.feature.StandardScaler", "init_args": {"inputCol": "x", "outputCol": "scaled"}}
     logistic = {"class_path": "pyspark.ml.classification.LogisticRegression", "init_args": {"featuresCol": "scaled"}}
     pipeline = {"class_path": "pyspark.ml.Pipeline", "init_args": {"stages": [scaler, logistic]}}
-    given, code = run("--config", write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
-    network, tree, found = given["ensemble"].getBases()
-    assert (code, type(network)) == (0, TorchClassifier)
-    assert (type(tree), tree.getMaxDepth()) == (DecisionTreeClassifier, 2)
+    stacking = made(write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
+    network, tree, found = stacking.getBases()
+    assert (type(network), type(tree), type(found)) == (TorchClassifier, DecisionTreeClassifier, Pipeline)
+    assert tree.getMaxDepth() == 2
     assert [type(stage) for stage in found.getStages()] == [StandardScaler, LogisticRegression]
-    assert (type(found), found.getStages()[0].getOutputCol()) == (Pipeline, "scaled")
-    assert given["ensemble"].getMeta().getFeaturesCol() == "scaled"
+    assert found.getStages()[0].getOutputCol() == stacking.getMeta().getFeaturesCol() == "scaled"
 
-    given, code = run("--config", ROOT / "conf/ensemble/best_of.yaml")
-    found = given["ensemble"]
-    assert code == 0
-    assert [type(each) for each in found.getCandidates()] == [TorchClassifier, TorchClassifier, RandomForestClassifier]
-    assert type(found.getEvaluator()) is MulticlassClassificationEvaluator
-    assert found.getEvaluator().getMetricName() == "accuracy"
-    assert given["data"].vectors == given["test"].vectors == ["features"]
+    job = read(ROOT / "conf/ensemble/best_of.yaml", job="ensemble")
+    kinds = [type(each) for each in job.ensemble.getCandidates()]
+    assert kinds == [TorchClassifier, TorchClassifier, RandomForestClassifier]
+    assert type(job.ensemble.getEvaluator()) is MulticlassClassificationEvaluator
+    assert job.ensemble.getEvaluator().getMetricName() == "accuracy"
+    assert job.data.vectors == job.test.vectors == ["features"]
 
 
 # ---- mistakes ---------------------------------------------------------------------------------------------------
@@ -152,18 +136,13 @@ def test_objects_of_the_jvm_are_made_in_the_session(spark, run, write):
         ("Bagging", {"base": TORCH, "maxFeatures": "some"}, "error: maxFeatures is 'some'; expected"),
     ],
 )
-def test_mistake_in_the_file_ends_the_command_with_2(run, write, capsys, kind, arguments, message):
-    try:
-        called, code = run("--config", write(kind, **arguments))
-    except SystemExit as ended:
-        called, code = {}, ended.code
-    assert (called, code) == ({}, 2)
-    assert message in capsys.readouterr().err
+def test_mistake_is_named(refused, write, kind, arguments, message):
+    assert message in refused("--config", write(kind, **arguments), job="ensemble")
 
 
-def test_missing_class_and_useless_test_rows_raise(run, capsys):
-    assert run("--data.path", "here", "--ensemble", "sparkdl.ensembles.params.EnsembleParams")[1] == 2
-    assert "ensemble has no class_path; expected sparkdl.Bagging" in capsys.readouterr().err
+def test_missing_class_and_useless_test_rows_raise(refused):
+    words = ["--data.path", "here", "--ensemble", "sparkdl.ensembles.params.EnsembleParams"]
+    assert "ensemble has no class_path; expected sparkdl.Bagging" in refused(*words, job="ensemble")
     data = Data(path="here")
     with pytest.raises(InvalidInput, match="test is for classes or numbers"):
         ensemble.ensemble(data, Bagging(base=TorchEstimator(model=int, loss="mse")), test=data)

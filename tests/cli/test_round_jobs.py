@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import runpy
@@ -12,7 +11,6 @@ import pytest
 import yaml
 
 from sparkdl import LBFGS, ConsensusADMM, ElasticNet, FederatedAveraging, ParallelSGD, TorchClassifier
-from sparkdl.cli import app, train
 from sparkdl.rounds.local_solvers import NewtonCG
 from tests.sessions import ROOT
 from tests.training.test_digits import digits as digits
@@ -27,16 +25,10 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("name", BARS)
-def test_configuration_describes_its_algorithm(nets, name):
-    made = {}
-
-    @functools.wraps(getattr(train, name))
-    def job(**arguments):
-        made.update(arguments)
-
-    assert app.main(job, ["--config", str(ROOT / f"conf/rounds/{name}.yaml")]) == 0
-    assert made["algorithm"] == ALGORITHMS[name]
-    assert isinstance(made["estimator"], TorchClassifier)
+def test_configuration_describes_its_algorithm(read, name):
+    job = read(ROOT / f"conf/rounds/{name}.yaml", job=name)
+    assert job.algorithm == ALGORITHMS[name]
+    assert isinstance(job.estimator, TorchClassifier)
 
 
 @pytest.mark.slow

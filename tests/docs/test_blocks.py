@@ -30,7 +30,7 @@ RUNNERS = {
     "properties": "test_settings.py",
     "dockerfile": "test_settings.py",
     "{eval-rst}": "test_site.py",
-    "{literalinclude}": "test_examples.py",
+    "{literalinclude}": "make docs",
     "text": "output, or a picture made of letters",
 }
 
