@@ -1,4 +1,4 @@
-"""Commands on the shared session, and the browser that the report page needs."""
+"""Commands on the shared session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from sparkdl.cli.commands import run
 from tests.sessions import ROOT
-from tests.telemetry.html.conftest import browser as browser
 
 
 @pytest.fixture

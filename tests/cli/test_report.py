@@ -7,15 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torchmetrics.classification import MulticlassAccuracy
 
-from sparkdl import TorchClassifier
 from sparkdl.cli import report
-from sparkdl.telemetry.html import RunData
-from tests.ml import nets
-from tests.sessions import ROOT, frame
-from tests.telemetry.html.looking import look
+from tests.sessions import ROOT
 from tests.telemetry.html.made import gang, written
 
 
@@ -29,29 +23,19 @@ def runs(tmp_path):
     ]
 
 
-@pytest.fixture
-def job(capsys):
-    """Run the job: its exit code, and what it printed to standard output and to standard error."""
-
-    def job(*arguments):
-        code = report.main([str(each) for each in arguments])
-        return code, *capsys.readouterr()
-
-    return job
-
-
-def test_page_of_a_run_is_in_its_directory_or_where_output_says(job, runs, tmp_path):
+def test_page_of_a_run_is_in_its_directory_or_where_output_says(runs, tmp_path, capsys):
     output = tmp_path / "pages" / "one.html"
-    assert job(runs[0], "--output", output) == (0, f"wrote {output}\n", "")
+    assert report.main([runs[0], "--output", str(output)]) == 0
     assert "<h1>one</h1>" in output.read_text()
     assert not Path(runs[0], "report.html").exists()
-    assert job(runs[0]) == (0, f"wrote {runs[0]}/report.html\n", "")
+    for place in (runs[0], f"file://{runs[0]}/"):  # the second overwrites
+        assert report.main([place]) == 0
     assert "<h1>one</h1>" in Path(runs[0], "report.html").read_text()
-    assert job(f"file://{runs[0]}/")[0] == 0  # and is overwritten
+    assert capsys.readouterr().out.startswith(f"wrote {output}\nwrote {runs[0]}/report.html\n")
 
 
-def test_page_compares_several_runs(job, runs, tmp_path):
-    assert job(*runs, "--output", tmp_path / "both.html")[0] == 0
+def test_page_compares_several_runs(runs, tmp_path):
+    assert report.main([*runs, "--output", str(tmp_path / "both.html")]) == 0
     page = (tmp_path / "both.html").read_text()
     assert "<h1>one and two</h1>" in page
     assert "What differs" in page
@@ -99,30 +83,3 @@ def test_script_loads_neither_spark_nor_torch(runs, tmp_path):
     command = [sys.executable, "-c", PLAIN, str(ROOT / "jobs/report.py"), runs[0]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"wrote {runs[0]}/report.html\n", "")
-
-
-@pytest.mark.slow
-def test_page_of_a_fit(spark, browser, tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(400, 3, generator=generator)
-    rows = frame({"x": x.numpy(), "label": (x[:, 0] > 0).long().numpy() + (x[:, 1] > 0).long().numpy()})
-    classifier = TorchClassifier(
-        model=nets.scores,
-        metrics={"accuracy": MulticlassAccuracy(3)},
-        inputCols=["x"],
-        numWorkers=2,
-        batchSize=50,
-        epochs=3,
-        runDir=str(tmp_path / "run"),
-    )
-    model = classifier.fit(rows)
-    assert model.report.html(str(tmp_path / "own.html")) == str(tmp_path / "own.html")
-    assert report.main([str(tmp_path / "run")]) == 0
-    for page in (tmp_path / "own.html", tmp_path / "run" / "report.html"):
-        found = look(browser, page.read_text(), tmp_path)
-        assert found.trouble is None
-        assert list(found.charts) == ["loss", "metric-0", "throughput", "phases", "timeline"]
-        assert sorted(found.charts["phases"]["ticks"]) == ["rank 0", "rank 1"]
-    data = RunData.read(str(tmp_path / "run"))
-    assert (data.state, data.called(1)) == ("finished", "rank 1")
-    assert "<td>pyspark</td>" in page.read_text()

@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +28,7 @@ from tests.notebooks.outputs import tidied
 from tests.sessions import ROOT, driver_environment
 
 EXAMPLES = ROOT / "examples"
-LONGEST = 200
-"""Seconds that a cell may take."""
+LONGEST = 200  # seconds of a cell
 
 # Low-level output, that of child processes, stays out of the notebook; and a bar that asks for ipywidgets finds none.
 _KERNEL = (
@@ -95,12 +93,9 @@ def _environment(folder: Path) -> dict[str, str]:
 def main(arguments: Sequence[str]) -> None:
     share_classes()
     for path in [Path(each) for each in arguments] or notebooks():
-        begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            notebook = executed(path, Path(folder))
-        nbformat.write(notebook, path)
-        seconds, size = time.monotonic() - begin, path.stat().st_size
-        print(f"{os.path.relpath(path)}: {seconds:.0f} s, {size // 1000} kB", flush=True)
+            nbformat.write(executed(path, Path(folder)), path)
+        print(f"{os.path.relpath(path)}: {path.stat().st_size // 1000} kB", flush=True)
 
 
 if __name__ == "__main__":
