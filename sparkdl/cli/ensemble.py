@@ -14,6 +14,7 @@ SIGTERM, to the driver or to Spark's JVM, no further member begins, and the job 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from sparkdl.cli.data import Data
@@ -63,10 +64,6 @@ def summary(report: dict[str, Any]) -> str:
 
 def listed(members: Sequence[int]) -> str:
     """Format numbers in ascending order; three or more in a row become a range."""
-    runs: list[range] = []
-    for member in sorted(members):
-        if runs and member == runs[-1].stop:
-            runs[-1] = range(runs[-1].start, member + 1)
-        else:
-            runs.append(range(member, member + 1))
+    numbered = enumerate(sorted(members))
+    runs = [[member for _, member in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs) or "none"

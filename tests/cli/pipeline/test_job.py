@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +57,12 @@ def write(path: Path, **columns: Any) -> None:
     pq.write_table(pa.table(table | columns), path / "part.parquet")
 
 
-@dataclass(frozen=True)
 class Small:
     """A pipeline in a folder, and the command that runs it."""
 
-    folder: Path
-    job: Any
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "root"
-
-    @property
-    def versions(self) -> Versions:
-        return Versions(str(self.root))
+    def __init__(self, folder: Path, job: Any) -> None:
+        self.folder, self.job, self.root = folder, job, folder / "root"
+        self.versions = Versions(str(self.root))
 
     def configured(self, **network: Any) -> Path:
         """The configuration; ``network`` are more arguments of the classifier."""
@@ -110,13 +101,10 @@ class Small:
         found = (self.root / "runs" / date).glob("*/*.json")
         return {file.stem: file for file in found if file.parent.name != "attempts"}
 
-    def written(self) -> dict[Path, int]:
-        """All files, and when they were written."""
-        return {path: path.stat().st_mtime_ns for path in self.root.rglob("*") if path.is_file()}
-
-    def finished(self, date: str = DAY) -> dict[Path, int]:
-        """The files of the finished stages of a date, and when they were written."""
-        return {file: file.stat().st_mtime_ns for file in self.stages(date).values()}
+    def written(self, date: str | None = None) -> dict[Path, int]:
+        """When all files, or those of the finished stages of a date, were written."""
+        paths = self.root.rglob("*") if date is None else self.stages(date).values()
+        return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
 
 
 @pytest.fixture
@@ -168,11 +156,11 @@ def test_gate_rejects_bad_models_and_scores_wait_for_their_rows(small):
     assert (code, "PATH_NOT_FOUND" in printed) == (4, True)
     good = small.versions.current()
     assert set(small.stages(NEXT)) == {"etl", "start", "train", "gate", "publish"}
-    before = small.finished(NEXT)
+    before = small.written(NEXT)
     (small.folder / "late").rename(small.folder / "new")
     code, printed = small.run("--gate.compare", "false", date=NEXT)
     assert (code, f"{ROWS * len(DAYS)} rows scored by {good}" in printed) == (0, True)
-    assert before.items() <= small.finished(NEXT).items()
+    assert before.items() <= small.written(NEXT).items()
     assert small.done(NEXT)["version"] == good
 
     untrained = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-12}}
@@ -245,7 +233,7 @@ def test_killed_run_resumes_at_its_stage(small, monkeypatch, place, stages):
             small.run()
     assert set(small.stages()) == stages
     assert (small.root / "scores").exists() == (place == "tidy")
-    published, before = small.versions.current(), small.finished()
+    published, before = small.versions.current(), small.written(DAY)
     assert (published is None) == (place == "train")
     unfinished = "cafecafecafe-0000-12345678"
     left = [
@@ -259,7 +247,7 @@ def test_killed_run_resumes_at_its_stage(small, monkeypatch, place, stages):
         (folder / "file").touch()
 
     assert small.run()[0] == 0
-    assert before.items() <= small.finished().items()
+    assert before.items() <= small.written(DAY).items()
     assert small.done()["version"] == small.versions.current()
     assert published in (None, small.versions.current())
     assert len(small.versions.names()) == 1
