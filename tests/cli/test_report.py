@@ -38,7 +38,7 @@ def test_page_compares_several_runs(runs, tmp_path):
     assert report.main([*runs, "--output", str(tmp_path / "both.html")]) == 0
     page = (tmp_path / "both.html").read_text()
     assert "<h1>one and two</h1>" in page
-    assert "What differs" in page
+    assert "Differences" in page
 
 
 @pytest.mark.parametrize(
