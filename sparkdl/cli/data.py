@@ -43,8 +43,8 @@ class Data:
         if len(given) != 1:
             found = " and ".join(given) or "nowhere"
             raise InvalidInput(f"rows come from {found}; expected exactly one of path, table and query.")
-        ignored = {"path": (), "table": ("format", "schema"), "query": ("format", "schema", "options")}[given[0]]
-        for name in ignored:
+        ignored = {"path": "", "table": "format schema", "query": "format schema options"}[given[0]]
+        for name in ignored.split():
             if getattr(self, name) not in ("parquet", None, {}):
                 raise InvalidInput(f"{name} is ignored if rows come from a {given[0]}; leave it out.")
 

@@ -13,57 +13,20 @@ SIGTERM, to the driver or to Spark's JVM, no further member begins, and the job 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.train import fit_and_save
-from sparkdl.ensembles.base_learner import kind_of
+from sparkdl.cli.train import train
 from sparkdl.ensembles.params import EnsembleParams
-from sparkdl.errors import InvalidInput
 
 
-def ensemble(
-    data: Data,
-    ensemble: EnsembleParams,
-    *,
-    test: Data | None = None,
-    output: str | None = None,
-    overwrite: bool = False,
-) -> None:
+def ensemble(data: Data, ensemble: EnsembleParams, **options: Any) -> None:
     """Train an ensemble on rows that Spark reads, and save its model.
 
     Args:
         data: the rows to train on.
         ensemble: sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking or sparkdl.BestOf, with its arguments.
-        test: test rows, for the accuracy or, for numbers, the root mean squared error; default: none.
-        output: where to save the model; default: not saved.
-        overwrite: replace an existing output.
+        options: test, output and overwrite, as of `sparkdl.cli.train.train`.
     """
-    bases = ensemble.bases()
-    if test is not None and "estimator" in map(kind_of, bases):
-        raise InvalidInput("test is for classes or numbers; the output of a sparkdl.TorchEstimator may be anything.")
-    fit_and_save(
-        ensemble,
-        bases[0],
-        lambda model: summary(model.report),
-        data=data,
-        test=test,
-        output=output,
-        overwrite=overwrite,
-    )
-
-
-def summary(report: dict[str, Any]) -> str:
-    """Summarize a training: seconds, the members trained now, and those restored."""
-    trained, restored = report["trained"], report["restored"]
-    before = f"; finished before: {listed(restored)}" if restored else ""
-    return f"{len(trained) + len(restored)} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
-
-
-def listed(members: Sequence[int]) -> str:
-    """Format numbers in ascending order; three or more in a row become a range."""
-    numbered = enumerate(sorted(members))
-    runs = [[member for _, member in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0])]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs) or "none"
+    estimator: Any = ensemble  # every EnsembleParams here is also an Estimator
+    train(data, estimator, **options)

@@ -15,20 +15,20 @@ After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 withi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from pyspark.ml import Estimator
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data
 from sparkdl.cli.saved_models import check_output, output_columns
 from sparkdl.ensembles.base_learner import column, kind_of
+from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.evaluation import held_out
-from sparkdl.ml.model import TorchModel
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
@@ -52,54 +52,43 @@ def train(
         output: where to save the model; default: not saved.
         overwrite: replace an existing output.
     """
-    if test is not None and kind_of(estimator) == "estimator":
-        raise InvalidInput("test is for a classifier or a regressor; mark rows for a loss with validationIndicatorCol.")
-    fit_and_save(estimator, estimator, summary, data=data, test=test, output=output, overwrite=overwrite)
-
-
-def fit_and_save(
-    estimator: Any,
-    base: Estimator[Any],
-    summary: Callable[[Any], str],
-    *,
-    data: Data,
-    test: Data | None,
-    output: str | None,
-    overwrite: bool,
-) -> None:
-    """Fit an estimator, print the summary of its model, save the model and score the test rows.
-
-    Args:
-        estimator: an estimator or an ensemble.
-        base: has the label's column; for an ensemble, one of its estimators.
-        summary: formats a fitted model.
-        data: the rows to train on.
-        test: test rows; default: none.
-        output: where to save the model; default: not saved.
-        overwrite: replace an existing output.
-    """
+    bases: list[Any] = estimator.bases() if isinstance(estimator, EnsembleParams) else [estimator]
+    if test is not None and "estimator" in map(kind_of, bases):
+        raise InvalidInput("test is for classifiers and regressors; for other models, mark rows with validationIndicatorCol.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
-        print(summary(model))
+        print(summary(model.report, model.history))
         if output is not None:
             (model.write().overwrite() if overwrite else model.write()).save(output)
             print(f"saved {output}")
         if test is not None:
-            label, prediction = str(column(base, "labelCol")), output_columns(model).prediction
+            label, prediction = str(column(bases[0], "labelCol")), output_columns(model).prediction
             predictions = model.transform(test.read(spark))
-            print(held_out(predictions, label, prediction, classes=kind_of(base) == "classifier"))
+            print(held_out(predictions, label, prediction, classes=kind_of(bases[0]) == "classifier"))
 
 
-def summary(model: TorchModel) -> str:
-    """Summarize a training: rows, seconds, rounds, and the metrics of the last epoch or round."""
-    last = model.history[-1] if model.history else {}  # a time budget may end before the first round
+def summary(report: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str:
+    """Summarize a training: rows, seconds, rounds, and the last metrics; of an ensemble, the members trained now."""
+    if "trained" in report:
+        trained, restored = report["trained"], report["restored"]
+        before = f"; finished before: {listed(restored)}" if restored else ""
+        return (
+            f"{len(trained) + len(restored)} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
+        )
+    last = history[-1] if history else {}  # a time budget may end before the first round
     kind = "epochs" if "epoch" in last else "rounds"
     named = ("loss", "objective", "primal", "dual")
     figures = [f"{name} {value:.4f}" for name, value in last.items() if name in named or name.startswith("valid_")]
     figures += [str(last["status"])] if "status" in last else []
-    report, count = model.report, len(model.history)
-    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {count} {kind}: {', '.join(figures)}"
+    return f"trained on {report['rows']} rows in {report['seconds']:.1f} s, {len(history)} {kind}: {', '.join(figures)}"
+
+
+def listed(members: Sequence[int]) -> str:
+    """Format numbers in ascending order; three or more in a row become a range."""
+    numbered = enumerate(sorted(members))
+    runs = [[member for _, member in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs) or "none"
 
 
 def by_rounds(name: str, kind: type) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler
 
 from sparkdl import Bagging, BestOf, Stacking, TorchClassifier, TorchEstimator
-from sparkdl.cli import commands, ensemble
+from sparkdl.cli import commands, ensemble, train
 from sparkdl.cli.data import Data
 from sparkdl.cli.saved_models import load, output_columns
 from sparkdl.errors import InvalidInput
@@ -144,7 +144,7 @@ def test_missing_class_and_useless_test_rows_raise(refused):
     words = ["--data.path", "here", "--ensemble", "sparkdl.ensembles.params.EnsembleParams"]
     assert "ensemble has no class_path; expected sparkdl.Bagging" in refused(*words, job="ensemble")
     data = Data(path="here")
-    with pytest.raises(InvalidInput, match="test is for classes or numbers"):
+    with pytest.raises(InvalidInput, match="test is for classifiers and regressors"):
         ensemble.ensemble(data, Bagging(base=TorchEstimator(model=int, loss="mse")), test=data)
 
 
@@ -163,10 +163,10 @@ def test_arrays_are_read_as_vectors(spark, tmp_path):
 
 
 def test_summary():
-    assert ensemble.summary({"seconds": 1.26, "trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}) == (
+    assert train.summary({"seconds": 1.26, "trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}, []) == (
         "7 members in 1.3 s, trained: 0-3, 5, 8, 9"
     )
-    assert ensemble.summary({"seconds": 0.04, "trained": [], "restored": [1, 0]}) == (
+    assert train.summary({"seconds": 0.04, "trained": [], "restored": [1, 0]}, []) == (
         "2 members in 0.0 s, trained: none; finished before: 0, 1"
     )
 

@@ -107,7 +107,7 @@ def test_page_with_spark(page, spark, tmp_path):
 
 
 @pytest.mark.parametrize(("page", "line"), NOT_RUN)
-def test_block_that_does_not_run_compiles_and_its_imports_exist(page, line, tmp_path):
+def test_skipped_block_compiles_and_its_imports_exist(page, line, tmp_path):
     (block,) = [block for block in blocks(page) if line in block.code.splitlines()]
     compiled(block, tmp_path)
     assert not [name for name in ABSENT if importlib.util.find_spec(name)]

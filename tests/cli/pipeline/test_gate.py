@@ -50,7 +50,7 @@ def test_margin_below_zero_raises(margin):
 # ---- the ledger -------------------------------------------------------------------------------------------------
 
 
-def test_stage_runs_once_until_it_is_forgotten_or_its_files_are_gone(tmp_path):
+def test_stage_runs_once_until_forgotten_or_without_files(tmp_path):
     rows = iter(range(9))
 
     def work() -> dict[str, int]:
@@ -75,7 +75,7 @@ def test_stage_runs_once_until_it_is_forgotten_or_its_files_are_gone(tmp_path):
     assert last.stage("etl", work) == {"rows": 3}
 
 
-def test_two_runs_that_open_a_date_at_once_share_no_name(tmp_path, monkeypatch):
+def test_runs_opening_a_date_at_once_share_no_name(tmp_path, monkeypatch):
     """Both have seen no run before them: the first to write is the one that is taken over."""
     with monkeypatch.context() as patch:
         patch.setattr(stage_log.Attempts, "announced", lambda attempts: [])
@@ -87,7 +87,7 @@ def test_two_runs_that_open_a_date_at_once_share_no_name(tmp_path, monkeypatch):
         first.check()
 
 
-def test_run_that_announces_between_look_and_announcement_takes_over(tmp_path, monkeypatch):
+def test_run_announced_in_between_takes_over(tmp_path, monkeypatch):
     announced, looks = stage_log.Attempts.announced, []
 
     def late(attempts: object) -> list[int]:
