@@ -54,7 +54,7 @@ def train(
     """
     bases: list[Any] = estimator.bases() if isinstance(estimator, EnsembleParams) else [estimator]
     if test is not None and "estimator" in map(kind_of, bases):
-        raise InvalidInput("test is for classifiers and regressors; for other models, mark rows with validationIndicatorCol.")
+        raise InvalidInput("test is for classifiers and regressors; for other models, set validationIndicatorCol.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))

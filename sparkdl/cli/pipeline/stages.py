@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput
@@ -155,18 +155,17 @@ class PipelineRun:
     def evaluate(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
         """Compare a version with the one in use."""
         rows = self.spark.read.parquet(path).cache()
+
+        def metric(version: str) -> float:
+            return float(evaluator.evaluate(PipelineModel.load(self.versions.model(version)).transform(rows)))
+
         try:
-            current = self.versions.current()
-            value = self._metric(name, rows, evaluator)
-            compared = gate.compare and current not in (None, name)
-            in_use = self._metric(str(current), rows, evaluator) if compared else None
+            current, value = self.versions.current(), metric(name)
+            in_use = None if not gate.compare or current in (None, name) else metric(str(current))
         finally:
             rows.unpersist()
         passed = gate.passes(value, in_use, larger=evaluator.isLargerBetter())
         return {"version": name, "value": value, "current": current, "in_use": in_use, "passed": passed}
-
-    def _metric(self, name: str, rows: DataFrame, evaluator: Evaluator) -> float:
-        return float(evaluator.evaluate(PipelineModel.load(self.versions.model(name)).transform(rows)))
 
     def score(self, score: Score, clean: Clean) -> dict[str, Any]:
         """Write the scores of the model in use, all at once."""
@@ -178,10 +177,10 @@ class PipelineRun:
             rows = clean(dated(score.data, self.day).read(self.spark), labelled=False)
             predictions = model.transform(rows)
             columns = output_columns(model)
-            outputs = (name for name in (columns.prediction, columns.probability) if name in predictions.columns)
-            own = [*rows.columns, *outputs]
+            outputs = [name for name in (columns.prediction, columns.probability) if name in predictions.columns]
             staged = files.join(self.root, f"scores/_{self._name}")
-            predictions.select(*(score.columns or own)).write.mode("overwrite").parquet(staged)
+            chosen = predictions.select(*(score.columns or [*rows.columns, *outputs]))
+            chosen.write.mode("overwrite").parquet(staged)
         self.ledger.check()
         place = files.join(self.root, f"scores/date={self.day}")
         files.replace(staged, place)
@@ -189,11 +188,11 @@ class PipelineRun:
 
     def tidy(self, keep: int) -> None:
         """Delete the date's rows, checkpoints and files of killed runs, and old versions."""
-        for configuration in files.Folder.of(files.join(self.root, f"runs/{self.day}")).folders():
-            own = files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}"))
-            for name in own.folders():
+        runs = files.Folder.of(files.join(self.root, f"runs/{self.day}"))
+        for configuration in runs.folders():
+            for name in files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}")).folders():
                 for each in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
-                    own.delete(each)
+                    runs.delete(f"{configuration}/{each}")
         scores = files.Folder.of(files.join(self.root, "scores"))
         for name in scores.folders():
             if name.startswith(f"_{self.day}-"):
