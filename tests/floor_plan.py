@@ -29,10 +29,14 @@ class Source:
 
 def sources(root: Path, tops: tuple[str, ...]) -> Iterator[Source]:
     for path in sorted(path for top in tops for path in (root / top).rglob("*.py")):
-        below = path.relative_to(root)
-        module = ".".join(below.with_suffix("").parts).removesuffix(".__init__")
-        text = path.read_text(encoding="utf-8")
-        yield Source(below, module, text, ast.parse(text, str(below)))
+        yield read(root, path.relative_to(root))
+
+
+@cache
+def read(root: Path, path: Path) -> Source:
+    text = (root / path).read_text(encoding="utf-8")
+    module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    return Source(path, module, text, ast.parse(text, str(path)))
 
 
 def targets(node: ast.AST, source: Source) -> Iterator[str]:
