@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.telemetry.clock import Clock
 
@@ -39,3 +43,19 @@ def there(checkpoints):
 
 def flip(data):
     return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+
+def together(size, work):
+    """The results of ``work(rank, all_gather_json)`` on a thread for each rank."""
+    barrier, values = threading.Barrier(size, timeout=30), {}
+
+    def worker(rank):
+        def all_gather_json(key, value):
+            values[key, rank] = json.loads(json.dumps(value))
+            barrier.wait()
+            return [values[key, each] for each in range(size)]
+
+        return work(rank, all_gather_json)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(worker, range(size)))

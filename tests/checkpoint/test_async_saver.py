@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,15 +20,6 @@ from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
-
-
-class Board(dict):
-    """The rendezvous store of ``World.publish`` and ``World.collect``."""
-
-    set = dict.__setitem__
-
-    def check(self, keys):
-        return all(key in self for key in keys)
 
 
 def save(savers, step):
@@ -44,9 +36,11 @@ def checkpoints(tmp_path):
 
 @pytest.fixture
 def savers(checkpoints):
-    board, worlds = Board(), [World(rank, 2) for rank in range(2)]
+    board, worlds = {}, [World(rank, 2) for rank in range(2)]
     for world in worlds:
-        world.store = board
+        world.store = SimpleNamespace(
+            set=board.__setitem__, get=board.__getitem__, check=lambda keys: board.keys() >= {*keys}
+        )
     made = [Saver(checkpoints, world) for world in worlds]
     yield made
     for saver in made:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from sparkdl.io.weights import read_state
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
+from tests.checkpoint.saving import together
 from tests.faults import Fault
 from tests.training.test_resume import CASES, COLUMNS, Steps, assert_alike, data
 
@@ -205,27 +205,17 @@ def test_temporary_directory_that_a_worker_cannot_see_is_a_warning(tmp_path):
 
 
 def load(tmp_path, hosts):
-    """The errors of two workers, on threads, that load from their hosts' directories."""
-    barrier, values = threading.Barrier(2, timeout=30), {}
+    """The errors of two workers that load from their hosts' directories."""
 
-    def worker(rank):
-        def exchange(key, value):
-            values.setdefault(key, {})[rank] = value
-            barrier.wait()
-            answers = [values[key][each] for each in range(2)]
-            barrier.wait()
-            return answers
-
+    def worker(rank, all_gather_json):
         world = World(rank, 2, host=f"host{rank}")
-        world.all_gather_json = exchange
+        world.all_gather_json = all_gather_json
         try:
             checkpointer(tmp_path / hosts[rank]).load(world, None)
         except Exception as error:
             return error
-        return None
 
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(worker, range(2)))
+    return together(2, worker)
 
 
 def test_other_runs_data_attempts_and_directories_raise(tmp_path):

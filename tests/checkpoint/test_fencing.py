@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import pytest
@@ -14,7 +11,7 @@ from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import Fenced
 from sparkdl.io import files
-from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there
+from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there, together
 
 
 def test_older_attempt_cannot_commit(directory):
@@ -106,20 +103,7 @@ def test_workers_restore_the_newest_that_all_can_read(damaged, local, recwarn):
         path = f"{local.name(at(step), 0)}/{step % 3:05d}"
         if local.folder.exists(path):  # only two checkpoints are kept
             local.folder.write(path, flip(local.folder.read(path)))
-    answers, barrier = {}, threading.Barrier(3, timeout=30)
-
-    def worker(rank):
-        def agree(key, value):
-            answers.setdefault(key, [{}] * 3)
-            barrier.wait()
-            answers[key][rank] = json.loads(json.dumps(value))
-            barrier.wait()
-            return answers[key]
-
-        return restore(local, rank, agree, lambda manifest: [f"{rank:05d}"])
-
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(worker, range(3)))
+    found = together(3, lambda rank, agree: restore(local, rank, agree, lambda manifest: [f"{rank:05d}"]))
     assert len(recwarn) == max(1, damaged)
     if damaged == 1:
         assert [shards for _, shards in found] == [{f"{rank:05d}": content(1, rank)} for rank in range(3)]

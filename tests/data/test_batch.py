@@ -79,7 +79,11 @@ def listed(found):
     return [found.values[first:last].tolist() for first, last in itertools.pairwise(found.bounds.tolist())]
 
 
-def test_ragged_rows_slice_like_a_list():
+def test_ragged_rows_slice_like_a_list_and_split_into_micro_batches():
+    whole = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
+    tokens, numbers = zip(*[each.inputs for each in whole.split(4)], strict=True)
+    assert [*map(listed, tokens)] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
+    assert [each.tolist() for each in numbers] == [[0], [1, 2], [3], [4, 5]]
     for first, last in itertools.product(range(7), repeat=2):
         found = ragged(ROWS)[first:last]
         assert listed(found) == ROWS[first:last]
@@ -97,13 +101,6 @@ def test_ragged_rows_are_selected_in_any_order(seed):
         assert listed(found) == [rows[index] for index in chosen]
 
 
-def test_ragged_batch_splits_into_micro_batches():
-    whole = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
-    inputs = [each.inputs for each in whole.split(4)]
-    assert [listed(tokens) for tokens, _ in inputs] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
-    assert [numbers.tolist() for _, numbers in inputs] == [[0], [1, 2], [3], [4, 5]]
-
-
 def test_offsets_fit_an_embedding_bag():
     values, offsets = ragged(ROWS).arguments()
     assert offsets.tolist() == [0, 2, 2, 6, 7, 7]
@@ -114,7 +111,7 @@ def test_offsets_fit_an_embedding_bag():
     assert torch.equal(bag(*ragged([[], []]).arguments()), torch.zeros(2, 3))
 
 
-def test_padded_rows_and_their_mask():
+def test_padded_rows_and_their_mask_are_two_arguments():
     values, mask = ragged(ROWS, padding=-1).arguments()
     assert values.tolist() == [row + [-1] * (4 - len(row)) for row in ROWS]
     assert mask.dtype == torch.bool
@@ -127,9 +124,6 @@ def test_padded_rows_and_their_mask():
     assert padded.shape == (3, 3, 2)
     assert torch.equal(padded[mask], vectors)
     assert torch.equal(padded[~mask], torch.full((4, 2), 0.5))
-
-
-def test_ragged_input_gives_two_arguments():
     found = arguments((torch.arange(6), ragged(ROWS, padding=0), torch.arange(6)))
     assert [tuple(each.shape) for each in found] == [(6,), (6, 4), (6, 4), (6,)]
     assert arguments(()) == []

@@ -178,17 +178,11 @@ def test_resumed_epoch_is_the_tail_of_the_whole_epoch(sizes, gathered, monkeypat
         assert_same(epoch_of(found, plan, 2, start=start), [each[start:] for each in whole])
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        *[(kind, torch.int64) for kind in (pa.int16(), pa.int32(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int64())],
-        (pa.uint8(), torch.uint8),
-        (pa.int8(), torch.int8),
-        (pa.bool_(), torch.bool),
-        (pa.float64(), torch.float32),
-    ],
-    ids=str,
-)
+OTHERS = {pa.uint8(): torch.uint8, pa.int8(): torch.int8, pa.bool_(): torch.bool, pa.float64(): torch.float32}
+WIDE = [pa.int16(), pa.int32(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int64()]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [*((kind, torch.int64) for kind in WIDE), *OTHERS.items()], ids=str)
 def test_dtypes_of_batches(kind, dtype):
     given = pa.table({"x": pa.array([0, 1, 1, 0, 1]).cast(kind)})
     found = parts_of([given], Columns((InputColumn("x"),), target=InputColumn("x")))

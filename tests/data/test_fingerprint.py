@@ -46,13 +46,10 @@ def expected():
     return of(table())
 
 
-def test_order_of_arrival_and_chunks_do_not_matter(expected, monkeypatch):
+def test_order_of_ids_alone_changes_the_order(expected, monkeypatch):
     assert of(shuffled(table(), 1)) == expected
     monkeypatch.setattr(module, "_CHUNK", 100)
     assert of(table()) == expected
-
-
-def test_order_of_ids_changes_the_order_alone(expected):
     found = of(table(id=pa.array(np.arange(ROWS)[::-1])))
     assert (found.rows, found.content) == (expected.rows, expected.content)
     assert found.order != expected.order

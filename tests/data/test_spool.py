@@ -150,15 +150,12 @@ def test_invalid_values_are_counted_over_the_whole_shard():
     assert spool.rows == 20
 
 
-def test_many_invalid_columns_fit_a_screen():
+def test_many_invalid_columns_and_other_errors_fit_a_screen():
     names = [f"x{index}" for index in range(500)]
     spool = spooled(Columns(tuple(map(InputColumn, names))), [pa.record_batch({name: [1.0, None] for name in names})])
     with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
         spool.check()
     assert len(caught.value.message.splitlines()) == 11
-
-
-def test_rows_that_cannot_be_decoded_raise():
     spool = Spool(X, part=7)
     with pytest.raises(InvalidInput, match=r"shard 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
         spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))

@@ -25,10 +25,6 @@ def locked():
     return module
 
 
-def enclosing(lock):
-    return lambda: lock
-
-
 def test_function_travels_by_value():
     weight = 3
     assert unship(ship(lambda x: weight * x))(2) == 6
@@ -41,7 +37,7 @@ def test_function_travels_by_value():
         (partial(nn.Linear, 1, handle=LOCK), "handle"),
         (partial(nn.Linear, LOCK), "args[0]"),
         (partial(nn.Linear, options={"deep": [LOCK]}), "options['deep'][0]"),
-        (enclosing(LOCK), "lock"),
+        ((lambda lock: lambda: lock)(LOCK), "lock"),
     ],
     ids=["attribute", "keyword", "argument", "nested", "closure"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -12,21 +13,19 @@ from sparkdl.io.threads import BackgroundQueue, in_background
 LONG = 30
 
 
-def test_call_runs_in_a_named_daemon_thread():
+def fail(kind):
+    raise kind("no such thing")
+
+
+def test_call_runs_in_a_named_daemon_thread_and_result_raises_its_error():
     go = threading.Event()
     answer = in_background(lambda: go.wait(LONG) and threading.current_thread(), "a name")
     assert not answer.done()
     go.set()
     assert (answer.result(LONG).name, answer.result().daemon) == ("a name", True)
-
-
-@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit])
-def test_result_raises_the_error_of_the_call(kind):
-    def fail():
-        raise kind("no such thing")
-
-    with pytest.raises(kind, match="no such thing"):
-        in_background(fail, "fails").result(LONG)
+    for kind in (LookupError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(kind, match="no such thing"):
+            in_background(partial(fail, kind), "fails").result(LONG)
 
 
 @pytest.fixture
