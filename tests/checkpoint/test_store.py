@@ -115,18 +115,6 @@ def test_checkpoints_of_another_run_or_version_raise(directory):
     assert name in there(checkpoints)  # pruning leaves it
 
 
-def test_foreign_files_are_left_alone(directory):
-    checkpoints = fenced(directory, keep=1)
-    foreign = ("notes.txt", "step-10/manifest.json", "attempts/readme", "attempt-0000-epoch-0000/x")
-    for path in foreign:
-        checkpoints.folder.write(path, b"mine")
-    for step in (1, 2):
-        save(checkpoints, step)
-    checkpoints.folder.write(f"{checkpoints.name(at(2), 0)}/notes.txt", b"mine")
-    assert newest(checkpoints) == 2
-    assert [checkpoints.folder.read(path) for path in foreign] == [b"mine"] * 4
-
-
 @pytest.mark.slow
 def test_unreachable_filesystem_raises_os_error(tmp_path):
     with object_store(tmp_path) as query:
@@ -140,11 +128,18 @@ def test_unreachable_filesystem_raises_os_error(tmp_path):
     ("keep", "pinned", "kept"),
     [(1, (), [5]), (2, (), [4, 5]), (9, (), [1, 2, 3, 4, 5]), (1, (2, 3), [3, 5]), (2, (4,), [4, 5]), (1, (5,), [5])],
 )
-def test_newest_and_newest_pinned_are_kept(keep, pinned, kept, directory):
+def test_newest_newest_pinned_and_foreign_files_are_kept(keep, pinned, kept, directory):
     checkpoints = fenced(directory, keep=keep)
+    foreign = ("notes.txt", "step-10/manifest.json", "attempts/readme", "attempt-0000-epoch-0000/x")
+    for path in foreign:
+        checkpoints.folder.write(path, b"mine")
     for step in range(1, 6):
         save(checkpoints, step, shards=1, pinned=step in pinned)
-    assert there(checkpoints) == [checkpoints.name(at(step), 0) for step in kept]
+    names = [checkpoints.name(at(step), 0) for step in kept]
+    assert there(checkpoints) == sorted(["attempt-0000-epoch-0000", "step-10", *names])
+    checkpoints.folder.write(f"{names[-1]}/notes.txt", b"mine")
+    assert newest(checkpoints) == 5
+    assert [checkpoints.folder.read(path) for path in foreign] == [b"mine"] * 4
 
 
 @pytest.mark.parametrize("size", [300, 10])

@@ -81,6 +81,9 @@ def test_slices_at_any_depth(seed):
     rest = sliced.slice(len(sliced) // 2)
     if len(rest):
         assert_same(decode(rest, X), rest, shape)
+    for rows in ([None, 1.0, 2.0, None], [None, [1.0], [2.0], [None]], [[None], [1.0], [2.0], None]):
+        kept = pa.array(rows).slice(1, 2)  # nulls outside a slice are ignored
+        assert decode(kept, X).tolist() == kept.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -118,14 +121,6 @@ def test_values_of_their_dtype_are_not_copied(kind):
         assert np.shares_memory(found, values.to_numpy())
 
 
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
-def test_floating_point_takes_the_dtype_of_the_run(kind):
-    array = pa.array([np.float16(1.5)]).cast(kind)
-    for floating in ("float32", "float64"):
-        assert decode(array, X, floating=floating).dtype == floating == row_dtype(kind, X, floating=floating)
-    assert decode(array, InputColumn("x", "float64"), floating="float32").dtype == "float64"
-
-
 @pytest.mark.parametrize("wanted", ["int8", "int16", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if pa.types.is_integer(kind)], ids=str)
 def test_integers_beyond_the_range_of_the_dtype_raise(kind, wanted):
@@ -140,7 +135,12 @@ def test_integers_beyond_the_range_of_the_dtype_raise(kind, wanted):
                     decode(array, InputColumn("x", wanted))
 
 
-def test_whole_numbers_and_booleans_convert_without_loss():
+def test_dtypes_of_the_column_and_of_the_run():
+    for kind in (pa.float16(), pa.float32(), pa.float64()):
+        array = pa.array([np.float16(1.5)]).cast(kind)
+        for floating in ("float32", "float64"):
+            assert decode(array, X, floating=floating).dtype == floating == row_dtype(kind, X, floating=floating)
+        assert decode(array, InputColumn("x", "float64"), floating="float32").dtype == "float64"
     found = decode(pa.array([0.0, 3.0, -1.0, 2.0**40, -0.0]), LABEL)
     assert (found.dtype, found.tolist()) == ("int64", [0, 3, -1, 2**40, 0])
     for values in ([0, 1, 1], [0.0, 1.0, 1.0], [False, True, True]):
@@ -185,12 +185,6 @@ DEEP = pa.list_(FLOATS)
 def test_invalid_values_raise(array, column, message):
     with pytest.raises(InvalidInput, match=f"column 'x' has {message}"):
         decode(array, column)
-
-
-def test_nulls_outside_a_slice_are_ignored():
-    for rows in ([None, 1.0, 2.0, None], [None, [1.0], [2.0], [None]], [[None], [1.0], [2.0], None]):
-        kept = pa.array(rows).slice(1, 2)
-        assert decode(kept, X).tolist() == kept.to_pylist()
 
 
 TOKENS = InputColumn("x", "int64", ragged="offsets")

@@ -84,9 +84,11 @@ def assert_same(found, expected):
 
 @each_batch_size
 @each_sizes
-def test_every_row_comes_once_an_epoch_with_its_columns(sizes, batch_size):
+def test_every_row_comes_once_an_epoch_with_its_columns_and_weighs_1(sizes, batch_size):
     data = table(sum(sizes))
     x, y = torch.tensor(data["x"].to_pylist(), dtype=torch.float32), torch.tensor(data["y"].to_pylist())
+    ones = Criterion(nn.CrossEntropyLoss(ignore_index=77)).denominators
+    assert all(each.with_denominators(ones).denominators is None for each in shards(sizes))
     found, plan, orders = shards(sizes, arrival=5), Plan(sizes, batch_size, seed=3), set()
     for epoch in range(2):
         batches = epoch_of(found, plan, epoch)
@@ -94,6 +96,8 @@ def test_every_row_comes_once_an_epoch_with_its_columns(sizes, batch_size):
         assert sorted(row for each in batches for row in rows_of(each)) == list(range(sum(sizes)))
         for rank, each in enumerate(batches):
             assert [batch.rows for batch in each] == [plan.count(rank, step) for step in range(plan.steps)]
+            for own in (found[rank], found[rank].with_unit_denominators()):
+                assert Batcher(own, plan).step_weights(epoch).tolist() == [batch.rows for batch in each]
         for step in zip(*batches, strict=True):
             total = sum(batch.rows for batch in step)
             for batch in step:
@@ -119,17 +123,6 @@ def test_weight_fractions_are_proportional_to_denominators(sizes, batch_size):
                 assert torch.equal(batch.denominators, batch.weights.double() * factors.double()[batch.target])
                 fraction = float(batch.denominators.sum()) / total if total else 0
                 assert batch.weight_fraction == pytest.approx(fraction, abs=1e-12)
-
-
-@each_sizes
-def test_rows_without_denominators_weigh_1(sizes):
-    plan = Plan(sizes, 7)
-    criterion = Criterion(nn.CrossEntropyLoss(ignore_index=77))
-    for each in shards(sizes):
-        expected = [plan.count(each.index, step) for step in range(plan.steps)]
-        assert Batcher(each, plan).step_weights(0).tolist() == expected
-        assert Batcher(each.with_unit_denominators(), plan).step_weights(0).tolist() == expected
-        assert each.with_denominators(criterion.denominators).denominators is None
 
 
 @pytest.mark.parametrize("scan", [1, 3, 1000])

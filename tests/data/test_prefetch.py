@@ -18,17 +18,14 @@ def _no_thread_is_left():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 100])
-def test_every_item_comes_in_order(depth):
+def test_every_item_comes_in_order_from_another_thread(depth):
     for count in (0, 1, 2, 3, 1000):
         assert list(prefetch(range(count), depth=depth)) == list(range(count))
+    items = prefetch((threading.current_thread().name for _ in range(5)), depth=depth)
+    assert "sparkdl-prefetch" not in [thread.name for thread in threading.enumerate()]  # before the first request
+    assert set(items) == {"sparkdl-prefetch"}
     first, second = prefetch(range(50), depth=depth), prefetch(range(100, 150), depth=depth)
     assert list(zip(first, second, strict=True)) == list(zip(range(50), range(100, 150), strict=True))
-
-
-def test_items_are_made_in_another_thread_from_the_first_request_on():
-    items = prefetch(threading.current_thread().name for _ in range(5))
-    assert "sparkdl-prefetch" not in [thread.name for thread in threading.enumerate()]
-    assert set(items) == {"sparkdl-prefetch"}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
