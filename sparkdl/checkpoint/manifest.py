@@ -138,7 +138,7 @@ class Manifest:
             document = json.loads(data)
             if document["format"] != FORMAT:
                 raise InvalidInput(
-                    f"has format {document['format']!r}, and this version of sparkdl reads format {FORMAT}. Take "
+                    f"its manifest has format {document['format']!r}, and this version of sparkdl reads {FORMAT}. Take "
                     "another runDir, or resume with the version that wrote it."
                 )
             if document["sha256"] != _seal(document["manifest"]):

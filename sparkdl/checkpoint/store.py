@@ -256,7 +256,7 @@ class Checkpoints:
         except FileNotFoundError as error:
             raise damage(folder, "it has no manifest: its writer did not finish") from error
         except InvalidInput as error:
-            raise InvalidInput(f"checkpoint {folder.path} {error.message}") from error
+            raise InvalidInput(f"checkpoint {folder.path} cannot be used: {error.message}") from error
         except CheckpointDamaged as error:
             raise damage(folder, error.message) from error
         self.attempts.check_run(manifest.run)

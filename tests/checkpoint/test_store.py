@@ -106,7 +106,7 @@ def test_checkpoints_of_another_run_or_version_raise(directory):
     for version in (FORMAT - 1, FORMAT + 1):
         manifest = json.loads(checkpoints.folder.read(f"{name}/{MANIFEST}")) | {"format": version}
         checkpoints.folder.write(f"{name}/{MANIFEST}", json.dumps(manifest).encode())
-        message = f"checkpoint .*{name} has format {version}, .* reads format {FORMAT}. Take another runDir"
+        message = f"checkpoint .*{name} cannot be used: its manifest has format {version}, .* reads {FORMAT}. Take an"
         for call in (checkpoints.latest, lambda: checkpoints.open(name)):
             with pytest.raises(InvalidInput, match=message):
                 call()
