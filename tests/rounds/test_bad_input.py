@@ -26,6 +26,7 @@ from tests.contracts.algorithm_contract import COLUMNS, data, objective, states
 EVERY = [
     ParallelSGD(),
     LBFGS(),
+    FederatedAveraging("client", client_fraction=1.0),
     *(ConsensusADMM(solver=solver) for solver in (NewtonCG(), ConjugateGradient(), LocalSGDSolver())),
 ]
 

@@ -25,11 +25,11 @@ def write_folder(model: TorchModel, folder: str) -> None:
     Raises:
         InvalidInput: a part of the model cannot be pickled.
     """
-    written, plain, said = Writer(model).packed()
+    written, plain, fields = Writer(model).packed()
     for name, data in written.items():
         files.write(f"{folder}/{name}", data)
     version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
-    metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, said)
+    metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, fields)
     files.write(f"{folder}/{METADATA}", f"{metadata}\n".encode())
 
 

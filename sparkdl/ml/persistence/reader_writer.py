@@ -154,22 +154,27 @@ class Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:
         """Write files, parts and, last, the metadata: a path with metadata is complete."""
-        written, plain, said = self.packed()
+        written, plain, extra = self.packed()
         root = qualify(self.sparkSession, path)
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
         for name, part in self._instance.parts().items():
-            _writer_of(part, name).session(self.sparkSession).save(f"{root}/{name}")
-        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=said)
+            if not isinstance(part, MLWritable):
+                raise InvalidInput(
+                    f"{name} is a {type(part).__name__}, which has no write(); expected a class of pyspark.ml or "
+                    "sparkdl, or another with write()."
+                )
+            part.write().session(self.sparkSession).save(f"{root}/{name}")
+        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=extra)
 
     def packed(self) -> tuple[dict[str, bytes], Params, dict[str, Any]]:
         """The files beside the metadata, the Params in the metadata, and its other fields."""
-        written, said = self._instance.saved()
+        written, fields = self._instance.saved()
         plain, named, pickled = _sorted_params(self._instance, self._instance.params_in_parts())
         if pickled:
             written[_OBJECTS] = as_pickle(pickled, ", ".join(pickled))
-        said = {"format": _FORMAT, **said, "objects": named, "pickled": sorted(pickled)}
-        return written, plain, {"sparkdl": json.loads(json.dumps(said))}
+        fields = {"format": _FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
+        return written, plain, {"sparkdl": json.loads(json.dumps(fields))}
 
 
 class Reader(MLReader[Any]):
@@ -277,15 +282,6 @@ class Reader(MLReader[Any]):
         return metadata
 
 
-def _writer_of(part: Any, name: str) -> MLWriter:
-    if not isinstance(part, MLWritable):
-        raise InvalidInput(
-            f"{name} is a {type(part).__name__}, which has no write(); expected a class of pyspark.ml or sparkdl, or "
-            "another with write()."
-        )
-    return part.write()
-
-
 def _class(name: str) -> Any:
     """The class named in the metadata; Spark's own classes have their names on the JVM."""
     module, _, own = name.replace("org.apache.spark", "pyspark").rpartition(".")
@@ -301,17 +297,15 @@ def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str,
     The copy has no defaults that are no JSON: the class sets them again.
     """
     plain, named, pickled = instance.copy(), {}, {}
-    for param, value in instance._paramMap.items():
-        if param_values.is_plain(value):
-            continue
-        del plain._paramMap[plain.getParam(param.name)]
-        if param.name in apart:
-            continue
+    for values in (plain._paramMap, plain._defaultParamMap):
+        for param in [param for param, value in values.items() if not param_values.is_plain(value)]:
+            del values[param]
+    for name in [
+        param.name for param in instance._paramMap if param not in plain._paramMap and param.name not in apart
+    ]:
+        value = instance.getOrDefault(name)
         try:
-            named[param.name] = param_values.describe(value, param_values.kinds_of(param.name))
+            named[name] = param_values.describe(value, param_values.kinds_of(name))
         except param_values.NotDescribable:
-            pickled[param.name] = value
-    for param, value in instance._defaultParamMap.items():
-        if not param_values.is_plain(value):
-            del plain._defaultParamMap[plain.getParam(param.name)]
+            pickled[name] = value
     return plain, named, pickled

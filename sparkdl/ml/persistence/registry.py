@@ -29,7 +29,7 @@ __all__ = ["Versions"]
 
 CURRENT = "CURRENT"
 _FOLDER, _ABOUT, _FATE, _MODEL = "versions", "version.json", "fate.json", "model"
-_PUBLISHED, _REFUSED = "published", "refused"
+_PUBLISHED, _REJECTED = "published", "refused"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Versions:
 
     def refuse(self, name: str) -> None:
         """Mark a version as rejected; a person may still publish it."""
-        self._decide(name, _REFUSED)
+        self._decide(name, _REJECTED)
 
     def _decide(self, name: str, fate: str) -> None:
         text = json.dumps({"fate": fate, "at": time.time()}) + "\n"
@@ -135,7 +135,7 @@ class Versions:
         if keep < 1:
             raise InvalidInput(f"keep is {keep}; expected the number of versions to keep, at least 1.")
         gone = []
-        for name in (*self._decided(_PUBLISHED)[:-keep], *self._decided(_REFUSED)[:-keep]):
+        for name in (*self._decided(_PUBLISHED)[:-keep], *self._decided(_REJECTED)[:-keep]):
             if name == self.current():  # another process may change it at any time
                 continue
             with contextlib.suppress(FileNotFoundError):  # another run prunes as well

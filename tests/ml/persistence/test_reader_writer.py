@@ -28,10 +28,6 @@ HISTORY = [{"epoch": 1, "step": 3, "loss": 0.5}, {"epoch": 2, "step": 6, "loss":
 ROW = [([3], "float32")]
 
 
-def twice(inputs, target):
-    return tuple(2 * tensor for tensor in inputs), target
-
-
 class Unpicklable(nets.Line):
     def __init__(self):
         super().__init__()
@@ -142,17 +138,6 @@ def test_program_has_precision_of_its_model(spark, tmp_path, precision):
     assert scored(loaded) == scored(model)
 
 
-def test_programs_with_other_weights_differ(spark, tmp_path):
-    loaded = []
-    for factor in (1.0, 2.0):
-        module, path = nets.Line(), str(tmp_path / f"{factor}")
-        torch.nn.init.constant_(module.inner[0].weight, factor)
-        line(module).save(path)
-        loaded.append(TorchModel.load(path))
-    assert loaded[0]._factory != loaded[1]._factory
-    assert scored(loaded[0]) != scored(loaded[1])
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -183,16 +168,6 @@ def test_forged_program_needs_trust(spark, tmp_path):
     path.write_bytes(rewritten(path.read_bytes(), {"data/weights/model.pt": b"forged"}))
     with pytest.raises(InvalidInput, match=r"can run code .*data/weights/model.pt .*spark.sparkdl.trust"):
         TorchModel.load(str(path.parent))
-
-
-def test_collate_is_saved_by_name_or_pickled(spark, tmp_path):
-    named, nameless = str(tmp_path / "named"), str(tmp_path / "nameless")
-    line(nets.Line).setCollate(twice).save(named)
-    assert TorchModel.load(named).getCollate() is twice
-    line(nets.Line).setCollate(lambda inputs, target: (inputs, target)).save(nameless)
-    with pytest.raises(InvalidInput, match=r"pickled parts.*\['collate'\]"):
-        TorchModel.load(nameless)
-    assert TorchModel.load(nameless, trust=True).getCollate()((1,), 2) == ((1,), 2)
 
 
 def test_fit_records_signature(spark, tmp_path):

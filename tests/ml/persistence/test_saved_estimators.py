@@ -193,28 +193,10 @@ def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):
         TorchRegressor.load(path, trust=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        (TorchClassifier, None, r"holds a sparkdl.ml.estimator.TorchRegressor; expected a sparkdl TorchClassifier"),
-        (TorchModel, None, "expected a sparkdl TorchModel"),
-        (TorchRegressor, lambda text: text[: len(text) // 2], "cannot be loaded as a TorchRegressor"),
-        (TorchRegressor, lambda text: text.replace('"format":', '"format":9'), "written by a newer sparkdl"),
-        (
-            TorchRegressor,
-            lambda text: text.replace("sparkdl.ml.estimator", "pyspark.ml.feature"),
-            "holds a pyspark.ml.feature",
-        ),
-    ],
-    ids=["other kind", "no model", "truncated", "newer", "foreign"],
-)
-def test_damaged_newer_or_other_estimator_raises(spark, tmp_path, kind, change, message):
+@pytest.mark.parametrize("kind", [TorchClassifier, TorchModel])
+def test_other_class_or_missing_path_raises(spark, tmp_path, kind):
     TorchRegressor(model=nets.Line).write().save(str(tmp_path / "saved"))
-    (metadata,) = (tmp_path / "saved" / "metadata").glob("part-*")
-    if change is not None:
-        metadata.with_name(f".{metadata.name}.crc").unlink()  # Spark would notice the change
-        metadata.write_text(change(metadata.read_text()))
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput, match=f"holds a .*TorchRegressor; expected a sparkdl {kind.__name__}"):
         kind.load(str(tmp_path / "saved"))
     with pytest.raises(InvalidInput, match=f"cannot be loaded as a {kind.__name__}"):
         kind.load(str(tmp_path / "gone"))

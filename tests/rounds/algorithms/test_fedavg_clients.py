@@ -137,19 +137,3 @@ def test_only_clients_of_positive_weight_are_drawn():
     """A run failed with "no row weighs anything" where only those that were drawn had no weight."""
     data = table(NUMBER % 12, w=np.where(NUMBER % 12 == 7, 1.0, 0.0))
     assert run(data, WEIGHED, client_fraction=1e-3, rounds=20)[1] == [1] * 20
-
-
-def test_clients_count_by_mass_of_their_rows():
-    data = table(np.repeat([1, 2], [20, 4]), w=np.ones(ROWS))
-    weighed, plain = (run(data, columns, batch_size=100)[0] for columns in (WEIGHED, COLUMNS))
-    assert torch.allclose(weighed, plain, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("bits", [None, 4])
-def test_data_without_weight_raises(bits):
-    with pytest.raises(InvalidInput, match="no row weighs anything"):
-        run(table(NUMBER % 4, w=np.zeros(ROWS)), WEIGHED, quantize_bits=bits)
-
-
-def test_each_row_may_be_a_client():
-    assert run(table(NUMBER))[1] == [ROWS, ROWS]
