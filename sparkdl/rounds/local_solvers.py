@@ -130,9 +130,10 @@ class Problem:
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
         """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
         parameters, found = [*self.parameters.values()], torch.zeros_like(d)
+        shaped = pieces(d, parameters)
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
-            pairs = [pair for pair in zip(graph, pieces(d, parameters), strict=True) if pair[0].requires_grad]
+            pairs = [pair for pair in zip(graph, shaped, strict=True) if pair[0].requires_grad]
             if pairs:
                 gradients, along = zip(*pairs, strict=True)
                 products = torch.autograd.grad(
@@ -172,7 +173,11 @@ class ConjugateGradient:
         step = conjugate_gradients(here.product, -here.gradient, goal=self.tolerance * first, steps=steps)
         there = problem.expand(problem.v + step)
         least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
-        if not (there.steepness**2 <= least * max(first**2, 1e-300) or there.steepness <= _rounding(here, there)):
+        if there.steepness**2 <= least * max(first**2, 1e-300):
+            return
+        bound = _rounding(problem.expand(problem.v), there)  # anew: the first graphs are those of other parameters
+        problem.set(there.x)
+        if there.steepness > bound:
             raise InvalidInput(
                 "the loss is not quadratic in the parameters, as solver=ConjugateGradient() requires; take "
                 "solver=NewtonCG() for convex losses, or solver=LocalSGDSolver() for networks."

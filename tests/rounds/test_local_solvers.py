@@ -39,10 +39,10 @@ def regression(kind: str) -> tuple[np.ndarray, np.ndarray]:
     }[kind]
 
 
-def run(folder, precision: str, loss: nn.Module, x, y, *, shards: int = 1, rounds: int = 60):
+def run(folder, precision: str, loss: nn.Module, x, y, *, shards: int = 1, rounds: int = 60, model=None):
     """The weights after this many rounds of ADMM without tolerances."""
     columns = Columns((InputColumn("x"),), InputColumn("y"), floating=FLOATING[precision])
-    objective = Objective(partial(nn.Linear, x.shape[1], 1), loss, precision=precision)
+    objective = Objective(model or partial(nn.Linear, x.shape[1], 1), loss, precision=precision)
     algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
     data = {"x": x.astype(FLOATING[precision]), "y": y.astype(FLOATING[precision])}
     with InlineCluster().map_reduce(data, columns, parts=shards) as jobs:
@@ -80,3 +80,13 @@ def test_loss_that_is_not_quadratic_raises_in_first_round(tmp_path, precision, s
     x, y = regression("plain")
     with pytest.raises(InvalidInput, match=r"shard \d in round 1: the loss is not quadratic .* solver=NewtonCG\(\)"):
         run(tmp_path, precision, loss, x, target(y), shards=shards, rounds=5)
+
+
+def test_network_raises_in_first_round(tmp_path):
+    """It was a RuntimeError of torch: the first graphs were used after the parameters had changed."""
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(11, 3), nn.Linear(3, 1))
+
+    with pytest.raises(InvalidInput, match=r"shard \d in round 1: the loss is not quadratic"):
+        run(tmp_path, "fp64", nn.MSELoss(), *regression("plain"), model=network)
