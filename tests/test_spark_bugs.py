@@ -75,11 +75,11 @@ def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:
 def test_lost_events_of_round_tasks_were_not_counted(spark, monkeypatch, does) -> None:
     # The jobs had no listener, and failed tasks reported no counts: a report without one event was called complete.
     monkeypatch.setattr(SparkCluster, "_channel", unreachable)
-    heard: list[Event] = []
-    jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=heard.append)
+    events: list[Event] = []
+    jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=events.append)
     with suppress(WorkerFailed), jobs as opened:
         opened.run(does, torch.tensor(1.0))
-    lost = {event.rank: event.payload["dropped"] for event in heard if event.kind == "outcome"}
+    lost = {event.rank: event.payload["dropped"] for event in events if event.kind == "outcome"}
     assert sorted(lost) == [0, 1]
     assert min(lost.values()) > 0
 
@@ -143,8 +143,8 @@ def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path)
     events: list[Event] = []
     with pytest.raises(WorkerLost, match=r"never started: some workers did not join .* within 5 s") as caught:
         SparkCluster(spark, 2, timeout=5).gang(lambda world, part: None, frame, columns, listener=events.append)
-    [heard] = {event.rank for event in events if event.kind == "started"}
-    assert (caught.value.rank, caught.value.stage) == (1 - heard, "launch")
+    [started] = {event.rank for event in events if event.kind == "started"}
+    assert (caught.value.rank, caught.value.stage) == (1 - started, "launch")
     assert sum(SparkCluster(spark, 2).gang(lambda world, part: part.rows, frame, columns)) == 4
 
 
@@ -159,18 +159,18 @@ def test_error_in_data_was_its_own_cause(spark) -> None:
 
 def test_worker_without_address_kept_the_others_waiting() -> None:
     # If rank 0 could not listen, it gave up before the exchange of addresses, for which the others waited.
-    said: list[str] = []
+    lines: list[str] = []
 
     def exchange(line: str) -> list[str]:
-        said.append(line)
+        lines.append(line)
         return [line, json.dumps({"host": "b", "address": "127.0.0.1"})]
 
     elsewhere = Address("192.0.2.200")  # an address that no host has
     with pytest.raises(OSError, match="assign"):
         meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
-    assert len(said) == 1
+    assert len(lines) == 1
     with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
-        meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [said[0], line])
+        meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [lines[0], line])
 
 
 # ---- scoring ---------------------------------------------------------------------------------------------------------

@@ -188,8 +188,6 @@ class SparkCluster:
             if columns is not None:
                 raise InvalidInput("columns were given without data.")
             return self._spark.range(0, size, 1, size).toDF("rank"), None
-        if not hasattr(data, "mapInArrow"):
-            raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, wanted = select_columns(data, columns)
         # The shuffle breaks chains of stages that a barrier stage may not end. A row's shard depends only on its id, so
         # a retried task repartitions rows as before without a sort.

@@ -65,8 +65,10 @@ def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) ->
         The selected columns in their transfer types, and their specification for the workers.
 
     Raises:
-        InvalidInput: a column is missing, or its type cannot become a tensor.
+        InvalidInput: the data is no DataFrame, a column is missing, or its type cannot become a tensor.
     """
+    if not hasattr(frame, "mapInArrow"):
+        raise InvalidInput(f"data is of type {type(frame).__name__}; expected a Spark DataFrame.")
     wanted = Columns.of(columns, frame.columns)
     if not wanted.inputs:
         raise InvalidInput("there are no input columns; expected at least one, in inputCols.")

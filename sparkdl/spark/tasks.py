@@ -95,8 +95,6 @@ class SparkTaskRunner:
         title: str,
         listener: Callable[[Event], None] | None,
     ) -> None:
-        if not hasattr(data, "mapInArrow"):
-            raise InvalidInput(f"data is of type {type(data).__name__}; expected a Spark DataFrame.")
         frame, self._columns = select_columns(data, columns)
         if parts is not None:
             key = self._columns.client or self._columns.row_id

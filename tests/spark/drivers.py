@@ -80,11 +80,7 @@ def encrypted(folder: str) -> dict[str, Any]:
     secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
     with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
         try:
-            SparkCluster(spark, 2).gang(work.total)
-            refused = None
-        except SparkdlError as error:
-            refused = type(error).__name__
-        return {
-            "refused": refused,
-            "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total),
-        }
+            error = str(SparkCluster(spark, 2).gang(work.total))
+        except SparkdlError as raised:
+            error = type(raised).__name__
+        return {"error": error, "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)}
