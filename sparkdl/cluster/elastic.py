@@ -234,6 +234,5 @@ def _next(news: SimpleQueue[bool | None]) -> bool | None:
 
 
 def _ends_epoch(event: Event) -> bool:
-    if event.kind != "checkpoint" or event.rank != 0:
-        return False
-    return bool(event.payload.get("pinned")) and not event.payload.get("trouble")
+    pinned = event.payload.get("pinned") and not event.payload.get("trouble")
+    return bool((event.kind, event.rank) == ("checkpoint", 0) and pinned)

@@ -115,29 +115,18 @@ def run_worker(
         task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
     )
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
-    with recording(recorder), forwarding(level), torch_threads(task.threads), _quick_collection():
+    with recording(recorder), forwarding(level), torch_threads(task.threads):
+        gc.freeze()  # exempts existing objects from garbage collection: torch alone has half a million to search
         try:
-            outcome = _outcome(task, worker, recorder, batches)
+            outcome = worker.run(recorder, batches)
         finally:
             worker.release()
             recorder.close()
-            _give_back_memory()
+            gc.unfreeze()
+            # A Python worker outlives the gang, and glibc would keep 100 MB of freed memory.
+            if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+                trim(0)
     return replace(outcome, told=recorder.told)
-
-
-def _outcome(task: WorkerTask, worker: _Worker, recorder: Recorder, batches: Batches) -> WorkerResult:
-    try:
-        record("started", pid=os.getpid(), host=worker.place.host)
-        with beating(worker.heartbeat, task.heartbeat):
-            if task.heartbeat is not None:
-                recorder.flush(_FIRST_SIGN)
-            value = worker.take_part(batches)
-        record("finished")
-        return WorkerResult(worker.meeting.rank, value, seconds=worker.seconds)
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        failure = Failure.of(error, worker.place)
-        record("failed", **failure.to_json())
-        return WorkerResult(worker.meeting.rank, failure=failure, seconds=worker.seconds)
 
 
 class _Worker:
@@ -146,6 +135,20 @@ class _Worker:
         self.seconds: dict[str, float] = {}
         self.stage = "launch"
         self.world: World | None = None
+
+    def run(self, recorder: Recorder, batches: Batches) -> WorkerResult:
+        try:
+            record("started", pid=os.getpid(), host=self.place.host)
+            with beating(self.heartbeat, self.task.heartbeat):
+                if self.task.heartbeat is not None:
+                    recorder.flush(_FIRST_SIGN)
+                value = self.take_part(batches)
+            record("finished")
+            return WorkerResult(self.meeting.rank, value, seconds=self.seconds)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            failure = Failure.of(error, self.place)
+            record("failed", **failure.to_json())
+            return WorkerResult(self.meeting.rank, failure=failure, seconds=self.seconds)
 
     @property
     def place(self) -> ErrorContext:
@@ -236,20 +239,3 @@ class _Worker:
             self.stage = before  # only on success: a failure keeps the stage it occurred in
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-@contextmanager
-def _quick_collection() -> Iterator[None]:
-    """Exempt existing objects from garbage collection: torch alone has half a million to search."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _give_back_memory() -> None:
-    """Return freed memory to the system: a Python worker outlives the gang, and glibc would keep 100 MB."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -115,7 +115,11 @@ def join(meeting: RendezvousSpec, invitation: RendezvousResult) -> Iterator[Worl
             yield world
         finally:
             world.store = None
-            _leave()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last
+            # reference; until then a peer in a collective waits.
+            gc.collect()
 
 
 def _initialise(meeting: RendezvousSpec, world: World) -> None:
@@ -131,14 +135,6 @@ def _initialise(meeting: RendezvousSpec, world: World) -> None:
             timeout=datetime.timedelta(seconds=meeting.timeout),
         )
     world.process_group = dist.group.WORLD
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last reference;
-    # until then a peer in a collective waits.
-    gc.collect()
 
 
 def _store(meeting: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:
