@@ -74,8 +74,14 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
     told = [_bound(shares, len(phases))]
     if len(phases) > 1 and busy[slowest] >= SKEWED * _median(busy):
         where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
-        known = [each for each in phases if each]
-        told.append(f"{unit} {slowest}{where} is the slowest, {_slow(known, phases[slowest])}")
+        known, own = [each for each in phases if each], phases[slowest]
+        typical = {name: _median([each.get(name, 0.0) for each in known]) for name in own if name != "exchange"}
+        most = max(typical, key=lambda name: own[name] - typical[name])
+        cost = own.get("exchange", 0.0)
+        wait = max((each.get("exchange", 0.0) - cost) / max(sum(each.values()), 1e-9) for each in known)
+        rest = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
+        busier = f"{busy[slowest] / max(_median(busy), 1e-9):.1f} times as busy as the median"
+        told.append(f"{unit} {slowest}{where} is the slowest, {busier}, most of it in {most}{rest}")
     told += [
         f"{shares[name]:.0%} goes into {what}."
         for name, what in _TOLD.items()
@@ -102,19 +108,6 @@ def _bound(shares: Mapping[str, float], ranks: int) -> str:
     computing = sum(shares.get(name, 0.0) for name in _COMPUTING)
     rest = f", {exchange:.0%} into the exchange" if ranks > 1 else ""
     return f"Compute-bound: {computing:.0%} of the time goes into the model, {feed:.0%} into waiting for batches{rest}."
-
-
-def _slow(phases: Sequence[Mapping[str, float]], slowest: Mapping[str, float]) -> str:
-    beyond = {
-        name: seconds - _median([each.get(name, 0.0) for each in phases])
-        for name, seconds in slowest.items()
-        if name != "exchange"
-    }
-    times = _busy(slowest) / max(_median([_busy(each) for each in phases]), 1e-9)
-    said = f"{times:.1f} times as busy as the median, most of it in {max(beyond, key=beyond.__getitem__)}"
-    own = slowest.get("exchange", 0.0)
-    waited = max((each.get("exchange", 0.0) - own) / max(sum(each.values()), 1e-9) for each in phases)
-    return said + (f"; others wait up to {waited:.0%} of their time." if waited > 0 else ".")
 
 
 def _busy(phases: Mapping[str, float]) -> float:

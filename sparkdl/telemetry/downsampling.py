@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from sparkdl.telemetry.event import Event
@@ -70,8 +71,7 @@ class _Series:
         return 1
 
     def halve(self) -> None:
-        pairs = [self.kept[first : first + 2] for first in range(0, len(self.kept), 2)]
-        self.kept = [merged(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        self.kept = [reduce(merged, self.kept[first : first + 2]) for first in range(0, len(self.kept), 2)]
 
     def __iter__(self) -> Iterator[Event]:
         yield from self.kept

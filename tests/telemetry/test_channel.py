@@ -212,7 +212,7 @@ def test_slow_stranger_times_out(trickle, channel, seen, monkeypatch):
     still_works(channel, seen)
 
 
-def test_too_many_strangers_evict_the_oldest(channel, seen, monkeypatch):
+def test_too_many_strangers_evict_oldest(channel, seen, monkeypatch):
     monkeypatch.setattr(server_module, "MAX_PENDING", 4)
     threads = threading.active_count()
     strangers = [Raw(channel.endpoint) for _ in range(20)]
@@ -226,7 +226,7 @@ def test_too_many_strangers_evict_the_oldest(channel, seen, monkeypatch):
         stranger.socket.close()
 
 
-def test_worker_that_never_reads_blocks_nobody(seen, monkeypatch):
+def test_worker_without_reads_blocks_nobody(seen, monkeypatch):
     def narrow(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least the system has
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

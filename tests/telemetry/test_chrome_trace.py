@@ -41,7 +41,7 @@ def step(host: str, rank: int, number: int, start: float, *, wait: float = 0.2, 
 # ---- one clock --------------------------------------------------------------------------------------------------
 
 
-def test_offset_of_host_is_exact_to_the_shortest_delay() -> None:
+def test_offset_of_host_is_exact_to_shortest_delay() -> None:
     ways, offset = random.Random(0), 5.0
     events = [at("driver", NOW, rank=-1)]
     for number in range(200):

@@ -218,7 +218,7 @@ def test_steps_wait_for_urgent_event(channel, seen, monkeypatch, last):
     assert recorder.dropped == 0
 
 
-def test_lone_step_is_sent_after_a_while(channel, seen):
+def test_lone_step_is_sent_after_linger(channel, seen):
     with Recorder(channel.endpoint, rank=0) as recorder:
         recorder.record("step", value=1)
         assert values(seen.wait(1)) == [1]

@@ -60,7 +60,7 @@ def test_silent_driver_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(event.rank for event in read_events(tmp_path) if event.kind == "hello") == [0, 1, 2, 3, 4]
 
 
-def test_driver_that_accepts_and_never_answers_delays_no_task(tmp_path: Path) -> None:
+def test_driver_without_answers_delays_no_task(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
         start = time.monotonic()

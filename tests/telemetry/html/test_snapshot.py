@@ -1,7 +1,6 @@
-"""All that pages say and draw, beside ``snapshot.json``.
+"""Texts and charts of pages equal ``snapshot.json``.
 
-If a page has to say something else, ``python -m tests.telemetry.html.test_snapshot`` writes the file anew. Read its
-difference.
+To change a page, run ``python -m tests.telemetry.html.test_snapshot``, which rewrites the file, and review the diff.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ def lines(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_page_says_and_draws_what_it_did(name):
+def test_page_equals_snapshot(name):
     expected = json.loads(SNAPSHOT.read_text())[name]
     assert json.loads(json.dumps(lines(name))) == expected
 
 
-def test_the_snapshot_has_no_other_pages():
+def test_snapshot_has_no_other_pages():
     assert list(json.loads(SNAPSHOT.read_text())) == list(CASES)
 
 
