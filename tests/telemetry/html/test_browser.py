@@ -7,13 +7,11 @@ import threading
 
 import pytest
 
-from sparkdl.telemetry.html import make_page
+from sparkdl.telemetry.html import make_page, page_data
 from sparkdl.telemetry.html.style import LINES
+from tests.telemetry.html.cases import CASES
 from tests.telemetry.html.looking import contrast, look
 from tests.telemetry.html.made import event, gang, run, step
-
-ADMM = [{"round": each, "primal": 2.0 / each, "dual": 1.0 / each, "rho": 0.1, "seconds": 1.0} for each in (1, 2, 3)]
-BAGGING = [{"member": each, "loss": 0.5, "valid_loss": 0.6, "seconds": 9.0 + each} for each in range(8)]
 
 
 def many(ranks: int):
@@ -24,22 +22,13 @@ def many(ranks: int):
     return run(event("begin", 0), *hosts, *steps, event("end", 10, error=None), name="many")
 
 
-def failed():
-    """A run that failed in its second attempt."""
-    return run(*gang().events[:-1], event("end", 12, error="WorkerFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300))
-
-
-ROUNDS = [event("begin", 0), step(8, forward=6.0), step(8, 1, other=4.0), event("end", 9, error=None)]
+LONG_ERROR = event("end", 12, error="WorkerFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300)
 PHONE = {"width": 390, "height": 844}
 RUNS = {
-    "gang": ([gang()], "loss metric-0 throughput workers phases timeline"),
-    "three": ([gang("one"), gang("two"), gang("a name that goes on " * 9)], "loss metric-0 throughput phases"),
-    "ADMM": ([run(*ROUNDS, history=ADMM)], "residuals metric-0 phases timeline"),
-    "ensemble": ([run(history=BAGGING)], "loss members"),
-    "many ranks": ([many(80)], "throughput phases timeline"),
-    "failed": ([failed()], "loss throughput workers phases timeline"),
-    "only history": ([run(history=[{"epoch": 1, "loss": 0.5, "rows_per_second": 7.0}])], "loss throughput"),
-    "just started": ([run(event("begin", 0))], ""),
+    **{name: CASES[name] for name in ("gang", "ADMM", "ensemble", "throughput by row", "nothing")},
+    "three": [gang("one"), gang("two"), gang("a name of many words " * 9)],
+    "many ranks": [many(80)],
+    "failed": [run(*gang().events[:-1], LONG_ERROR)],
 }
 
 
@@ -52,11 +41,9 @@ RUNS = {
     ],
 )
 def test_every_chart_is_drawn_and_fits(browser, tmp_path, name, window):
-    runs, charts = RUNS[name]
-    found = look(browser, make_page(runs), tmp_path, **window)
+    found = look(browser, make_page(RUNS[name]), tmp_path, **window)
     assert found.trouble is None
-    assert found.data["drawn"] == charts
-    assert list(found.charts) == charts.split()
+    assert found.data["drawn"].split() == list(found.charts) == list(page_data(RUNS[name])["charts"])
     assert found.probe["overflow"] <= 0
     assert found.probe["width"] <= 500 or not window  # the least that some browsers have
     for chart in found.charts.values():
