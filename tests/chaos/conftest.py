@@ -1,11 +1,8 @@
-"""A gang of two that is used again and again, what its run ends with, and a look at what each test leaves behind."""
+"""A gang of two for many tests, its undisturbed run, and a check that no test leaves sockets or files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,28 +12,25 @@ from tests.chaos.runs import SIZE, undisturbed
 
 
 @pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where temporary files go, and stay in no case."""
+def spool(tmp_path_factory):
+    """The folder of temporary files, which each gang leaves empty."""
     with temporary(tmp_path_factory.mktemp("spool")) as folder:
         yield folder
 
 
 @pytest.fixture(scope="module")
-def pair(spool: Path) -> Iterator[LocalCluster]:
-    """Two members; those that are lost are replaced."""
+def pair(spool):
     with nothing_left(), LocalCluster(SIZE, timeout=60) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def whole(pair: LocalCluster) -> Any:
-    """What an undisturbed run ends with."""
+def whole(pair):
     return undisturbed(pair)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(spool: Path) -> Iterator[None]:
-    """After a gang its members are idle or gone: there is no TCP socket and no temporary file."""
+def _nothing_left(spool):
     yield
     assert tcp({os.getpid(), *descendants()}) == set()
     assert list(spool.iterdir()) == []

@@ -1,7 +1,7 @@
-"""A driver that is a process, in a session of its own, so that it can be killed, or stopped with all members.
+"""A driver that is a process, in a session of its own, so that a test can kill it, or stop it with all workers.
 
-``python -m tests.chaos.drivers FOLDER [HOW RANK STEP [PHASE]]`` runs, or goes on with, the run in a folder. The
-weights and the history go to ``FOLDER/result``.
+``python -m tests.chaos.drivers FOLDER [HOW RANK STEP PHASE]`` starts or resumes the run in a folder. The weights and
+the history go to ``FOLDER/result``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from tests.chaos.runs import SIZE, fit
 from tests.faults import Fault
+from tests.faults.held import LONG
 from tests.sessions import ROOT
-
-LONG = 60.0  # seconds after which something that should have happened has not
 
 
 @dataclass(frozen=True)
 class Pids:
-    """A hook with which members leave their process ids in a folder."""
+    """A hook with which workers leave their process ids in a folder."""
 
     folder: str
     every_rank = True
@@ -41,7 +40,7 @@ class Pids:
 
 @contextmanager
 def driver(folder: Path, *fault: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that runs; whatever is left of it and its members is killed at the end of the block."""
+    """A driver that runs; it and its workers are killed at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.drivers", str(folder), *map(str, fault)],
         cwd=ROOT,
@@ -63,23 +62,17 @@ def ends(pid: int) -> bool:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    try:
+    with contextlib.closing(os.fdopen(descriptor)):
         return bool(select.select([descriptor], [], [], LONG)[0])
-    finally:
-        os.close(descriptor)
 
 
-def result(folder: Path) -> Any:
-    """What a driver that has ended left."""
-    return pickle.loads((folder / "result").read_bytes())  # noqa: S301 - our own
-
-
-def main(folder: str, how: str = "", rank: str = "0", step: str = "0", phase: str = "step") -> None:
-    """The driver's life."""
-    faults = [Fault(how, int(rank), int(step), f"{folder}/mark", phase)] if how else []
+def main(folder: str, *fault: str) -> None:
+    hooks: list[Any] = [Pids(folder)]
+    if fault:
+        how, rank, step, phase = fault
+        hooks.append(Fault(how, int(rank), int(step), f"{folder}/mark", phase))
     with LocalCluster(SIZE, timeout=60) as cluster:
-        supervisor = Supervisor(cluster, back_off=0, heartbeat_timeout=30)
-        found = fit(supervisor, Path(folder), *faults, hooks=[Pids(folder)])
+        found = fit(Supervisor(cluster, back_off=0, heartbeat_timeout=30), Path(folder), *hooks)
     Path(folder, "result").write_bytes(pickle.dumps(found))
 
 

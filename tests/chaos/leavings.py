@@ -1,4 +1,4 @@
-"""What a gang may leave behind: processes, sockets, files. Read from /proc."""
+"""What a gang may leave behind: processes, sockets, files; read from /proc."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from sparkdl.cluster.zygote import zygote
 
 
 def parent(pid: int) -> int:
-    """The process that has started a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def descendants(pid: int | None = None) -> set[int]:
-    """The processes below a process, by default this one, that have not been waited for."""
+    """The processes below a process, by default this one."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
@@ -32,7 +31,6 @@ def descendants(pid: int | None = None) -> set[int]:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What a process has open."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -43,12 +41,12 @@ def descriptors(pid: int) -> list[str]:
 
 
 def tcp(pids: Iterable[int], state: str = "", *, net: str = "/proc/net") -> set[tuple[str, int]]:
-    """Address and port of the TCP sockets that some processes have, or of those in a state.
+    """Address and port of the TCP sockets of some processes.
 
     Args:
         pids: the processes.
-        state: as the kernel's tables have it, in hexadecimal; empty for any.
-        net: the folder of those tables, for processes of another network namespace.
+        state: of the sockets, in the kernel's hexadecimal; empty for any.
+        net: the folder of the kernel's tables, which another network namespace has in another place.
     """
     owned = {name for pid in pids for name in descriptors(pid)}
     found = set()
@@ -69,7 +67,7 @@ def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[Path]:
-    """Temporary files of this process, and of those that it starts, lie in a folder, which is empty afterwards."""
+    """Temporary files of this process and its children lie in a folder, which is empty afterwards."""
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -81,8 +79,8 @@ def temporary(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """No process, no TCP socket, no temporary file and no descriptor is left of a cluster at the end of the block."""
-    zygote()  # which stays as long as this process
+    """At the end of the block no process, TCP socket or descriptor of a cluster is left."""
+    zygote()  # lives as long as this process
     before = descendants(), len(descriptors(os.getpid())), tcp([os.getpid()])
     yield
     assert (descendants(), len(descriptors(os.getpid())), tcp([os.getpid()])) == before

@@ -1,14 +1,14 @@
-"""The run that everything here happens to: small, with all that a step may depend on, and with every row accounted for.
+"""The run to which faults happen: small, uses all a step may depend on, and accounts for every row.
 
-Two epochs of five steps. Each row has a number; the model notes the numbers that it is given, and a hook writes them
-down after each step. Members import this module, so that what is slow to import (torch's own optimizers, metrics) is
-left out: more than fifty members are replaced here.
+Two epochs of five steps. Each row has a number; the model notes the numbers of its rows, and a hook logs them after each
+step. Replaced workers import this module, so it imports nothing slow (torch's optimizers, metrics).
 """
 
 from __future__ import annotations
 
 import json
 import random
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,17 +31,16 @@ from tests.faults import Decode, Fault, fed
 STEPS = 5  # of an epoch
 ROWS = 144
 TRAINED = [row for row in range(ROWS) if row % 6]  # the others are held out
-SIZE = 2  # members
+SIZE = 2  # workers
+TIMES = ("seconds", "rows_per_second")
 
-# Only to switch it off, torch's optimizers import its compiler, which takes each new member four seconds.
+# Only to switch it off, torch's optimizers import its compiler, which takes each new worker four seconds.
 for _name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
     _plain = getattr(torch.optim.Optimizer, _name).__wrapped__
     setattr(_plain, "__dynamo_disable", _plain)
 
 
 class Momentum(torch.optim.Optimizer):
-    """Stochastic gradient descent with momentum."""
-
     def __init__(self, parameters: Any, lr: float = 0.05) -> None:
         super().__init__(parameters, {"lr": lr})
 
@@ -56,46 +55,38 @@ class Momentum(torch.optim.Optimizer):
 
 
 class Restless(nn.Module):
-    """Masks, statistics of batches, every generator; and the numbers of the rows that it learns from."""
+    """Masks, statistics of batches, every generator; and the numbers of its training rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.drop, self.head = (
-            nn.Linear(3, 8),
-            nn.BatchNorm1d(8),
-            nn.Dropout(0.3),
-            nn.Linear(8, 4),
-        )
+        self.first, self.norm, self.drop = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.3)
+        self.head = nn.Linear(8, 4)
         self.rows: list[int] = []
 
     def forward(self, x: Tensor, row: Tensor) -> Tensor:
         if self.training:
             self.rows += row.flatten().tolist()
             x = x * (1 + 0.1 * random.gauss(0, 1) + 0.1 * np.random.randn())
-        found: Tensor = self.head(self.drop(torch.tanh(self.norm(self.first(x)))))
-        return found
+        output: Tensor = self.head(self.drop(torch.tanh(self.norm(self.first(x)))))
+        return output
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A hook that writes down which rows each member has learnt from in each step.
-
-    Attributes:
-        folder: where; a file for each rank.
-    """
+    """A hook that logs the rows of each step, in one file of a folder for each rank."""
 
     folder: str
     every_rank = True
 
     def on_step(self, run: Any) -> None:
-        line = {"epoch": run.clock.epoch, "step": run.clock.step, "rows": run.module.rows}
+        line = {"step": run.clock.step, "rows": run.module.rows, "host": socket.gethostname()}
         with Path(self.folder, f"rows-{run.rank}").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         run.module.rows = []
 
 
 def table() -> pa.Table:
-    """The labels of the rows that are held out are not those that training teaches."""
+    """The labels of the validation rows are not those that training teaches."""
     draw = np.random.default_rng(3)
     x = draw.normal(size=(ROWS, 3)).astype(np.float32)
     label = (x[:, 0] > 0) + 2 * (x[:, 1] > 0)
@@ -117,16 +108,11 @@ def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Gen
     return fed((x + 0.1 * torch.randn(x.shape, generator=generator), row), target)
 
 
-def training(*hooks: Any, epochs: int = 2, checkpoints: Path | None = None, every: int = 2) -> Training:
-    """The run, kept every other step where there is a folder for its checkpoints."""
-    objective = Objective(
-        Restless,
-        nn.CrossEntropyLoss(),
-        partial(Momentum, lr=0.05),
-        partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
-        max_grad_norm=0.5,
-    )
-    keeper = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(every))
+def training(*hooks: Any, epochs: int = 2, checkpoints: Path | None = None) -> Training:
+    """The run; with a folder it saves a checkpoint every other step."""
+    scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
+    objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, max_grad_norm=0.5)
+    keeper = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
     batch_size = len(TRAINED) // STEPS
     return Training(objective, batch_size, epochs, seed=2, micro_batches=2, augment=augment, hooks=hooks, keeper=keeper)
 
@@ -135,37 +121,64 @@ def kept(folder: Path) -> Checkpoints:
     return Checkpoints(str(folder / "checkpoints"), run="chaos")
 
 
-def fit(cluster: Any, folder: Path, *faults: Any, hooks: Sequence[Any] = (), **options: Any) -> Any:
-    """Run, or go on, in a folder; rows are written down there."""
-    options = {"epochs": 2} | options
-    listener = options.pop("listener", None)
-    work = training(Rows(str(folder)), *faults, *hooks, checkpoints=folder, **options)
-    attempt = kept(folder).next_attempt()
-    return cluster.gang(work, table(), columns(faults, cluster.size), attempt=attempt, listener=listener)
+def fit(
+    cluster: Any,
+    folder: Path,
+    *hooks: Any,
+    data: Any = None,
+    reads: Columns | None = None,
+    epochs: int = 2,
+    listener: Any = None,
+) -> Any:
+    """Run, or resume, in a folder; ``hooks`` may be faults. ``data`` and ``reads`` are for clusters of Spark."""
+    faults = [hook for hook in hooks if isinstance(hook, Fault)]
+    return cluster.gang(
+        training(Rows(str(folder)), *hooks, epochs=epochs, checkpoints=folder),
+        table() if data is None else data,
+        reads or columns(faults, cluster.size),
+        attempt=kept(folder).next_attempt(),
+        listener=listener,
+    )
 
 
 def undisturbed(cluster: Any, **options: Any) -> Any:
-    """What every run here has to end with."""
     return cluster.gang(training(**options), table(), columns(size=cluster.size))
 
 
+def assert_alike(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Two runs ended with the same bits."""
+    for one, other in zip(found, expected, strict=True):
+        assert one.weights == other.weights
+        assert repr(untimed(one.history)) == repr(untimed(other.history))
+        for name in ("best_epoch", "inputs", "output", "rows", "bytes_per_step"):
+            assert one.report[name] == other.report[name]
+
+
+def untimed(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in history]
+
+
+def logged(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """The steps that a rank took, of all attempts; see ``Rows``."""
+    return [json.loads(line) for line in (folder / f"rows-{rank}").read_text().splitlines()]
+
+
 def check_rows(folder: Path, size: int = SIZE, epochs: int = 2) -> None:
-    """Every row was learnt from once an epoch, in the attempts that count; in the others, in the same step."""
+    """Each epoch trained on every row once; attempts that repeat a step repeat its rows."""
     steps: dict[tuple[int, int], list[int]] = {}
     for rank in range(size):
-        for text in (folder / f"rows-{rank}").read_text().splitlines():
-            line = json.loads(text)
+        for line in logged(folder, rank):
             assert steps.setdefault((line["step"], rank), line["rows"]) == line["rows"]
     assert len(steps) == epochs * STEPS * size
     for epoch in range(epochs):
-        ours = [rows for (step, _), rows in steps.items() if (step - 1) // STEPS == epoch]
-        assert sorted(row for rows in ours for row in rows) == TRAINED
+        epochs_rows = [rows for (step, _), rows in steps.items() if (step - 1) // STEPS == epoch]
+        assert sorted(row for rows in epochs_rows for row in rows) == TRAINED
 
 
 def check_checkpoints(folder: Path, *steps: int) -> None:
-    """The newest is of one of these steps, by default that of the end, and whatever claims to be one is whole."""
-    found = kept(folder).latest()
-    assert found is not None
-    assert found[1].manifest.clock.step in (steps or (2 * STEPS,))
+    """The newest checkpoint is of one of these steps, by default the last one; each with a manifest is complete."""
+    newest = kept(folder).latest()
+    assert newest is not None
+    assert newest[1].manifest.clock.step in (steps or (2 * STEPS,))
     for manifest in (folder / "checkpoints").glob("attempt-*/manifest.json"):
         kept(folder).open(manifest.parent.name).verify()

@@ -1,8 +1,9 @@
-"""Drivers that are killed or stopped, several of them, and several runs in one."""
+"""Drivers that are killed or stopped, two runs on one cluster, and ports that are taken."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -15,34 +16,32 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
-from tests.chaos.drivers import driver, ends, result
-from tests.chaos.runs import SIZE, check_checkpoints, check_rows, columns, fit, table, training
+from tests.chaos.drivers import driver, ends
+from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
-from tests.training.test_resume import assert_alike
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 
-@pytest.mark.parametrize(("phase", "step"), [("step", 5), ("shard", 6), ("rename", 6)])
-def test_the_driver_is_killed_and_the_same_command_goes_on(whole, spool, tmp_path, phase, step):
-    with driver(tmp_path, "orphan", 0, step, phase) as killed:
+def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
+    with driver(tmp_path, "orphan", 0, 6, "rename") as killed:
         assert killed.wait() == -signal.SIGKILL
-        members = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
-        assert len(members) == 2
-        assert all(ends(pid) for pid in members)  # no member outlives its driver
-    (left,) = spool.iterdir()  # a driver that was killed leaves the rows that it has handed to its members, alone
+        workers = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
+        assert len(workers) == SIZE
+        assert all(ends(pid) for pid in workers)  # no worker outlives its driver
+    (left,) = spool.iterdir()  # a killed driver leaves only the rows that it handed to its workers
     assert sorted(file.name for file in left.iterdir()) == ["part-0.arrow", "part-1.arrow"]
     shutil.rmtree(left)
     with driver(tmp_path) as again:
         assert again.wait() == 0
-    assert_alike(result(tmp_path), whole)
+    assert_alike(pickle.loads((tmp_path / "result").read_bytes()), whole)  # noqa: S301 - our own
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 
 
 @dataclass(frozen=True)
 class Wakes:
-    """A hook that lets a stopped driver and its members run on after a step, and waits for their end."""
+    """A hook that lets a stopped driver and its workers continue after a step, and waits for their end."""
 
     driver: int
     step: int
@@ -53,28 +52,26 @@ class Wakes:
             assert ends(self.driver)
 
 
-@pytest.mark.parametrize(("phase", "step"), [("step", 5), ("written", 4), ("rename", 4)])
-def test_a_zombie_that_wakes_up_commits_nothing_new(pair, whole, tmp_path, phase, step):
-    """Attempt 0 is stopped as a whole, attempt 1 begins, and in the middle of that attempt 0 goes on."""
-    with driver(tmp_path, "freeze", 0, step, phase) as zombie:
+def test_zombie_driver_is_fenced(pair, whole, tmp_path):
+    """Attempt 0 is stopped before a commit, attempt 1 begins, and attempt 0 wakes up in the middle of it."""
+    with driver(tmp_path, "freeze", 0, 4, "rename") as zombie:
         assert os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT).si_status == signal.SIGSTOP
-        found = fit(pair, tmp_path, hooks=[Wakes(zombie.pid, 7)])
-        _, told = zombie.communicate()
+        found = fit(pair, tmp_path, Wakes(zombie.pid, 7))
+        _, errors = zombie.communicate()
     assert zombie.returncode == 1
-    assert b"Fenced: attempt 0 may not commit" in told
+    assert b"Fenced: attempt 0 may not commit" in errors
     assert_alike(found, whole)
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
-    names = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-*/manifest.json")]
-    late = [name for name in names if name.startswith("attempt-0000")]
-    # One that had looked before the other one began may finish that commit, and none after it.
-    assert all("step-0000000004" in name or "step-0000000002" in name for name in late)
+    late = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-0000-*/manifest.json")]
+    # The commit whose fence was checked before attempt 1 began may finish, and no later one.
+    assert all(name.endswith(("step-0000000002", "step-0000000004")) for name in late)
 
 
-def test_two_runs_at_once_on_one_cluster(pair, whole, tmp_path):
-    """They take turns; a member that one loses is none of the other's business."""
+def test_two_runs_share_one_cluster(pair, whole, tmp_path):
+    """They take turns; a worker that one loses does not concern the other."""
     supervisors = [Supervisor(pair, back_off=0, heartbeat_timeout=3) for _ in range(2)]
-    faults = [Fault("kill", 1, 5, str(tmp_path / "one")), Fault("stop", 0, 3, str(tmp_path / "two"))]
+    faults = [Fault("kill", 1, 5, f"{tmp_path}/one"), Fault("stop", 0, 3, f"{tmp_path}/two")]
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
@@ -88,12 +85,9 @@ def test_two_runs_at_once_on_one_cluster(pair, whole, tmp_path):
         check_checkpoints(folder)
 
 
-# ---- ports -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Taken:
-    """A column's ``decode`` on whose arrival at a member the next port that is asked for is taken, once."""
+    """A column's ``decode``: when it arrives at a worker, the next port that is bound there is taken, once."""
 
     mark: str
     decode: Any
@@ -115,18 +109,17 @@ class Taken:
         return self.decode(data)
 
 
-def test_a_port_that_is_taken_costs_an_attempt(pair, whole, tmp_path):
-    wanted = columns()
-    x, row = wanted.inputs
-    wanted = replace(wanted, inputs=(x, replace(row, decode=Taken(str(tmp_path / "mark"), row.decode))))
+def test_taken_port_costs_one_attempt(pair, whole, tmp_path):
+    reads = columns()
+    x, row = reads.inputs
+    reads = replace(reads, inputs=(x, replace(row, decode=Taken(str(tmp_path / "mark"), row.decode))))
     supervisor = Supervisor(pair, back_off=0)
-    assert_alike(supervisor.gang(training(), table(), wanted), whole)
+    assert_alike(supervisor.gang(training(), table(), reads), whole)
     (failure,) = supervisor.failures
     assert "Address already in use" in str(failure)
 
 
-def test_an_outer_launchers_port_is_not_asked_for(pair, whole, monkeypatch):
-    """Somebody listens where ``MASTER_PORT`` says; nobody comes."""
+def test_gang_ignores_port_of_outer_launcher(pair, whole, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other, LocalCluster(SIZE, timeout=60) as cluster:
         other.setblocking(False)
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -1,10 +1,10 @@
-"""Faults on purpose, at a chosen rank, step and place in the program; each happens once and none by the clock."""
+"""Faults at a chosen rank, step and place in the program; each happens once, and none depends on time."""
 
 from __future__ import annotations
 
 from tests.faults.damage import flip, newest, tear
-from tests.faults.fault import Fault
+from tests.faults.fault import PHASES, Fault
 from tests.faults.held import Held
 from tests.faults.places import Decode, fed
 
-__all__ = ["Decode", "Fault", "Held", "fed", "flip", "newest", "tear"]
+__all__ = ["PHASES", "Decode", "Fault", "Held", "fed", "flip", "newest", "tear"]

@@ -1,4 +1,4 @@
-"""Damage to what lies on a disk."""
+"""Damage to files."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def tear(path: str | os.PathLike[str]) -> None:
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint below a folder that has a manifest, which is said to be whole."""
+    """The newest checkpoint with a manifest below a folder."""
     return max(folder.glob("**/attempt-*/manifest.json")).parent

@@ -1,0 +1,164 @@
+"""Faults of workers and of their disk, at each place of a run: it ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import subprocess
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
+from tests.chaos.leavings import descriptors, nothing_left
+from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, kept, undisturbed
+from tests.faults import PHASES, Fault, newest, tear
+from tests.hosts.hosts import until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
+
+EPOCHS = 8
+WORKERS = 3
+OF_RANK_0 = ("manifest", "rename", "renamed")
+PLACES = [
+    (phase, rank)
+    for number, phase in enumerate(PHASES)
+    for rank in ([0] if phase in OF_RANK_0 else range(number % 2, WORKERS, 2))
+]
+
+
+def kills(folder: Path) -> list[Fault]:
+    """A kill at every place; attempts pass each step that is not done, so that each kill happens."""
+    draw = random.Random(20)
+    steps = {"decode": (0, 10, 1), "joined": (0, 10, 1), "validation": (STEPS, STEPS * EPOCHS, STEPS)}
+    of_checkpoint = dict.fromkeys(("shard", "written", *OF_RANK_0), (2, STEPS * EPOCHS, 2))
+    found = []
+    for phase, rank in PLACES:
+        first, last, stride = (steps | of_checkpoint).get(phase, (1, STEPS * EPOCHS, 1))
+        step = draw.randrange(first, last + 1, stride)
+        found.append(Fault("kill", rank, step, f"{folder}/{phase}-{rank}", phase))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_run_survives_kill_at_every_place(spool, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    seen = []
+
+    def listener(event):
+        if event.kind == "restart":
+            seen.append((len(descriptors(os.getpid())), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+
+    with nothing_left(), LocalCluster(WORKERS, timeout=60) as cluster:
+        supervisor = Supervisor(cluster, back_off=0, max_restarts=len(PLACES))
+        found = fit(supervisor, tmp_path, *kills(marks), epochs=EPOCHS, listener=listener)
+        assert_alike(found, undisturbed(cluster, epochs=EPOCHS))
+    check_rows(tmp_path, WORKERS, EPOCHS)
+    check_checkpoints(tmp_path, STEPS * EPOCHS)
+    assert len(list(marks.iterdir())) == len(PLACES)
+    assert {type(failure) for failure in supervisor.failures} == {WorkerLost}
+    assert {failure.rank for failure in supervisor.failures} == set(range(WORKERS))
+    assert len(PLACES) / 2 < len(supervisor.failures) <= len(PLACES)  # two kills may end one attempt
+    opened, memory = zip(*seen, strict=True)
+    assert max(opened[5:]) <= max(opened[:5])  # descriptors of the driver, as each attempt ends
+    assert memory[-1] - memory[4] < 64 << 10  # KiB
+
+
+OTHERS = [
+    ("stop", "decode", 0, 0),
+    ("stop", "reduce", 1, 7),
+    ("fail", "joined", 1, 0),
+    ("fail", "feed", 1, 3),
+    ("fail", "backward", 0, 8),
+    ("slow", "feed", 1, 4),
+    ("slow", "shard", 1, 4),
+    ("full", "shard", 1, 4),
+    ("full", "manifest", 0, 4),
+]
+ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
+
+
+@pytest.mark.parametrize(("how", "phase", "rank", "step"), OTHERS)
+def test_run_survives_fault(pair, whole, tmp_path, how, phase, rank, step):
+    events = []
+    supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
+    found = fit(supervisor, tmp_path, Fault(how, rank, step, f"{tmp_path}/mark", phase), listener=events.append)
+    assert (tmp_path / "mark").exists()
+    failures = [(type(failure), failure.rank) for failure in supervisor.failures]
+    assert failures == ([(ERRORS[how], rank)] if how in ERRORS else [])
+    troubles = {event.clock["step"]: event.payload["trouble"] for event in events if event.kind == "checkpoint"}
+    assert [at for at, trouble in troubles.items() if trouble] == ([step] if how == "full" else [])
+    assert how != "full" or "No space left on device" in troubles[step][0]
+    assert_alike(found, whole)
+    check_rows(tmp_path)
+    check_checkpoints(tmp_path)
+
+
+def test_nan_gradients_end_run_and_keep_earlier_checkpoints(pair, tmp_path):
+    supervisor = Supervisor(pair, back_off=0)
+    with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 7, .*maxGradNorm"):
+        fit(supervisor, tmp_path, Fault("nan", 1, 7, f"{tmp_path}/mark", "backward"))
+    assert len(supervisor.failures) == 1
+    check_checkpoints(tmp_path, 4, 6)  # that of step 4 was complete before that of step 6 began
+
+
+# ---- disks -----------------------------------------------------------------------------------------------------------
+
+
+def test_fit_resumes_before_damaged_checkpoint(pair, whole, tmp_path):
+    with pytest.raises(WorkerLost):
+        fit(pair, tmp_path, Fault("kill", 1, 9, f"{tmp_path}/mark"))
+    damaged = newest(tmp_path)
+    tear(damaged / max(path.name for path in damaged.iterdir() if path.name != "manifest.json"))
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        assert kept(tmp_path).latest()[0] < damaged.name
+    assert_alike(fit(pair, tmp_path), whole)
+    check_rows(tmp_path)
+
+
+@dataclass(frozen=True)
+class Fills:
+    """A hook that fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
+
+    folder: str
+
+    def on_step(self, run):
+        if run.clock.step == STEPS:
+            until(lambda: [*Path(self.folder).glob("*-step-0000000004/manifest.json")], "a checkpoint")
+            with open(f"{self.folder}/filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(1 << 12)):
+                    continue
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with room for 2 MiB."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_keeps_earlier_checkpoint(pair, whole, small_disk, tmp_path):
+    events = []
+    hooks = Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(str(small_disk))
+    with pytest.raises(WorkerLost):
+        fit(pair, tmp_path, *hooks, listener=events.append)
+    troubles = [event.payload["trouble"] for event in events if event.kind == "checkpoint"]
+    assert any("No space left on device" in trouble[0] for trouble in troubles if trouble)
+    check_checkpoints(tmp_path, 2, 4)
+    (small_disk / "filler").unlink()
+    assert_alike(fit(pair, tmp_path), whole)
+    check_rows(tmp_path)
