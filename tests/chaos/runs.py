@@ -1,7 +1,7 @@
 """The run to which faults happen: small, uses all a step may depend on, and accounts for every row.
 
-Two epochs of five steps. Each row has a number; the model notes the numbers of its rows, and a hook logs them after each
-step. Replaced workers import this module, so it imports nothing slow (torch's optimizers, metrics).
+Two epochs of five steps. Each row has a number; the model notes the numbers of its rows, and a hook logs them.
+Replaced workers import this module, so it imports nothing slow (torch's optimizers, metrics).
 """
 
 from __future__ import annotations

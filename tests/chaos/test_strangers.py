@@ -1,6 +1,6 @@
-"""Strangers on this machine connect to every socket on which a gang listens; the gang neither hears nor fails.
+"""Strangers on this machine connect to every socket on which a gang listens; the gang does not notice.
 
-What the channel makes of them is in ``tests.telemetry.test_channel``, message by message.
+``tests.telemetry.test_channel`` has what the channel makes of each message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,43 +19,42 @@ import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
 from tests.chaos.leavings import descendants, listening, parent
-from tests.chaos.runs import check_rows, columns, fit, table, training
-from tests.training.test_resume import assert_alike
+from tests.chaos.runs import assert_alike, check_rows, columns, fit
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
 MANY = 100
-SPEECHES = {
-    "silence": b"",
-    "garbage": bytes(range(256)) * 16,
-    "an HTTP request": b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
-    "an announcement of all there is": b"\xff" * 64,
-    "zeros": bytes(64),
-    "half of the store's handshake": b"\x00\xce\xf7",
-    "the store's handshake with a wrong number": b"\x00" + bytes(4),
-    "the store's handshake and a key without end": b"\x00\xce\xf7\x85\x3c" + b"\x01" + b"\xff" * 8 + b"key",
-    "the store's handshake and a question that there is not": b"\x00\xce\xf7\x85\x3c" + b"\xee" * 32,
-}
+SPEECHES = [
+    b"",
+    bytes(range(256)) * 16,
+    b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
+    b"\xff" * 64,
+    bytes(64),
+    b"\x00\xce\xf7",  # half of the store's handshake
+    b"\x00" + bytes(4),  # the handshake with a wrong number
+    b"\x00\xce\xf7\x85\x3c" + b"\x01" + b"\xff" * 8 + b"key",  # the handshake, and a key without end
+    b"\x00\xce\xf7\x85\x3c" + b"\xee" * 32,  # the handshake, and an unknown command
+]
 
 _held: list[socket.socket] = []
 
 
-def visit(family: set[int]) -> dict[str, Any]:
-    """Connect to all that a gang's processes listen on, and say everything; what was answered, by port."""
-    answers: dict[str, Any] = {}
+def visit(family: set[int], file: Path) -> None:
+    """Connect to all that a gang's processes listen on, say everything, and log how many bytes each place answers."""
+    talkers: dict[str, list[socket.socket]] = {}
     for host, port in sorted(listening(family)):
-        for name, speech in SPEECHES.items():
+        for speech in SPEECHES:
             stranger = socket.create_connection((host, port), 5)
-            _held.append(stranger)
-            with suppress(OSError):  # put out before it had said all
+            talkers.setdefault(f"{host}:{port}", []).append(stranger)
+            with suppress(OSError):  # closed before it had said all
                 stranger.sendall(speech)
-            answers.setdefault(f"{host}:{port}", {})[name] = stranger
         _held.extend(socket.create_connection((host, port), 5) for _ in range(MANY))
-    return {place: {name: heard(each) for name, each in found.items()} for place, found in answers.items()}
+    file.write_text(json.dumps({place: max(map(answer, found)) for place, found in talkers.items()}))
+    _held.extend(stranger for found in talkers.values() for stranger in found)
 
 
-def heard(stranger: socket.socket) -> int:
-    """How many bytes are there for a stranger by now."""
+def answer(stranger: socket.socket) -> int:
+    """How many bytes a stranger has received by now."""
     if not select.select([stranger], [], [], 0.05)[0]:
         return 0
     with suppress(OSError):
@@ -64,10 +62,10 @@ def heard(stranger: socket.socket) -> int:
     return 0
 
 
-def family() -> set[int]:
-    """The driver and its members, for one of them, whose parent is the driver's zygote."""
-    driver = parent(os.getppid())
-    return {driver, *descendants(driver)}
+def leave() -> None:
+    for stranger in _held:
+        stranger.close()
+    _held.clear()
 
 
 @dataclass(frozen=True)
@@ -79,38 +77,16 @@ class Visits:
 
     def on_step(self, run: Any) -> None:
         if run.rank == 1 and run.clock.step == 3:
-            Path(self.folder, "heard").write_text(json.dumps(visit(family())))
+            driver = parent(os.getppid())  # the parent of a worker is the driver's zygote
+            visit({driver, *descendants(driver)}, Path(self.folder, "runs"))
 
     def on_end(self, run: Any) -> None:
         leave()
 
 
-def leave() -> None:
-    for stranger in _held:
-        stranger.close()
-    _held.clear()
-
-
-def told(folder: Path) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = json.loads((folder / "heard").read_text())
-    return found
-
-
-def test_strangers_that_come_while_a_gang_runs(pair, whole, tmp_path):
-    supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=20)
-    found = fit(supervisor, tmp_path, hooks=[Visits(str(tmp_path))])
-    assert supervisor.failures == []
-    assert_alike(found, whole)
-    check_rows(tmp_path)
-    places = told(tmp_path)
-    assert len(places) >= 2  # the channel and the store, and gloo's own
-    assert {place.rpartition(":")[0] for place in places} == {"127.0.0.1"}
-    assert max(count for place in places.values() for count in place.values()) <= 32  # the channel's nonce
-
-
 @dataclass(frozen=True)
 class Meets:
-    """A column's ``decode`` that waits, on rank 1, for rank 0 to listen, and then lets strangers in before it joins."""
+    """A column's ``decode``: rank 1 waits for rank 0 to listen, and lets strangers in before it joins."""
 
     folder: str
     decode: Any
@@ -122,21 +98,22 @@ class Meets:
             until = time.monotonic() + 20
             while not listening(siblings) and time.monotonic() < until:
                 time.sleep(0.01)
-            Path(self.folder, "heard").write_text(json.dumps(visit(siblings)))
+            visit(siblings, Path(self.folder, "meets"))
         return value
 
 
-def test_strangers_that_come_while_a_gang_meets(pair, whole, tmp_path):
-    wanted = columns()
-    x, row = wanted.inputs
-    wanted = replace(wanted, inputs=(x, replace(row, decode=Meets(str(tmp_path), row.decode))))
+def test_gang_survives_strangers(pair, whole, tmp_path):
+    reads = columns()
+    x, row = reads.inputs
+    reads = replace(reads, inputs=(x, replace(row, decode=Meets(str(tmp_path), row.decode))))
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=20)
-    assert_alike(supervisor.gang(training(Visits(str(tmp_path))), table(), wanted), whole)
+    found = fit(supervisor, tmp_path, Visits(str(tmp_path)), reads=reads)
     assert supervisor.failures == []
-    assert len(told(tmp_path)) >= 1
-
-
-@pytest.fixture(autouse=True)
-def _gone(pair: Any) -> Iterator[None]:
-    yield
+    assert_alike(found, whole)
+    check_rows(tmp_path)
+    assert json.loads((tmp_path / "meets").read_text())
+    answers = json.loads((tmp_path / "runs").read_text())
+    assert len(answers) >= 2  # the channel and the store, and gloo's own
+    assert {place.rpartition(":")[0] for place in answers} == {"127.0.0.1"}
+    assert max(answers.values()) <= 32  # the channel's nonce
     pair.gang(lambda world, part: leave())

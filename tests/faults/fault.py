@@ -1,4 +1,4 @@
-"""A fault at a chosen rank, step and phase, which happens once, in whatever attempt comes there first."""
+"""A fault at a chosen rank, step and phase; it happens once, in the first attempt that comes there."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ PHASES = (
     *("validation", "shard", "written", "manifest", "rename", "renamed"),
 )
 
-SLOW = 4.0  # seconds that a slow member loses
+SLOW = 4.0  # seconds that a slow worker loses
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A hook that ends, stops or fails the member it is called on.
+    """A hook that ends, stops or fails the worker that calls it.
 
     Attributes:
         how: ``"kill"`` (SIGKILL), ``"stop"`` (SIGSTOP), ``"fail"`` (an exception), ``"full"`` (no space left on the
             device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the driver,
-            which leads the member's session, ``"freeze"`` stops the whole process group, ``"executor"`` kills the
-            Spark executor that it works for, ``"hold"`` waits for a file ``<mark>.go``, which somebody outside makes,
-            or whoever comes to the same place, and leaves ``<mark>.late`` where nobody does.
-        rank: of the member.
-        step: the step in which, after which, or whose checkpoint; see ``phase``. Before the first step: how many
-            faults with marks in the same folder have happened before.
-        mark: a file that does not exist; it is made when the fault happens, and keeps it from happening again.
+            which leads the worker's session, ``"freeze"`` stops the whole process group, ``"executor"`` kills the
+            Spark executor of this process; ``"hold"`` waits for a file ``<mark>.go``, which a test makes, or a second
+            process at the same place, and leaves ``<mark>.late`` if neither does.
+        rank: of the worker.
+        step: the step in which, after which, or of whose checkpoint; see ``phase``. Before the first step: how many
+            faults with marks in the same folder must have happened.
+        mark: a new file, made when the fault happens, so that it happens once.
         phase: where.
 
-            before the first step  ``"decode"``, while rows are read and members meet (needs ``Decode``); ``"joined"``,
+            before the first step  ``"decode"``, while rows are read and workers meet (needs ``Decode``); ``"joined"``,
                                    when the work arrives, right after the rendezvous
-            in a step              ``"feed"``, as its batch is made, ahead of time and in another thread (needs
-                                   ``fed``); ``"backward"``, on the last gradient, the peers in the all-reduce;
-                                   ``"reduce"``, this member in it too; ``"step"``, after it
+            in a step              ``"feed"``, as its batch is made, ahead and in another thread (needs ``fed``);
+                                   ``"backward"``, on the last gradient, the peers in the all-reduce; ``"reduce"``,
+                                   this worker in it too; ``"step"``, after it
             after an epoch         ``"validation"``
             in a checkpoint        ``"shard"``, half of one written; ``"written"``, one written but not yet in its
                                    place; ``"manifest"``, half of it written; ``"rename"`` and ``"renamed"``, right
@@ -57,29 +57,26 @@ class Fault:
     every_rank = True
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """A member has its rank in the environment from the rendezvous on."""
         self.__dict__.update(state)
-        if self.phase == "joined" and os.environ.get("RANK") == str(self.rank):
+        if self.phase == "joined" and os.environ.get("RANK") == str(self.rank):  # set by the rendezvous
             self.early()
 
     def on_start(self, run: Any) -> None:
-        """Wait at the place where it is to happen."""
-        from tests.faults.places import watch  # which needs this class
+        from tests.faults.places import watch  # which imports this class
 
         watch(self, run)
 
     def on_step(self, run: Any) -> None:
-        """Be the fault, if the time has come."""
         if self.phase == "step" and (run.rank, run.clock.step) == (self.rank, self.step):
             self.strike()
 
     def early(self) -> None:
-        """Be the fault, before the first step, if enough others have been."""
+        """Strike before the first step, if enough others did."""
         if len(os.listdir(os.path.dirname(self.mark))) >= self.step:
             self.strike()
 
     def strike(self) -> bool:
-        """Happen, unless it has before; whether it has now."""
+        """Happen, unless it happened before; whether it happened now."""
         try:
             os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -88,6 +85,13 @@ class Fault:
             return False
         _WAYS[self.how](self.mark)
         return True
+
+
+def executor_of(pid: int) -> int:
+    """The pid of the Spark executor above a process."""
+    while b"CoarseGrainedExecutorBackend" not in Path("/proc", str(pid), "cmdline").read_bytes():
+        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 def _fail(mark: str) -> None:
@@ -99,10 +103,7 @@ def _full(mark: str) -> None:
 
 
 def _kill_executor(mark: str) -> None:
-    pid = os.getpid()
-    while b"CoarseGrainedExecutorBackend" not in Path("/proc", str(pid), "cmdline").read_bytes():
-        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(pid, signal.SIGKILL)
+    os.kill(executor_of(os.getpid()), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)  # this process would end with its daemon, a little later
 
 

@@ -1,4 +1,4 @@
-"""Members that wait: for somebody outside who does harm to them or to their hosts, or for ever."""
+"""Workers that wait for a test that harms them or their hosts, or for ever."""
 
 from __future__ import annotations
 
@@ -14,31 +14,25 @@ from typing import Any
 import numpy as np
 
 LONG = 60.0
-"""Seconds after which nobody will come any more."""
+"""Seconds after which an expected event did not happen."""
 
 
 def wait_for(path: Path) -> None:
-    """Wait until somebody makes a file.
-
-    Raises:
-        TimeoutError: nobody does.
-    """
+    """Wait until a file exists, or raise ``TimeoutError``."""
     ends = time.monotonic() + LONG
     while not path.exists():
         if time.monotonic() > ends:
-            raise TimeoutError(f"nobody made {path}")
+            raise TimeoutError(f"{path} does not exist after {LONG} s")
         time.sleep(0.02)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A hook that holds a member at a step, once, until somebody who watches from outside has done what he wants.
+    """A hook that holds a worker after a step, once.
 
     Attributes:
-        rank: of the member.
-        step: after which it waits.
-        mark: a file that does not exist; it is made, with host and pid, when the member waits. ``<mark>.go``, which
-            the other side makes, lets it go on.
+        rank: of the worker.
+        mark: a new file, made with host and pid when the worker waits; it waits for ``<mark>.go``.
     """
 
     rank: int
@@ -48,19 +42,18 @@ class Held:
     every_rank = True
 
     def on_step(self, run: Any) -> None:
-        """Wait, if the time has come."""
-        mark, go = Path(self.mark), Path(f"{self.mark}.go")
+        mark = Path(self.mark)
         if (run.rank, run.clock.step) != (self.rank, self.step) or mark.exists():
             return
         written = Path(f"{self.mark}.tmp")
         written.write_text(f"{socket.gethostname()} {os.getpid()}")
         written.rename(mark)
-        wait_for(go)
+        wait_for(Path(f"{self.mark}.go"))
 
 
 @dataclass(frozen=True)
 class StopsOnArrival:
-    """A column's ``decode`` that stops the first member that it comes to, before that has said anything."""
+    """A column's ``decode`` that stops the first worker that receives it, before its first message."""
 
     mark: str
 

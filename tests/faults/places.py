@@ -1,7 +1,7 @@
-"""Where faults happen: what a member's process calls is wrapped, and asks the faults of its rank whether it is time.
+"""Where faults happen: functions that a worker's process calls are wrapped, and let the faults of its rank happen.
 
-A checkpoint's files, and those of a part's memory, are seen by ``os.fsync``, which each of them passes on its way,
-whoever writes it and in whatever thread: the file beside its place, and the folder once the file is in it.
+``os.fsync`` sees each file of a checkpoint and of a part's memory, in any thread: first the file beside its place, then
+the folder once the file is in it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,15 @@ from tests.faults.fault import Fault
 
 
 class _Here:
-    """What this process knows of the gang it is in.
-
-    Attributes:
-        rank: its rank.
-        clock: the gang's clock.
-        faults: those of this rank.
-        fed: the step of the last batch that was made.
-        remembers: whether the last file that was written is a part's memory.
-    """
+    """The gang of this process: rank, clock, faults of this rank, and the step of the last batch that was made."""
 
     def __init__(self) -> None:
         self.rank, self.clock, self.fed = -1, None, 0
         self.faults: list[Fault] = []
-        self.remembers = False
+        self.remembers = False  # whether the last written file is a part's memory
 
     def reached(self, phase: str, step: int) -> list[str]:
-        """Let faults happen, and say how those did that left the process alive."""
+        """Let faults happen; how those did that left the process alive."""
         due = [fault for fault in self.faults if (fault.phase, fault.step) == (phase, step)]
         return [fault.how for fault in due if fault.strike()]
 
@@ -46,7 +38,7 @@ _here = _Here()
 
 
 def watch(fault: Fault, run: Any) -> None:
-    """Have a fault wait at its place; faults of an earlier gang in this process wait no longer."""
+    """Watch a fault's place; faults of an earlier gang in this process are forgotten."""
     if _here.clock is not run.clock:
         _here.rank, _here.clock, _here.fed, _here.faults = run.rank, run.clock, run.clock.step, []
         _wrap_once()
@@ -56,13 +48,13 @@ def watch(fault: Fault, run: Any) -> None:
 
 
 def watch_files(faults: Sequence[Fault]) -> None:
-    """Have faults wait at the files of a checkpoint or of a part's memory, outside of gangs, and no others."""
+    """Watch only the files of checkpoints and memories, outside of gangs."""
     _here.rank, _here.clock, _here.faults = -1, None, list(faults)
     _wrap_once()
 
 
 def fed(inputs: Any, target: Any) -> tuple[Any, Any]:
-    """A step of the feed, to be called by an ``augment`` or a ``collate`` that every batch of training passes once."""
+    """Called by an ``augment`` or a ``collate`` once for each batch of training."""
     _here.fed += 1
     _here.reached("feed", _here.fed)
     return inputs, target
@@ -70,7 +62,7 @@ def fed(inputs: Any, target: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Decode:
-    """A column's ``decode``: 8 bytes are an integer. The ones that each rank begins with are where its faults are."""
+    """A column's ``decode``: 8 bytes are an integer. Faults of a rank happen at its first integer."""
 
     faults: Sequence[Fault] = ()
     firsts: Sequence[int] = ()
@@ -123,7 +115,7 @@ def _wrap_once() -> None:
 
 
 def _written(path: str, step: int, *, manifest: bool) -> None:
-    """A file of a checkpoint is written, or the folder in which it now is."""
+    # A file of a checkpoint, or the folder in which it now is.
     if os.path.isdir(path):
         if os.path.exists(f"{path}/manifest.json"):
             _here.reached("renamed", step)
@@ -133,7 +125,6 @@ def _written(path: str, step: int, *, manifest: bool) -> None:
 
 
 def _remembered(path: str) -> None:
-    """A part's memory is written, or the folder in which it now is."""
     if re.search(r"/part-\d{5}-[0-9a-f]{32}", path):
         _here.remembers = True
         _half(path, _here.faults, "memory")
@@ -144,7 +135,6 @@ def _remembered(path: str) -> None:
 
 
 def _half(path: str, faults: Sequence[Fault], phase: str) -> None:
-    """Let faults happen that leave half of a file."""
     for fault in faults:
         if fault.phase == phase and not os.path.exists(fault.mark):
             if fault.how == "kill":

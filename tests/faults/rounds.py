@@ -1,19 +1,46 @@
-"""Faults in rounds: an algorithm that is watched writes down what it is called for, and lets faults happen."""
+"""A small run of rounds to which faults happen: an algorithm logs its calls and lets faults happen.
+
+Executors and processes import this: it imports nothing slow.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import nn
+
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import SparkdlError
+from sparkdl.io.files import Folder
+from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.rounds import Memory, State, Update, to_send
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
-from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.local_solvers import LocalSGDSolver
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.objective import Objective
+from tests.chaos.runs import Momentum
 from tests.faults.fault import Fault
 from tests.faults.places import watch_files
+
+ROUNDS = 6
+PARTS = 4
+ROWS = 96
+ADMM = ConsensusADMM(solver=LocalSGDSolver(batch_size=4))
+"""It has all that can be lost: a state, memories of the parts, and a first round that is in no history."""
+
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), floating="float64")
 
 DRIVER = -1
 """The rank of faults that happen to the driver."""
@@ -21,82 +48,61 @@ DRIVER = -1
 
 @dataclass(frozen=True)
 class Watched:
-    """An algorithm to which faults happen; its state has, besides, the number of the round.
+    """An algorithm to which faults happen; its state also has the number of the round, from 0.
 
     A fault's ``rank`` is the part, or ``DRIVER``, and its ``step`` the number of the round. Phases are
 
         of a part      ``"map"``, before it is mapped; ``"mapped"``, after it; ``"memory"``, half of its memory written;
-                       ``"remembered"``, its memory written, and nobody told
+                       ``"remembered"``, its memory written but not reported
         of the driver  ``"apply"``, all parts are mapped and nothing is saved; ``"shard"``, ``"written"``,
                        ``"manifest"``, ``"rename"`` and ``"renamed"`` of the checkpoint; ``"kept"``, before the next
                        round
 
     Attributes:
-        algorithm: it.
-        folder: where ``calls`` is, a line for each part that is mapped (``map``, round, part, host, pid, attempt of
-            Spark's task) and for each round that is kept (``kept``, round).
-        faults: what happens.
+        folder: of ``calls``: a line for each mapped part (``map``, round, part, host, pid) and for each saved round
+            (``kept``, round).
     """
 
-    algorithm: Any
     folder: str
     faults: tuple[Fault, ...] = ()
 
-    @property
-    def uses_optimizer(self) -> bool:
-        """See ``Algorithm``."""
-        return bool(self.algorithm.uses_optimizer)
-
-    @property
-    def prepares(self) -> int:
-        """Rounds that are in no history: they have numbers here all the same, from 0."""
-        return int(isinstance(self.algorithm, (ConsensusADMM, FederatedAveraging)))
+    uses_optimizer = ADMM.uses_optimizer
 
     def init(self, objective: Any, seed: int) -> State:
-        """See ``Algorithm``."""
-        return {**self.algorithm.init(objective, seed), "number": 0}
+        return {**ADMM.init(objective, seed), "number": 0}
 
     def broadcast_state(self, state: State) -> State:
-        """See ``Algorithm``."""
-        return {**to_send(self.algorithm, state), "number": state["number"]}
+        return {**to_send(ADMM, state), "number": state["number"]}
 
     def map(self, objective: Any, state: State, part: Any, memory: Memory) -> tuple[Update, Memory]:
-        """See ``Algorithm``."""
         number = state["number"]
-        self._note("map", number, part.index, socket.gethostname(), os.getpid(), _attempt())
+        self._note("map", number, part.index, socket.gethostname(), os.getpid())
         self._reached("map", part.index, number)
-        found: tuple[Update, Memory] = self.algorithm.map(objective, state, part, memory)
+        update = ADMM.map(objective, state, part, memory)
         self._reached("mapped", part.index, number)
         watch_files([fault for fault in self.faults if (fault.rank, fault.step) == (part.index, number)])
-        return found
+        return update
 
     def reduce(self, one: Update, other: Update) -> Update:
-        """See ``Algorithm``."""
-        found: Update = self.algorithm.reduce(one, other)
-        return found
+        return ADMM.reduce(one, other)
 
     def apply(self, state: State, update: Update) -> State:
-        """See ``Algorithm``."""
         number = state["number"]
         self._reached("apply", DRIVER, number)
         # A checkpoint's step is the number of rounds that are done.
         watch_files([replace(fault, step=fault.step + 1) for fault in self.faults if fault.rank == DRIVER])
-        return {**self.algorithm.apply(state, update), "number": number + 1}
+        return {**ADMM.apply(state, update), "number": number + 1}
 
     def converged(self, state: State) -> bool:
-        """See ``Algorithm``."""
-        return bool(self.algorithm.converged(state))
+        return ADMM.converged(state)
 
     def metrics(self, state: State) -> dict[str, float | str]:
-        """See ``Algorithm``."""
-        found: dict[str, float | str] = self.algorithm.metrics(state)
-        return found
+        return ADMM.metrics(state)
 
     def kept(self, row: dict[str, Any]) -> None:
         """The loop's listener."""
-        number = row["round"] - 1 + self.prepares
-        self._note("kept", number)
-        self._reached("kept", DRIVER, number)
+        self._note("kept", row["round"])
+        self._reached("kept", DRIVER, row["round"])
 
     def _reached(self, phase: str, rank: int, number: int) -> None:
         for fault in self.faults:
@@ -108,46 +114,113 @@ class Watched:
             file.write(" ".join(map(str, words)) + "\n")
 
 
-def _attempt() -> int:
-    """The number of the attempt of the Spark task that this is, 0 where there is no Spark."""
-    spark = sys.modules.get("pyspark")
-    context = None if spark is None else spark.TaskContext.get()
-    return 0 if context is None else context.attemptNumber()
-
-
 @dataclass(frozen=True)
 class Call:
-    """A part that was mapped: when among all calls, in which round, which part, where and as which attempt."""
+    """A part that was mapped."""
 
-    place: int
     round: int
     part: int
     host: str
     pid: int
-    attempt: int
 
 
 def calls(folder: Path, number: int | None = None, part: int | None = None) -> list[Call]:
     """The parts that were mapped, in order; of a round or of a part, or all."""
     lines = [line.split() for line in (folder / "calls").read_text().splitlines()]
     found = [
-        Call(place, int(words[1]), int(words[2]), words[3], int(words[4]), int(words[5]))
-        for place, words in enumerate(lines)
-        if words[0] == "map"
+        Call(int(number), int(index), host, int(pid))
+        for number, index, host, pid in (words[1:] for words in lines if words[0] == "map")
     ]
-    return [each for each in found if number in (None, each.round) and part in (None, each.part)]
+    return [call for call in found if number in (None, call.round) and part in (None, call.part)]
 
 
-def check_calls(folder: Path, rounds: int, parts: int) -> None:
-    """Every part was mapped in every round; and in no round that is older than the newest that was kept by then."""
+def rows() -> dict[str, np.ndarray]:
+    """A regression."""
+    draw = np.random.default_rng(7)
+    x = draw.normal(size=(ROWS, 4))
+    return {"id": np.arange(ROWS), "x": x, "y": np.sin(x @ [1.0, -2.0, 0.5, 0.0]) + 0.1 * draw.normal(size=ROWS)}
+
+
+def net() -> nn.Module:
+    """Masks, and an objective that is not convex; ``[B, 4]`` to ``[B, 1]``."""
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 1))
+
+
+def checkpoints(folder: Path) -> Checkpoints:
+    return Checkpoints(str(folder / "checkpoints"), run="rounds")
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """The state in the newest checkpoint."""
+    newest = checkpoints(folder).latest()
+    assert newest is not None
+    state: dict[str, Any] = unpack_state(newest[1].read("rounds"))
+    return state
+
+
+def run(
+    cluster: Any,
+    data: Any,
+    folder: Path,
+    faults: Sequence[Fault] = (),
+    *,
+    max_rounds: int = ROUNDS,
+    listener: Any = lambda row: None,
+) -> dict[str, Any]:
+    """Run, or resume, in a folder; ``listener`` is called after each saved round.
+
+    Returns:
+        As JSON, all that two runs must agree in: every bit of state, history and memories, but no time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    watched = Watched(str(folder), tuple(faults))
+
+    def after_round(row: dict[str, Any]) -> None:
+        watched.kept(row)
+        listener(row)
+
+    loop = Rounds(
+        watched,
+        Objective(net, nn.MSELoss(), partial(Momentum, lr=0.02), precision="fp64"),
+        seed=3,
+        checkpoints=checkpoints(folder),
+        memories=str(folder / "memories"),
+        max_rounds=max_rounds - 1,  # the first one is in no history
+        listener=after_round,
+    )
+    with cluster.map_reduce(data, COLUMNS, parts=PARTS) as jobs:
+        state, history = loop.run(jobs)
+    memories = Folder.of(str(folder / "memories"))
+    return {
+        "state": hashlib.sha256(pack_state(state)).hexdigest(),
+        "history": [{key: value for key, value in row.items() if key != "seconds"} for row in history],
+        "memories": [hashlib.sha256(memories.read(name)).hexdigest() for name in saved(folder)["memories"]],
+    }
+
+
+def locally(folder: str, faults: Sequence[Fault], path: str) -> None:
+    """The main function of a driver that maps the parts itself; the result, or the error, goes to ``path``."""
+    try:
+        found = run(InlineCluster(), rows(), Path(folder), faults)
+    except SparkdlError as error:
+        Path(path).write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        sys.exit(1)
+    Path(path).write_text(json.dumps(found))
+
+
+def assert_undisturbed(found: Any, expected: Any, folder: Path) -> None:
+    """The same bits; every part was mapped in every round, no saved round ran again, and checkpoints are complete."""
+    assert found == expected
+    assert found["memories"]
     assert {(call.round, call.part) for call in calls(folder)} == {
-        (number, part) for number in range(rounds) for part in range(parts)
+        (number, part) for number in range(ROUNDS) for part in range(PARTS)
     }
     newest = -1
     for line in (folder / "calls").read_text().splitlines():
         what, number, *_ = line.split()
+        assert int(number) > newest, line  # a driver that was killed after a commit did not log it
         if what == "kept":
-            assert int(number) > newest, line  # whoever was killed after a commit has not written it down
             newest = int(number)
-        else:
-            assert int(number) > newest, line
+    assert saved(folder)["done"] == ROUNDS
+    for manifest in (folder / "checkpoints").glob("attempt-*/manifest.json"):
+        checkpoints(folder).open(manifest.parent.name).verify()
