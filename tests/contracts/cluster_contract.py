@@ -4,7 +4,7 @@
         @pytest.fixture(scope="class")
         def cluster(self): ...
 
-Which member gets which rows is the cluster's own affair: no test here leans on it.
+The cluster decides which worker gets which rows: no test here depends on it.
 """
 
 from __future__ import annotations
@@ -35,55 +35,37 @@ class ClusterContract:
         """Arrays ``[rows, ...]`` as the cluster takes them; on Spark a DataFrame."""
         return arrays
 
-    # ---- who is there ---------------------------------------------------------------------------------------
+    # ---- workers ------------------------------------------------------------------------------------------------
 
-    def test_values_come_in_rank_order_from_members_that_know_their_place(self, cluster):
-        found = cluster.gang(work.who, attempt=3)
-        assert [member["rank"] for member in found] == list(range(cluster.size))
-        assert {member["size"] for member in found} == {cluster.size}
-        assert {member["attempt"] for member in found} == {3}
-        assert all(member["part"] is None for member in found)
+    def test_workers_know_their_place_and_start_clean(self, cluster):
+        found = cluster.gang(work.make_a_mess, attempt=3)
+        assert [worker["rank"] for worker in found] == list(range(cluster.size))
+        assert {(worker["size"], worker["attempt"], worker["part"]) for worker in found} == {(cluster.size, 3, None)}
         seen: Counter[str] = Counter()
-        for rank, member in enumerate(found):
-            assert member["local_rank"] == seen[member["host"]]
-            seen[member["host"]] += 1
-            wanted = {"RANK": str(rank), "WORLD_SIZE": str(cluster.size), "LOCAL_RANK": str(member["local_rank"])}
-            assert member["variables"] == {"MASTER_ADDR": None, "MASTER_PORT": None, **wanted}
+        for rank, worker in enumerate(found):
+            assert worker["local_rank"] == seen[worker["host"]]
+            seen[worker["host"]] += 1
+            wanted = {"RANK": str(rank), "WORLD_SIZE": str(cluster.size), "LOCAL_RANK": str(worker["local_rank"])}
+            assert worker["variables"] == {"MASTER_ADDR": None, "MASTER_PORT": None, **wanted}
+        for worker, after in zip(found, cluster.gang(work.who), strict=True):
+            assert all(after[name] == worker[name] for name in ("rank", "variables", "threads"))
 
-    def test_torch_distributed_is_ready(self, cluster):
-        expected = cluster.size * (cluster.size + 1) / 2
-        assert cluster.gang(work.total) == [(expected, expected)] * cluster.size
-
-    def test_work_is_pickled_by_value(self, cluster):
+    def test_work_is_pickled_by_value_and_values_come_in_rank_order(self, cluster):
         factor = 3
         assert cluster.gang(lambda world, part: world.rank * factor) == [rank * 3 for rank in range(cluster.size)]
 
-    def test_what_work_leaves_behind_does_not_reach_the_next_gang(self, cluster):
-        cluster.gang(work.make_a_mess)
-        before, after = cluster.gang(work.make_a_mess), cluster.gang(work.who)
-        for name in ("rank", "variables", "threads"):
-            assert [member[name] for member in after] == [member[name] for member in before]
-
-    def test_a_gang_may_have_fewer_members(self, cluster):
+    def test_gangs_may_be_smaller(self, cluster):
+        prices = np.sort(NUMBERS["price"].astype(np.float32))
         for size in {1, cluster.size}:
             found = cluster.gang(work.rows, self.make_data({"price": NUMBERS["price"]}), ["price"], size=size)
             assert [(part["index"], part["count"]) for part in found] == [(rank, size) for rank in range(size)]
-            prices = np.concatenate([part["columns"]["price"] for part in found])
-            np.testing.assert_array_equal(np.sort(prices), np.sort(NUMBERS["price"].astype(np.float32)))
+            np.testing.assert_array_equal(np.sort(np.concatenate([part["columns"]["price"] for part in found])), prices)
             assert cluster.gang(work.total, size=size) == [(size * (size + 1) / 2,) * 2] * size
         for size in (0, cluster.size + 1):
-            with pytest.raises(InvalidInput, match=rf"size is {size}; expected 1 to {cluster.size}"):
+            with pytest.raises(InvalidInput, match=rf"a gang of {size} members .* expected 1 to {cluster.size}"):
                 cluster.gang(work.who, size=size)
 
-    def test_there_is_room_while_a_gang_runs(self, cluster):
-        rooms = []
-        cluster.gang(work.noted, listener=lambda event: rooms.append(cluster.capacity()))
-        assert rooms
-        for room in rooms:
-            assert room.now is None or room.now >= cluster.size
-            assert room.ever is None or room.ever >= cluster.size
-
-    # ---- data -----------------------------------------------------------------------------------------------
+    # ---- data ---------------------------------------------------------------------------------------------------
 
     def test_each_row_arrives_once_as_tensors(self, cluster):
         columns = work.columns_of("image price count", "good", row_id="id")
@@ -95,26 +77,26 @@ class ClusterContract:
         ]
         kinds = {"id": "int64", "image": "float32", "price": "float32", "count": "int32", "good": "bool"}
         order = np.argsort(NUMBERS["id"])
+        arrived = np.argsort(np.concatenate([part["columns"]["id"] for part in found]))
         for name, kind in kinds.items():
             pieces = [part["columns"][name] for part in found]
             assert [(piece.dtype, piece.shape) for piece in pieces] == [
                 (kind, (rows, *NUMBERS[name].shape[1:])) for rows in parts
             ]
-            whole = np.concatenate(pieces)[np.argsort(np.concatenate([part["columns"]["id"] for part in found]))]
-            np.testing.assert_array_equal(whole, NUMBERS[name][order].astype(kind))
+            np.testing.assert_array_equal(np.concatenate(pieces)[arrived], NUMBERS[name][order].astype(kind))
         for part in found:
             assert (np.diff(part["columns"]["id"]) > 0).all()
 
-    def test_columns_may_be_names_and_floats_double(self, cluster):
+    def test_columns_default_to_all_and_floats_may_be_double(self, cluster):
         data = {name: NUMBERS[name] for name in ("price", "count")}
         double = work.columns_of("price", floating="float64")
-        for columns, kind in ((["price"], "float32"), (None, "float32"), (double, "float64")):
+        for columns, kind in ((None, "float32"), (double, "float64")):
             found = cluster.gang(work.rows, self.make_data(data), columns)
             assert ("count" in found[0]["columns"]) == (columns is None)
             prices = np.sort(np.concatenate([part["columns"]["price"] for part in found]))
             np.testing.assert_array_equal(prices, np.sort(data["price"].astype(kind)))
 
-    def test_a_part_may_be_empty(self, cluster):
+    def test_parts_may_be_empty(self, cluster):
         data = {"image": np.ones((1, 2, 3), np.float32), "label": np.array([7])}
         found = cluster.gang(work.rows, self.make_data(data), work.columns_of("image", "label"))
         assert sorted(part["rows"] for part in found) == [*[0] * (cluster.size - 1), 1]
@@ -123,7 +105,7 @@ class ClusterContract:
             assert (image.shape, image.dtype) == ((part["rows"], 2, 3), np.float32)
             assert (label.shape, label.dtype) == ((part["rows"],), np.int64)
 
-    def test_columns_are_checked_before_anything_is_launched(self, cluster):
+    def test_bad_columns_raise_before_launch_and_bad_values_after(self, cluster):
         events: list[Event] = []
         data = self.make_data({"x": np.zeros(8)})
         with pytest.raises(InvalidInput, match="no column 'y'; the data has 'x'"):
@@ -131,34 +113,31 @@ class ClusterContract:
         with pytest.raises(InvalidInput, match="columns were given without data"):
             cluster.gang(work.who, None, ["x"], listener=events.append)
         assert events == []
-
-    def test_values_that_cannot_be_used_are_invalid_input(self, cluster):
         values = np.where(np.arange(40) == 33, np.nan, 1.0)
         with pytest.raises(InvalidInput, match="'x' has 1 NaN") as caught:
             cluster.gang(work.rows, self.make_data({"x": values}), ["x"])
         assert caught.value.stage == "feed"
 
-    # ---- what comes back ------------------------------------------------------------------------------------
+    # ---- values and errors --------------------------------------------------------------------------------------
 
     def test_large_values_come_back(self, cluster):
-        numbers = 5_000_000
-        *others, last = cluster.gang(work.Large(numbers))
+        *others, last = cluster.gang(work.Large(5_000_000))
         assert all(len(other) == 0 for other in others)
-        np.testing.assert_array_equal(last, np.arange(numbers, dtype=np.uint32))
+        np.testing.assert_array_equal(last, np.arange(5_000_000, dtype=np.uint32))
 
-    def test_a_value_that_cannot_be_pickled_is_a_clean_failure(self, cluster):
-        with pytest.raises(WorkerFailed, match="TypeError: cannot pickle") as caught:
-            cluster.gang(work.a_lock)
+    @pytest.mark.parametrize(
+        ("function", "message"),
+        [
+            (work.a_lock, "TypeError: cannot pickle"),
+            (work.a_trap, "what rank 0 returned cannot be unpickled here: ValueError"),
+        ],
+    )
+    def test_values_that_cannot_be_pickled_or_unpickled_raise(self, cluster, function, message):
+        with pytest.raises(WorkerFailed, match=message) as caught:
+            cluster.gang(function)
         assert caught.value.stage == "result"
 
-    def test_a_value_that_cannot_be_unpickled_is_a_clean_failure(self, cluster):
-        with pytest.raises(WorkerFailed, match="the driver cannot unpickle the result of rank 0: ValueError") as caught:
-            cluster.gang(work.a_trap)
-        assert caught.value.stage == "result"
-
-    # ---- what goes wrong ------------------------------------------------------------------------------------
-
-    def test_the_first_cause_comes_back_with_its_place_while_the_others_wait(self, cluster):
+    def test_first_cause_is_raised_with_its_place(self, cluster):
         for rank in {0, cluster.size - 1}:
             fails, events = work.Fails(rank, ValueError("the milk is sour"), step=5), list[Event]()
             with pytest.raises(WorkerFailed) as caught:
@@ -172,44 +151,35 @@ class ClusterContract:
             assert f"rank {rank}, host {hosts[rank]}, attempt 2, step 5" in first
             assert "in give_up" in error.trace
             assert "PeerLost" not in error.trace
+            failed = [event for event in events if (event.kind, event.rank) == ("failed", rank)]
+            assert [event.payload["message"] for event in failed] == ["the milk is sour"]
         assert len(cluster.gang(work.total)) == cluster.size
 
-    def test_an_error_on_all_members_is_one_error(self, cluster):
+    def test_error_of_all_workers_is_one_error(self, cluster):
         with pytest.raises(WorkerFailed) as caught:
             cluster.gang(work.Fails(None, KeyError("nobody knows")))
         assert caught.value.rank in range(cluster.size)
         assert str(caught.value).count("Traceback") == 1
-
-    def test_invalid_input_stays_what_it_is(self, cluster):
         with pytest.raises(InvalidInput, match="expected a smaller model") as caught:
             cluster.gang(work.Fails(None, InvalidInput("expected a smaller model")))
         assert caught.value.trace is None
 
-    # ---- events ---------------------------------------------------------------------------------------------
+    # ---- events -------------------------------------------------------------------------------------------------
 
-    def test_the_listener_hears_every_member(self, cluster):
-        events: list[Event] = []
-        cluster.gang(work.noted, listener=events.append, attempt=4)
+    def test_listener_gets_all_events_even_if_it_raises(self, cluster):
+        events, rooms = list[Event](), []
+
+        def listener(event: Event) -> None:
+            events.append(event)
+            rooms.append(cluster.capacity())
+            raise RuntimeError("the listener is broken")
+
+        assert cluster.gang(work.noted, listener=listener, attempt=4) == [None] * cluster.size
+        assert all(room.now is None or room.now >= cluster.size for room in rooms)
+        assert all(room.ever is None or room.ever >= cluster.size for room in rooms)
         assert {event.attempt for event in events if event.rank >= 0} == {4}
         assert sorted(event.rank for event in events if event.kind == "started") == list(range(cluster.size))
         for rank in range(cluster.size):
             noted = [event for event in events if (event.kind, event.rank) == ("noted", rank)]
             assert [event.payload for event in noted] == [{"value": n, "name": f"rank {rank}"} for n in range(3)]
             assert noted[0].clock == {"epoch": 0, "step": 0, "samples": 0}
-
-    def test_a_failure_is_an_event_too(self, cluster):
-        events: list[Event] = []
-        with pytest.raises(WorkerFailed):
-            cluster.gang(work.Fails(0, ValueError("the milk is sour")), listener=events.append)
-        failed = [event for event in events if (event.kind, event.rank) == ("failed", 0)]
-        assert [event.payload["message"] for event in failed] == ["the milk is sour"]
-
-    def test_a_listener_that_raises_hears_the_rest_and_stops_nothing(self, cluster):
-        events: list[Event] = []
-
-        def listener(event: Event) -> None:
-            events.append(event)
-            raise RuntimeError("the listener is broken")
-
-        assert cluster.gang(work.noted, listener=listener) == [None] * cluster.size
-        assert sum(event.kind == "noted" for event in events) == 3 * cluster.size

@@ -1,4 +1,4 @@
-"""Spark on several hosts, or the reason why not."""
+"""One Spark cluster on several hosts, shared by all tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hosts.standalone import Standalone
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:
-    """Skips where hosts cannot be had; where SPARKDL_REQUIRE_CLUSTER is set it fails instead."""
+    """Skips if this machine cannot have hosts; with SPARKDL_REQUIRE_CLUSTER it fails instead."""
     reason = missing()
     if reason is not None:
         (pytest.fail if os.environ.get("SPARKDL_REQUIRE_CLUSTER") else pytest.skip)(reason)
@@ -29,6 +29,6 @@ def two_hosts(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def cluster(two_hosts: Standalone) -> Standalone:
-    """The same, as sound as in the beginning."""
+    """The same, repaired."""
     two_hosts.heal()
     return two_hosts

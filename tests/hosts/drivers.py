@@ -1,126 +1,107 @@
-"""What drivers on the first of several hosts are told to call, in the session that they have; all is JSON."""
+"""What a driver on the first of several hosts calls in its session; arguments and results travel as JSON."""
 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-import torch
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.sql import SparkSession
 
-from examples import digits_net
-from sparkdl import TorchClassifier, TorchModel, TorchRegressor
-from sparkdl.checkpoint.checkpointer import Checkpointer
-from sparkdl.checkpoint.interval import CheckpointInterval
-from sparkdl.checkpoint.store import Checkpoints
+from sparkdl import TorchModel, TorchRegressor
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import InvalidInput
+from sparkdl.data.columns import InputColumn
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.spark.cluster import SparkCluster
-from tests.faults import Held
+from tests.chaos import runs
+from tests.contracts import work
+from tests.faults import Fault, Held, rounds
 from tests.hosts import workers
+from tests.hosts.hosts import until
 from tests.ml import nets
 from tests.sessions import frame
 
 SILENCE = 5.0
-"""Seconds without a sign of life after which a member is given up."""
+"""Seconds without a heartbeat after which a worker counts as lost."""
 
 
-def meet(size: int) -> list[dict[str, Any]]:
-    """A gang whose members only meet."""
-    return SparkCluster(SparkSession.active(), size).gang(workers.peers)
+def meet() -> dict[str, Any]:
+    """A gang that only meets, and one whose rank 1 fails."""
+    cluster = SparkCluster(SparkSession.active(), 2)
+    found = cluster.gang(workers.peers)
+    with pytest.raises(WorkerFailed) as caught:
+        cluster.gang(work.Fails(1, ValueError("the milk is sour")))
+    return {"workers": found, "failed": [caught.value.rank, caught.value.host]}
 
 
-def fit(folder: str, size: int = 2, hold: dict[str, Any] | None = None) -> dict[str, Any]:
-    """``members.training()`` with a checkpoint every two steps, in spite of what happens.
-
-    Args:
-        folder: of the run.
-        size: members.
-        hold: the fields of a ``Held``, a hook that waits at a step for somebody to do harm.
-    """
-    keeper = Checkpointer(Checkpoints(f"{folder}/checkpoints", run="a run"), CheckpointInterval(2, "steps"))
-    hooks = [workers.Steps(f"{folder}/steps"), *([] if hold is None else [Held(**hold)])]
+def fit(folder: str, hold: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train, or resume, ``tests.chaos.runs``; ``hold`` has the fields of a ``Held``."""
     Path(folder).mkdir(exist_ok=True)
-    supervisor = Supervisor(SparkCluster(SparkSession.active(), size), back_off=0.1, heartbeat_timeout=SILENCE)
-    trained = supervisor.gang(
-        workers.training(keeper=keeper, hooks=hooks),
-        frame(workers.rows()),
-        workers.COLUMNS,
-        attempt=keeper.checkpoints.next_attempt(),
+    spark, table = SparkSession.active(), runs.table()
+    x = table["x"].cast(pa.list_(pa.float32()))
+    numbered = table.set_column(0, "x", x).append_column("number", pa.array(range(runs.ROWS)))
+    supervisor = Supervisor(SparkCluster(spark, 2), back_off=0.1, heartbeat_timeout=SILENCE)
+    trained = runs.fit(
+        supervisor,
+        Path(folder),
+        *([] if hold is None else [Held(**hold)]),
+        data=spark.createDataFrame(numbered),
+        reads=replace(runs.columns(), row_id=InputColumn("number", "int64")),
     )
     return {
         "weights": hashlib.sha256(trained[0].weights).hexdigest(),
-        "history": [[row["step"], row["samples"], row["loss"]] for row in trained[0].history],
+        "history": repr(runs.untimed(trained[0].history)),
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
     }
 
 
-def refused(folder: str) -> str:
-    """Why a fit whose directory is not the same for all members is refused."""
-    rows = {"row": np.arange(40), "x": np.zeros((40, 3)), "y": np.zeros(40)}
+def regress(run: str, data: str, model: str) -> Any:
+    """Train a regressor on Parquet and save its model: the predictions, or why its directory is refused."""
+    spark = SparkSession.active()
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    frame({"row": np.arange(40), "x": x, "y": x.sum(1)}).write.mode("overwrite").parquet(data)
     regressor = TorchRegressor(
         model=nets.column,
         inputCols=["x"],
         labelCol="y",
+        idCol="row",
         numWorkers=2,
         batchSize=10,
-        runDir=folder,
+        runDir=run,
         checkpointInterval=2,
-        hooks=[workers.Steps(f"{folder}/steps")],
     )
     try:
-        regressor.fit(frame(rows))
+        fitted = regressor.fit(spark.read.parquet(data))
     except InvalidInput as error:
         return str(error)
-    return "it was not"
-
-
-def learn(data: str, model: str) -> float:
-    """Train on the digits in ``<data>/train``, save the model, and give the accuracy on those in ``<data>/test``."""
-    classifier = TorchClassifier(
-        model=partial(digits_net.Net, channels=24),
-        optimizer=partial(torch.optim.Adam, lr=5e-3),
-        numWorkers=2,
-        batchSize=128,
-        epochs=12,
-    )
-    spark = SparkSession.active()
-    fitted = classifier.fit(spark.read.parquet(f"{data}/train"))
     fitted.save(model)
-    return accuracy(fitted, spark.read.parquet(f"{data}/test"))
+    return predict(data, model)
 
 
-def score(data: str, model: str) -> float:
-    """The accuracy of a saved model on the digits in ``<data>/test``."""
-    return accuracy(TorchModel.load(model), SparkSession.active().read.parquet(f"{data}/test"))
+def predict(data: str, model: str) -> list[Any]:
+    """The predictions of a saved model."""
+    found = TorchModel.load(model).transform(SparkSession.active().read.parquet(data)).orderBy("row")
+    return [row.prediction for row in found.select("prediction").collect()]
 
 
-def accuracy(model: TorchModel, held_out: Any) -> float:
-    """The part of the rows that the model gets right."""
-    return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(model.transform(held_out))
+def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = ()) -> dict[str, Any]:
+    """Run, or resume, ``tests.faults.rounds``.
 
+    Args:
+        folder: of the run.
+        faults: the fields of each ``Fault``.
+        away: rounds after which it waits until dynamic allocation has removed every executor.
+    """
+    spark = SparkSession.active()
 
-class _Counts:
-    """What became of the tests of a suite."""
+    def listener(row: dict[str, Any]) -> None:
+        if row["round"] in away:  # the one that is left is the driver
+            until(lambda: spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() == 1, "no executor")
 
-    def __init__(self) -> None:
-        self.passed = 0
-        self.others: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.passed += 1
-        elif not report.passed:
-            self.others.append(f"{report.nodeid} {report.outcome}\n{report.longreprtext}")
-
-
-def suite(path: str, folder: str) -> dict[str, Any]:
-    """The tests of a file: how many passed, and what became of the others."""
-    counts = _Counts()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "--basetemp", folder, "--durations=5", path], [counts])
-    return {"code": int(code), "passed": counts.passed, "others": counts.others}
+    cluster, data = SparkCluster(spark, 2), frame(rounds.rows())
+    return rounds.run(cluster, data, Path(folder), [Fault(**fault) for fault in faults], listener=listener)

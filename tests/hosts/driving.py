@@ -1,4 +1,4 @@
-"""Drivers on the first of several hosts: a process that keeps one session, and calls in it what it is told to."""
+"""A driver on the first of several hosts: a process that keeps one session and calls functions in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +22,38 @@ from tests.hosts.hosts import LONG, until
 from tests.sessions import session
 
 LOST = 10
-"""Seconds after which the master and the drivers give a silent host up; Spark's own values are one and two minutes."""
+"""Seconds after which master and drivers give up a silent host; Spark's own values are one and two minutes."""
 
 PATIENCE = 150.0
 """Seconds that a call may take."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a driver runs; it travels to it as JSON.
+def serve(master: str, address: str, folder: str, executors: int, cores: int, settings: dict[str, str]) -> None:
+    """The driver: in one session, call the functions that standard input names, until it ends.
 
-    Attributes:
-        master: the master's URL.
-        address: the driver's, on the network of the executors.
-        folder: for its files.
-        settings: of its session besides those that all have; names as ``tests.sessions.session`` takes them.
+    Args:
+        master: its URL.
+        address: of the driver, on the executors' network.
+        folder: for the driver's files.
+        executors: how many; Spark spreads them over the hosts.
+        cores: of each. Spark deals one task to each executor before any gets a second one.
+        settings: of the session; names as ``tests.sessions.session`` takes them.
     """
-
-    master: str
-    address: str
-    folder: str
-    settings: dict[str, str] = field(default_factory=dict)
-
-    def session(self, executors: int, cores: int) -> contextlib.AbstractContextManager[Any]:
-        """A session whose executors Spark spreads over the hosts that there are.
-
-        Args:
-            executors: how many.
-            cores: of each. Spark deals tasks out one to an executor before any gets a second one.
-        """
-        settings = {
-            "driver__host": self.address,
-            "driver__bindAddress": self.address,
-            "cores__max": str(executors * cores),
-            "executor__cores": str(cores),
-            "executor__memory": "1g",
-            # By default tasks follow their rows where those lie on one host, all members to the same.
-            "shuffle__reduceLocality__enabled": "false",
-            "network__timeout": f"{LOST}s",
-            "network__timeoutInterval": "2s",
-            "executor__heartbeatInterval": "2s",
-            # A silent driver is given up after so many: by default after sixty, ten minutes and more.
-            "executor__heartbeat__maxFailures": "5",
-        }
-        return session(self.folder, self.master, **settings | self.settings)
-
-
-def serve(place: dict[str, Any], executors: int, cores: int) -> None:
-    """What a driver does: calls the functions that its standard input names, in one session, until that ends."""
-    with Place(**place).session(executors, cores):
+    given = {
+        "driver__host": address,
+        "driver__bindAddress": address,
+        "cores__max": str(executors * cores),
+        "executor__cores": str(cores),
+        "executor__memory": "1g",
+        # By default tasks follow rows that lie on one host, all workers to the same.
+        "shuffle__reduceLocality__enabled": "false",
+        "network__timeout": f"{LOST}s",
+        "network__timeoutInterval": "2s",
+        "executor__heartbeatInterval": "2s",
+        # An executor gives up a silent driver after so many: by default sixty, ten minutes and more.
+        "executor__heartbeat__maxFailures": "5",
+    }
+    with session(folder, master, **given | settings):
         for line in sys.stdin:
             module, name, arguments, path = json.loads(line)
             print(f"{time.strftime('%X')} {name}", flush=True)
@@ -88,7 +70,7 @@ def serve(place: dict[str, Any], executors: int, cores: int) -> None:
 
 
 def settle(addresses: list[str]) -> None:
-    """Wait until this driver has an executor on each of these hosts and no other."""
+    """Wait until this driver has exactly one executor on each of these hosts."""
     scheduler = SparkSession.active().sparkContext._jsc.sc().taskScheduler()
 
     def executors(address: str) -> int:
@@ -102,11 +84,8 @@ class Driver:
     """A process on a host that calls functions in its session, one at a time.
 
     Args:
-        process: it; its input is a pipe.
-        out: where it writes to; its answers lie beside it.
-
-    Attributes:
-        pid: the process's.
+        process: its input is a pipe.
+        out: its output; its answers lie beside it.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
@@ -116,16 +95,15 @@ class Driver:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
         return self._out.read_text(errors="replace")
 
     @property
     def idle(self) -> bool:
-        """Whether it lives and has answered all it was asked."""
+        """Whether it lives and has answered all calls."""
         return self._process.poll() is None and (self._asked == 0 or self._answer.exists())
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Driver:
-        """Have it call a top-level function; arguments and result travel as JSON, and ``result()`` waits for it."""
+        """Call a top-level function there; ``result()`` waits for it."""
         assert self.idle, f"the driver has ended, or is busy\n{self.output}"
         self._asked += 1
         line = json.dumps([function.__module__, function.__qualname__, arguments, self._answer], default=str)
@@ -135,7 +113,7 @@ class Driver:
         return self
 
     def result(self, timeout: float = PATIENCE) -> Any:
-        """What the function of the last call has returned; the driver is killed where that takes too long."""
+        """What the last call returned; kills a driver that takes too long."""
         try:
             self.until(self._answer.exists, "its answer", timeout=timeout)
         except TimeoutError:
@@ -146,7 +124,7 @@ class Driver:
         return answer["value"]
 
     def until(self, condition: Callable[[], Any], what: str, *, timeout: float = LONG) -> Any:
-        """Wait until something holds, as long as the driver runs and has not answered yet."""
+        """Wait until something holds while the driver works on its last call."""
 
         def holds() -> Any:
             answered = self._answer.exists()
@@ -162,11 +140,11 @@ class Driver:
             raise TimeoutError(f"{error}\n{self.output}") from None
 
     def code(self, timeout: float = LONG) -> int:
-        """With what it ends, of its own accord."""
+        """Its exit code, once it has ended."""
         return self._process.wait(timeout)
 
     def end(self, timeout: float = LONG) -> None:
-        """Let it stop its session and come to its end."""
+        """Let it stop its session and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -177,7 +155,7 @@ class Driver:
         assert code == 0, f"the driver ended with {code}\n{self.output}"
 
     def kill(self) -> None:
-        """SIGKILL for the driver, its JVM included; returns when it has ended."""
+        """SIGKILL for the driver and its JVM; returns when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(LONG)

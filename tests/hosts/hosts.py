@@ -1,19 +1,14 @@
-"""Several hosts on one machine: each is a network namespace with a host name, an address and a local disk of its own.
+"""Several hosts on one machine: each is a network namespace with its own host name, address and local disk.
 
     with Hosts(folder, ("head", "one", "two")) as hosts:
         process = hosts["one"].start(["ping", "-c", "1", hosts["two"].address])
-        hosts["two"].unplug()  # from now on nothing reaches it, and nobody is told
+        hosts["two"].unplug()  # from now on nothing reaches it, and no connection is closed
 
-The hosts are plugged into a bridge that has a namespace for itself, so that this machine's own network, its addresses,
-routes and firewall, is not touched: no address can be taken already, and none has to be chosen. Two blocks at a time,
-of one process or of several, do not see each other.
+A bridge in a namespace of its own connects the hosts, so this machine's network is not touched and two blocks at a time
+do not see each other. A process of a host has its own mount namespace: ``hosts.local`` is another folder on every host,
+and in ``/etc/hosts`` a host's own name is loopback, as on Debian. All else on the disk is shared.
 
-A process of a host has its own mount namespace too: ``hosts.local`` is a path at which every host finds another folder,
-and in ``/etc/hosts`` a host's own name is loopback, as Debian sets it, while the others' names are their addresses.
-Everything else on the disk is shared.
-
-It needs root on Linux, iproute2 and util-linux. What a process that was killed has left behind is removed when the next
-block begins: names of namespaces tell whose they are.
+It needs root on Linux, iproute2 and util-linux. The next block removes what a killed process left.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 LONG = 60.0
-"""Seconds after which something that should have happened has not."""
+"""Seconds after which an expected event did not happen."""
 
 _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"sparkdl-(\d+)-\d+-\w+")
@@ -47,7 +42,7 @@ hostname "$0" && mount --bind "$1" "$2" && mount --bind "$3" /etc/hosts && shift
 
 
 def missing() -> str | None:
-    """Why this machine cannot have such hosts; None where it can."""
+    """Why this machine cannot have such hosts; None if it can."""
     lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if lacking:
         return f"there is no {', '.join(lacking)}: install iproute2 and util-linux"
@@ -60,11 +55,7 @@ def missing() -> str | None:
 
 
 def until(condition: Callable[[], Any], what: str, *, timeout: float = LONG) -> Any:
-    """Wait until something holds, and return it.
-
-    Raises:
-        TimeoutError: it does not after ``timeout`` seconds.
-    """
+    """Wait until something holds, and return it; after ``timeout`` seconds raise ``TimeoutError``."""
     ends = time.monotonic() + timeout
     while not (found := condition()):
         if time.monotonic() > ends:
@@ -78,12 +69,9 @@ class Host:
     """One of the hosts.
 
     Attributes:
-        name: the name that its processes see as that of their host.
-        address: IPv4, on the network that all hosts share.
         namespace: of its network.
         switch: the namespace of the bridge.
         disk: the folder that its processes find at ``local``.
-        local: see ``disk``.
         names: the file that its processes find at ``/etc/hosts``.
     """
 
@@ -105,13 +93,7 @@ class Host:
     ) -> subprocess.Popen[bytes]:
         """Start a process on this host, in a session of its own; it does not outlive this process.
 
-        It is on the host when this returns: one that is about to enter would not be found, and not be killed.
-
-        Args:
-            command: what to run.
-            env: its whole environment; None for that of this process.
-            out: the file for its output; None for nowhere.
-            stdin: its input, as ``subprocess.Popen`` has it.
+        It has entered the host when this returns: ``kill`` finds it.
         """
         enter = ["nsenter", f"--net={_NAMESPACES / self.namespace}", "unshare", "--mount", "--uts"]
         place = ["sh", "-c", _ENTER, self.name, self.disk, self.local, self.names]
@@ -137,7 +119,6 @@ class Host:
         _ip("-n", self.switch, "link", "set", self.name, "up")
 
     def processes(self) -> list[int]:
-        """The pids of this host's processes."""
         return _processes(self.namespace)
 
     def kill(self) -> None:
@@ -155,11 +136,11 @@ class Host:
 
 
 class Hosts:
-    """Hosts from the beginning of the block to its end, when every process of theirs is killed.
+    """Hosts from the beginning of the block to its end, which kills all their processes.
 
     Args:
-        folder: where the hosts' local disks lie; it need not be there.
-        names: the hosts'.
+        folder: a new one, for the hosts' local disks.
+        names: of the hosts.
     """
 
     def __init__(self, folder: str | os.PathLike[str], names: Sequence[str]) -> None:
@@ -170,9 +151,8 @@ class Hosts:
         self._hosts = {name: self._plan(number, name) for number, name in enumerate(names, start=1)}
 
     def _plan(self, number: int, name: str) -> Host:
-        disk = self.folder / name
-        namespace = f"{self._prefix}-{name}"
-        return Host(name, f"10.77.0.{number}", namespace, self._switch, disk, self.local, self.folder / f"{name}.hosts")
+        namespace, disk, names = f"{self._prefix}-{name}", self.folder / name, self.folder / f"{name}.hosts"
+        return Host(name, f"10.77.0.{number}", namespace, self._switch, disk, self.local, names)
 
     def __getitem__(self, name: str) -> Host:
         return self._hosts[name]
@@ -210,14 +190,14 @@ class Hosts:
             _ip("-n", host.namespace, "link", "set", "eth0", "up")
 
     def remove(self) -> None:
-        """Kill the hosts' processes and remove the network; again it does nothing."""
+        """Kill the hosts' processes and remove the network."""
         for name in _names():
             if name.startswith(f"{self._prefix}-"):
                 _remove(name)
 
 
 def remove_stale() -> list[str]:
-    """Remove what processes that are no longer there have left, and name it."""
+    """Remove the namespaces of processes that have ended, and name them."""
     found = [(name, _NAME.fullmatch(name)) for name in _names()]
     stale = [name for name, match in found if match is not None and not Path("/proc", match[1]).exists()]
     for name in stale:
@@ -250,7 +230,7 @@ def _processes(namespace: str) -> list[int]:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has asked yet how."""
+    """Whether a process has ended, waited for or not."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

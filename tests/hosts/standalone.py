@@ -13,44 +13,38 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 
 import pyspark
 
 from tests.chaos.leavings import tcp
-from tests.hosts.driving import LOST, Driver, Place, serve, settle
+from tests.hosts.driving import LOST, Driver, serve, settle
 from tests.hosts.hosts import Host, Hosts, until
 from tests.sessions import ROOT, command
 
 _SPARK = Path(pyspark.__file__).parent
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_HOUR = 3600.0
+CORES = 2
+"""Of an executor."""
 
 
 class Standalone:
-    """Master and workers, from the beginning of the block on; they end with it.
+    """Master and workers during the block.
 
-    A worker offers twice the cores that an executor takes, so that there is room for that of another host.
-
-    Args:
-        hosts: the first is that of the master and the driver, each other one has a worker.
-        cores: of an executor.
+    A worker offers twice the cores of an executor, so that it has room for that of another host.
 
     Attributes:
-        head: the first host.
-        workers: the others.
-        shared: a folder that is at the same path, and the same folder, on all hosts.
-        url: the master's.
+        head: the host of the master and the driver.
+        workers: the other hosts, each with a worker.
+        shared: a folder that all hosts share.
     """
 
-    def __init__(self, hosts: Hosts, *, cores: int = 2) -> None:
+    def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
         self.head, *self.workers = hosts
         self.shared = hosts.folder / "shared"
         self.url = ""
-        self._cores = cores
         self._serial = count()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._log = hosts.folder / "master.log"
@@ -74,11 +68,11 @@ class Standalone:
     # ---- the driver --------------------------------------------------------------------------------------------------
 
     def driver(self, *, settled: bool = True, **settings: str) -> Driver:
-        """The driver, with an executor on each worker's host; a new one where there is none that would do.
+        """The idle driver with these settings of its session, or a new one, with an executor on each worker's host.
 
         Args:
-            settled: wait for the executors; False where they come and go.
-            settings: of its session, besides those that all have.
+            settled: wait for the executors; False if they come and go.
+            settings: see ``serve``.
         """
         if self._driver is None or not self._driver.idle or self._settings != settings:
             self._give_up_driver()
@@ -88,7 +82,7 @@ class Standalone:
         return self._driver
 
     def end_driver(self) -> None:
-        """End the driver, which must leave nothing on any host."""
+        """End the driver, which leaves nothing on any host."""
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.end()
@@ -97,9 +91,9 @@ class Standalone:
     def _start_driver(self, settings: dict[str, str]) -> Driver:
         name = f"driver-{next(self._serial)}"
         (self.head.disk / name).mkdir()
-        place = Place(self.url, self.head.address, str(self.hosts.local / name), settings)
-        out = self.hosts.folder / f"{name}.log"
-        line = command(serve, asdict(place), len(self.workers), self._cores, timeout=_HOUR)
+        folder, out = self.hosts.local / name, self.hosts.folder / f"{name}.log"
+        given = self.url, self.head.address, folder, len(self.workers), CORES, settings
+        line = command(serve, *given, timeout=3600.0)
         process = self.head.start(line, env=self._environment(self.head), out=out, stdin=subprocess.PIPE)
         return Driver(process, out)
 
@@ -109,7 +103,7 @@ class Standalone:
             driver.kill()
 
     def _settle(self) -> None:
-        """Wait until there is an executor on each host. Spark moves none, but a new one goes where most room is."""
+        """Wait for an executor on each host. Spark moves none, but a new one goes where most room is."""
         until(lambda: len(self._executors()) == len(self.workers), f"as many executors as hosts in {self._log}")
         for host in self.workers:
             for pid in self._executors(host)[1:]:
@@ -124,12 +118,11 @@ class Standalone:
     # ---- the hosts ---------------------------------------------------------------------------------------------------
 
     def unplug(self, host: Host) -> None:
-        """See ``Host.unplug``; ``heal`` will notice."""
         self._unplugged.add(host.name)
         host.unplug()
 
     def heal(self) -> None:
-        """Make good what was done to the cluster: cables, workers, executors that had to move, a driver that hangs."""
+        """Repair the cluster: cables, workers, executors that had to move, a driver that hangs."""
         broken = [host for host in self.workers if host.name in self._unplugged or not self._works(host)]
         before = {host.name: self._registered(host) for host in broken}
         for host in broken:
@@ -145,21 +138,16 @@ class Standalone:
         if self._driver is not None:
             self._settle()
 
-    def kill_executor(self, host: Host) -> None:
-        """SIGKILL for the executor on a host; Spark starts another one."""
-        (pid,) = self._executors(host)
-        os.kill(pid, signal.SIGKILL)
-
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
         return self._daemons[host.name].pid
 
     def nothing_left(self, *hosts: Host) -> None:
-        """Wait until there is nothing on some or all workers' hosts besides the daemons; what stays is named."""
+        """Wait until some or all workers' hosts have nothing but their daemons; the error names the rest."""
         self._wait_for_none(self._left, hosts)
 
     def gang_gone(self) -> None:
-        """Wait until nothing on any host tells of a gang although executors are there; what stays is named."""
+        """Wait until executors on all hosts have nothing of a gang; the error names the rest."""
         self._wait_for_none(self._left_by_gang, ())
 
     def _wait_for_none(self, find: Callable[[Host], list[str]], hosts: tuple[Host, ...]) -> None:
@@ -176,14 +164,14 @@ class Standalone:
         assert not left, left
 
     def _left(self, host: Host) -> list[str]:
-        """What is on a worker's host besides its daemon: processes, sockets that listen, files."""
+        """Processes, listening sockets and files on a worker's host, without its daemon's."""
         daemon = self.daemon(host)
         processes = [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]
         sockets = [f"listening on {found}" for found in host.listening() - self._before[host.name]]
         return [*processes, *sockets, *self._files(host, "blockmgr-")]
 
     def _left_by_gang(self, host: Host) -> list[str]:
-        """What a gang leaves to Python workers that go on: a lasting stop, sockets of the network, files of rows."""
+        """What a gang leaves in Python workers that continue: a lasting stop, sockets of the network, files of rows."""
         found = []
         for pid in host.processes():
             if "pyspark" not in _command(pid):
@@ -195,7 +183,7 @@ class Standalone:
         return [*found, *self._files(host)]
 
     def _files(self, host: Host, *folders: str) -> list[str]:
-        """Files of rows, and those in Spark's own folders, which are folders of folders, whose names begin so."""
+        """Files of rows, and those in Spark's own folders whose names begin so."""
         # Unlike rglob, walk does not mind that Spark deletes folders meanwhile.
         files = [Path(folder, name) for folder, _, names in os.walk(host.disk / "spark") for name in names]
         return [str(path) for path in files if path.name.startswith("tmp") or path.parent.name.startswith(folders)]
@@ -204,16 +192,15 @@ class Standalone:
         return host.name in self._daemons and self._daemons[host.name].poll() is None
 
     def _registered(self, host: Host) -> set[str]:
-        """The ports of a host's workers that the master knows of."""
+        """The ports of a host's workers that the master knows."""
         known = set()
-        for what, port in re.findall(
-            rf"(Registering|Removing) worker (?:\S+ on )?{host.address}:(\d+)", self._log.read_text()
-        ):
+        line = rf"(Registering|Removing) worker (?:\S+ on )?{host.address}:(\d+)"
+        for what, port in re.findall(line, self._log.read_text()):
             (known.add if what == "Registering" else known.discard)(port)
         return known
 
     def _renewed(self, host: Host, before: set[str]) -> bool:
-        """Whether a worker has come, and those that there were are forgotten."""
+        """Whether the master knows a new worker and has forgotten the others."""
         known = self._registered(host)
         return len(known) == 1 and not known & before
 
@@ -221,7 +208,7 @@ class Standalone:
 
     def _start_worker(self, host: Host) -> None:
         worker = ["org.apache.spark.deploy.worker.Worker", "--host", host.address, "--port", "0"]
-        size = ["--cores", str(2 * self._cores), "--memory", "4g", "--work-dir", str(self.hosts.local / "work")]
+        size = ["--cores", str(2 * CORES), "--memory", "4g", "--work-dir", str(self.hosts.local / "work")]
         log = self.hosts.folder / f"{host.name}.log"
         self._daemons[host.name] = self._start(host, *worker, *size, self.url, log=log)
 

@@ -1,23 +1,18 @@
-"""Rounds of which executors or the driver go, of their own accord or not, end as if nothing had happened."""
+"""Rounds that lose executors or the driver end as if nothing had happened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults import Fault
-from tests.faults.round_runs import PARTS, ROUNDS, assert_as_if_nothing_had_happened, on_spark
-from tests.faults.rounds import DRIVER, calls
-from tests.hosts.driving import PATIENCE, Driver
-from tests.hosts.standalone import Standalone
+from tests.faults.rounds import PARTS, ROUNDS, assert_undisturbed, calls
+from tests.hosts.drivers import run_rounds
+from tests.hosts.driving import PATIENCE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
-
-ADMM = "ConsensusADMM"
 
 SPECULATION = {
     "speculation": "true",
@@ -38,81 +33,43 @@ COMING_AND_GOING = {
 
 
 @pytest.fixture(scope="module")
-def quiet(two_hosts: Standalone) -> Callable[[str], Any]:
-    """What a run of an algorithm comes to when nothing happens."""
-    found: dict[str, Any] = {}
-
-    def of(name: str) -> Any:
-        if name not in found:
-            folder = two_hosts.shared / f"quiet-{name}"
-            found[name] = start(two_hosts.driver(), folder, name).result()
-            assert_as_if_nothing_had_happened(found[name], found[name], folder, name)
-            assert len(calls(folder)) == ROUNDS * PARTS
-        return found[name]
-
-    return of
+def quiet(two_hosts):
+    folder = two_hosts.shared / "quiet"
+    found = two_hosts.driver().call(run_rounds, folder).result()
+    assert_undisturbed(found, found, folder)
+    assert len(calls(folder)) == ROUNDS * PARTS
+    return found
 
 
-def start(driver: Driver, folder: Path, name: str, faults: Sequence[Fault] = (), *more: Any) -> Driver:
-    """Begin a run, or go on with it."""
-    return driver.call(on_spark, folder, name, [asdict(fault) for fault in faults], *more)
-
-
-def workers(folder: Path, number: int) -> set[int]:
-    """The Python processes that mapped parts in a round."""
-    return {call.pid for call in calls(folder, number)}
-
-
-@pytest.mark.parametrize("name", [ADMM, "LBFGS"])
-def test_an_executor_is_killed(cluster, tmp_path, quiet, name):
-    """With it go the packed rows, the files of its parts, and what they were shuffled from."""
-    expected, mark = quiet(name), tmp_path / "mark"
-    found = start(cluster.driver(), tmp_path, name, [Fault("executor", 1, 3, str(mark), "map")]).result()
-    assert mark.exists()
-    assert_as_if_nothing_had_happened(found, expected, tmp_path, name)
-    assert len(calls(tmp_path, 3, 1)) == 2
-    assert workers(tmp_path, 0) - workers(tmp_path, ROUNDS - 1)
-    cluster.gang_gone()
-
-
-def test_the_same_command_goes_on_when_the_driver_was_killed(cluster, tmp_path, quiet):
-    """In the middle of a round, and between two; then it goes on in a session that speculates."""
-    expected = quiet(ADMM)
-    faults = [
-        Fault("hold", 2, 2, f"{tmp_path}/round", "map"),
-        Fault("hold", DRIVER, 4, f"{tmp_path}/between", "kept"),
+def test_rounds_survive_killed_executor_killed_driver_and_speculation(cluster, tmp_path, quiet):
+    """An executor takes packed rows, files of its parts and their shuffle with it."""
+    executor, held, twice = [
+        Fault(how, part, number, f"{tmp_path}/mark-{number}", "map")
+        for how, part, number in (("executor", 1, 1), ("hold", 2, 2), ("hold", 1, 4))
     ]
-    for fault in faults:
-        driver = start(cluster.driver(), tmp_path, ADMM, faults)
-        driver.until(Path(fault.mark).exists, f"the {fault.phase} of round {fault.step}", timeout=PATIENCE)
-        driver.kill()
-        cluster.nothing_left()
-    found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
-    assert_as_if_nothing_had_happened(found, expected, tmp_path, ADMM)
-    assert [len(calls(tmp_path, number)) for number in (0, 1, 3, 4)] == [PARTS] * 4
-    assert len(calls(tmp_path, 2, 2)) == 2
-
-
-def test_slow_parts_are_mapped_twice_and_count_once(cluster, tmp_path, quiet):
-    """A part waits until somebody else maps it as well: nobody would, but for speculation."""
-    expected = quiet(ADMM)
-    faults = [Fault("hold", part, number, f"{tmp_path}/{number}", "map") for number, part in ((0, 1), (2, 1), (4, 2))]
-    found = start(cluster.driver(**SPECULATION), tmp_path, ADMM, faults).result()
-    assert found == expected
-    for fault in faults:
-        assert Path(f"{fault.mark}.go").exists()
-        assert not Path(f"{fault.mark}.late").exists()
-        assert len({call.pid for call in calls(tmp_path, fault.step, fault.rank)}) >= 2
+    given = [*map(asdict, (executor, held, twice))]
+    driver = cluster.driver().call(run_rounds, tmp_path, given)
+    driver.until(Path(held.mark).exists, "a part of round 2", timeout=PATIENCE)
+    driver.kill()
+    cluster.nothing_left()
+    assert len(calls(tmp_path, 1, 1)) == 2
+    # In round 4, part 1 waits until a speculative task maps it as well; it counts once.
+    found = cluster.driver(**SPECULATION).call(run_rounds, tmp_path, given).result()
+    assert found == quiet
+    assert len(calls(tmp_path, 0)) == PARTS
+    assert len(calls(tmp_path, 2, 2)) >= 2
+    assert Path(f"{twice.mark}.go").exists()
+    assert not Path(f"{twice.mark}.late").exists()
+    assert len({call.pid for call in calls(tmp_path, 4, 1)}) >= 2
     cluster.gang_gone()
 
 
 def test_executors_come_and_go(cluster, tmp_path, quiet):
-    """There are none in the beginning; between two rounds all leave, and with them everything but the memories."""
-    expected = quiet(ADMM)
+    """At first there are none; after round 2 all leave, and only the memories stay."""
     driver = cluster.driver(settled=False, **COMING_AND_GOING)
     try:
-        found = start(driver, tmp_path, ADMM, [], [2]).result(2 * PATIENCE)
+        found = driver.call(run_rounds, tmp_path, [], [2]).result(2 * PATIENCE)
     finally:
         cluster.end_driver()
-    assert_as_if_nothing_had_happened(found, expected, tmp_path, ADMM)
-    assert not workers(tmp_path, 2) & workers(tmp_path, 3)
+    assert_undisturbed(found, quiet, tmp_path)
+    assert not {call.pid for call in calls(tmp_path, 2)} & {call.pid for call in calls(tmp_path, 3)}
