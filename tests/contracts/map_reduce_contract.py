@@ -232,21 +232,18 @@ class LossContract:
 
     @pytest.mark.chaos
     def test_only_work_of_a_dead_process_runs_again(self, cluster, tmp_path):
-        once = ["0-0", "1-0", "2-0", "2-1", "3-0"]
         with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=4) as jobs:
-            quiet, _ = jobs.run(Sums(), {"factor": 1.0})
-            for number, all_rows in enumerate((None, True, False)):
-                marks = tmp_path / str(number)
+            for name in ("round", "all rows", "own rows"):
+                marks = tmp_path / name
                 marks.mkdir()
-                work = DiesAt(marks=str(marks), index=2)
-                if all_rows is None:
-                    found, _ = jobs.run(work, {"factor": 1.0})
-                    assert torch.equal(found["sum"], quiet["sum"])
-                    continue
-                sums = [each.tensors["sum"] for each in jobs.each(work, [0, 1, 2, 3], all_rows=all_rows)]
-                expected = [each.tensors["sum"] for each in jobs.each(Whole(), [0, 1, 2, 3], all_rows=all_rows)]
-                assert all(map(torch.equal, sums, expected))
-                assert sorted(mark.name for mark in marks.iterdir()) == once
+                works = DiesAt(marks=str(marks), index=2), Whole()
+                if name == "round":
+                    found, quiet = [[jobs.run(work, {"factor": 1.0})[0]["sum"]] for work in works]
+                else:
+                    runs = [jobs.each(work, [0, 1, 2, 3], all_rows=name == "all rows") for work in works]
+                    found, quiet = [[each.tensors["sum"] for each in run] for run in runs]
+                assert all(map(torch.equal, found, quiet))
+                assert sorted(mark.name for mark in marks.iterdir()) == ["0-0", "1-0", "2-0", "2-1", "3-0"]
 
     @pytest.mark.chaos
     @pytest.mark.parametrize("rounds", [True, False])

@@ -1,4 +1,4 @@
-"""Loops that users bring along: plain torch.distributed, DDP and Lightning Fabric, as the work of a gang."""
+"""Users' own loops as the work of a gang: torch.distributed, DDP and Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contracts.work import Net, Seeded, arrays
 
 
 def collectives(world: World, part: Shard | None) -> dict[str, Any]:
-    """Collectives of two members or more, each with what a member gets from it."""
+    """Collectives of at least two workers, each with its result on this worker."""
     rank, size, found = world.rank, world.size, {}
     own = torch.tensor([rank + 1.0])
     dist.barrier()
@@ -53,12 +53,12 @@ def _after(collective: Any, tensor: torch.Tensor, *arguments: Any, **options: An
 
 @dataclass(frozen=True)
 class Ddp:
-    """The training with DDP instead of sparkdl's loop: its model, optimizer and plan, the mean squared error.
+    """The training with DDP in place of sparkdl's loop: its model, optimizer and plan, the mean squared error.
 
     Attributes:
         training: what to do.
-        weighted: the rows have weights, and a step's loss is the weighted mean.
-        stumbles: the rank that raises before its third backward pass, while the others wait for its gradients.
+        weighted: whether a step's loss is the mean weighted by rows.
+        stumbles: the rank that raises before its third backward pass.
     """
 
     training: Training
@@ -89,7 +89,7 @@ class Ddp:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Lightning Fabric on a gang that is up already: it is told who is who, and starts no process of its own."""
+    """Lightning Fabric on a running gang; it starts no process."""
 
     batch_size: int = 8
 
@@ -98,7 +98,7 @@ class Fabric:
         from lightning_fabric.plugins.environments import TorchElasticEnvironment
 
         assert part is not None
-        environment = TorchElasticEnvironment()  # reads RANK, WORLD_SIZE and LOCAL_RANK, which a gang sets
+        environment = TorchElasticEnvironment()  # reads the variables of a gang
         fabric = Lightning(accelerator="cpu", devices=world.size, strategy="ddp", plugins=[environment])
         fabric.launch()
         module: nn.Module = Seeded(Net)()

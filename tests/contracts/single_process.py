@@ -1,4 +1,4 @@
-"""Training as torch alone does it, in one process: what distributed training has to be equal to."""
+"""Training with torch alone in one process, which distributed training must equal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def single_process(
     """The weights after the given steps.
 
     Args:
-        training: its model factory has to build the same weights each time.
+        training: its model factory builds the same weights each time.
         data: column name -> array ``[rows, ...]``.
-        columns: which of them are the inputs, the target and the weight.
-        steps: which rows each step takes.
+        columns: of the inputs, the target and the weight.
+        steps: the rows of each step.
     """
     objective = training.objective
     module = new_model(training).to(objective.dtype).train()

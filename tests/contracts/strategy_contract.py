@@ -1,7 +1,7 @@
 """What every strategy promises, and what the synchronous ones promise besides.
 
-A concrete test class inherits a suite, has a fixture ``cluster`` and says which strategy it is about. Which member
-gets which rows is the cluster's own affair: members report the rows of each step.
+A concrete test class inherits a suite, has a fixture ``cluster`` and says which strategy. The cluster decides which
+worker gets which rows: workers report the rows of each step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ ADAM = partial(torch.optim.Adam, lr=0.01)
 CLASSES = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 2.0, 4.0]), ignore_index=-1)
 HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
 UNEVEN = {1: (998,), 2: (0, 998), 4: (1, 0, 997, 0)}
+UNEVEN_CASES = ("class weights and ignored labels", "SGD", "Adam in fp32", "weights")
 ROWS = 48
+SCHEMA = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("x", pa.list_(pa.float64(), 3)),
+        ("y", pa.float64()),
+        ("label", pa.int64()),
+        ("weight", pa.float64()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +51,8 @@ class Case:
     """A training and the columns it reads.
 
     Attributes:
-        model: built with the same weights everywhere.
-        target: the label's column.
-        batch_size: rows of the global batch; None for all of them.
-        tolerance: how far from a single process the weights may be.
+        batch_size: rows of the global batch; None for all.
+        tolerance: how far the weights may be from those of a single process.
     """
 
     model: Any = work.Net
@@ -70,17 +78,10 @@ class Case:
         )
 
     def training(self, strategy: Strategy, rows: int = ROWS) -> Training:
-        objective = Objective(
-            work.Seeded(self.model),
-            self.loss,
-            self.optimizer,
-            self.scheduler,
-            precision=self.precision,
-            max_grad_norm=self.max_grad_norm,
-        )
-        return Training(
-            objective, self.batch_size or rows, self.epochs, seed=5, strategy=strategy, micro_batches=self.accumulate
-        )
+        given = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
+        objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **given)
+        options = {"seed": 5, "strategy": strategy, "micro_batches": self.accumulate}
+        return Training(objective, self.batch_size or rows, self.epochs, **options)
 
 
 CASES = {
@@ -110,7 +111,7 @@ SAMPLE = ("Adam in fp32", "three pieces, class weights", "parameters for a few r
 
 
 def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
-    """Columns ``x`` ``[rows, 3]``, ``y``, ``label``, ``weight`` and ``row``, which numbers the rows."""
+    """Columns ``x`` ``[rows, 3]``, ``y``, ``label``, ``weight`` and ``row``, the number of the row."""
     random = np.random.default_rng(rows)
     x = random.normal(size=(rows, 3))
     x[:, 0] = np.where(np.arange(rows) < 5, 1, -1) * np.abs(x[:, 0])
@@ -140,100 +141,87 @@ class StrategyContract:
         return arrays
 
     def make_parts(self, parts: Sequence[dict[str, np.ndarray]]) -> Any:
-        """Data with one part for each member; a cluster that deals rows out by itself skips the test."""
+        """Data with one part for each worker; a cluster that deals out rows itself skips the test."""
         return [pa.table({name: list(array) for name, array in part.items()}, schema=SCHEMA) for part in parts]
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
-        """Train; checks what every run has to keep."""
+        """Train, and check that all workers end alike."""
         data = self.make_data(numbers(rows)) if data is None else data
         found = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
-        for member in found[1:]:
-            assert_equal(member["parameters"], found[0]["parameters"])
-            assert [row["loss"] for row in member["history"]] == [row["loss"] for row in found[0]["history"]]
+        for worker in found[1:]:
+            assert_equal(worker["parameters"], found[0]["parameters"])
+            assert [row["loss"] for row in worker["history"]] == [row["loss"] for row in found[0]["history"]]
         return found
 
-    def test_alone_it_is_the_plain_optimizer(self, cluster):
+    def test_one_worker_is_plain_optimizer(self, cluster):
         case = Case(optimizer=ADAM, precision="fp32", batch_size=7)
         (found,) = self.fit(InlineCluster(), case, numbers())
         expected = single_process(case.training(self.strategy), numbers(), case.columns(), found["steps"])
         assert_equal(found["parameters"], expected)
 
-    def test_each_row_comes_once_an_epoch_and_the_clock_knows(self, cluster):
+    def test_epochs_have_each_row_once(self, cluster):
         found = self.fit(cluster, Case(batch_size=7, epochs=2))
         steps = together(found)
         assert [len(rows) for rows in steps] == [7, 7, 7, 7, 7, 7, 6] * 2
         for epoch in (steps[:7], steps[7:]):
             assert sorted(np.concatenate(epoch)) == list(range(ROWS))
-        assert {str(member["clock"]) for member in found} == {str({"epoch": 2, "step": 14, "samples": 2 * ROWS})}
+        assert all(worker["clock"] == {"epoch": 2, "step": 14, "samples": 2 * ROWS} for worker in found)
 
-    def test_all_start_from_rank_0_and_end_alike(self, cluster):
+    def test_workers_start_from_rank_0_and_end_alike(self, cluster):
         still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
         training = still.training(self.strategy)
         training = replace(training, objective=replace(training.objective, model=work.Constant))
         found = cluster.gang(work.Fit(training), self.make_data(numbers()), still.columns())
         (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
         first = found[0]["start"]
-        assert_equal(first, alone["start"])  # also the same as with any other number of members
-        for member in found:
-            assert_equal(member["parameters"] | member["buffers"], first)
-        assert len({member["start"]["head.weight"].tobytes() for member in found}) == cluster.size
+        assert_equal(first, alone["start"])  # the same for any number of workers
+        for worker in found:
+            assert_equal(worker["parameters"] | worker["buffers"], first)
+        assert len({worker["start"]["head.weight"].tobytes() for worker in found}) == cluster.size
 
-    def test_the_same_run_has_the_same_bits(self, cluster):
+    def test_run_is_deterministic(self, cluster):
         case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
         data = self.make_data(numbers())
         one, other = self.fit(cluster, case, data), self.fit(cluster, case, data)
         for first, second in zip(one, other, strict=True):
             assert_equal(first["parameters"], second["parameters"])
             np.testing.assert_array_equal(first["seen"], second["seen"])
-        masks = {np.stack(member["seen"]).tobytes() for member in one}
-        assert len(masks) == cluster.size  # members draw different masks
+        masks = {np.stack(worker["seen"]).tobytes() for worker in one}
+        assert len(masks) == cluster.size  # workers draw different masks
         assert len({mask.tobytes() for mask in one[0]["seen"]}) == len(one[0]["seen"])
 
-    def test_statistics_of_batches_are_averaged_by_rows(self, cluster):
+    def test_batch_statistics_are_averaged_by_rows(self, cluster):
         case = Case(work.Normalised, epochs=1)
         for rows in (ROWS, 5 * cluster.size + 2):
             found = self.fit(cluster, case, rows=rows)
             expected = {"norm.running_mean": np.zeros(3), "norm.running_var": np.zeros(3)}
-            for member in found:
-                own = numbers(rows)["x"][member["steps"][0]]
+            for worker in found:
+                own = numbers(rows)["x"][worker["steps"][0]]
                 share = len(own) / rows
                 expected["norm.running_mean"] += share * 0.1 * own.mean(0)
                 expected["norm.running_var"] += share * (0.9 + 0.1 * own.var(0, ddof=1))
-            for member in found:
-                floating = {name: member["buffers"][name] for name in expected}
-                assert_equal(floating, {name: found[0]["buffers"][name] for name in expected})
-                assert_equal(floating, expected, 1e-12)
+            buffers = [{name: worker["buffers"][name] for name in expected} for worker in found]
+            for each in buffers:
+                assert_equal(each, buffers[0])
+                assert_equal(each, expected, 1e-12)
 
-    def test_parts_may_have_any_size(self, cluster):
-        found = self.fit(cluster, Case(batch_size=100, epochs=1), self.uneven(cluster), rows=998)
-        assert [sum(map(len, member["steps"])) for member in found] == list(UNEVEN[cluster.size])
-
-    def test_half_precision_stays_near(self, cluster):
+    def test_half_precision_stays_near_single(self, cluster):
         data = self.make_data(numbers())
-        half = self.fit(cluster, Case(precision="bf16", epochs=10), data)
-        full = self.fit(cluster, Case(precision="fp32", epochs=10), data)
-        assert_equal(half[0]["parameters"], full[0]["parameters"], 0.02)
-        assert half[0]["history"][-1]["loss"] == pytest.approx(full[0]["history"][-1]["loss"], rel=0.05)
-        assert (half[0]["parameters"]["head.weight"] != full[0]["parameters"]["head.weight"]).any()
+        half, full = (self.fit(cluster, Case(precision=name, epochs=10), data)[0] for name in ("bf16", "fp32"))
+        assert_equal(half["parameters"], full["parameters"], 0.02)
+        assert half["history"][-1]["loss"] == pytest.approx(full["history"][-1]["loss"], rel=0.05)
+        assert (half["parameters"]["head.weight"] != full["parameters"]["head.weight"]).any()
 
-    def test_an_error_in_a_step_comes_back_with_the_step(self, cluster):
+    def test_error_in_step_names_step_and_rank(self, cluster):
         rank = cluster.size - 1
         with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
             self.fit(cluster, Case(partial(work.Stumbles, rank, 2), batch_size=12))
         assert (caught.value.rank, caught.value.step, caught.value.stage) == (rank, 2, "work")
         assert "in forward" in caught.value.trace
 
-    def uneven(self, cluster) -> Any:
-        data, first = numbers(998), 0
-        parts = []
-        for rows in UNEVEN[cluster.size]:
-            parts.append({name: array[first : first + rows] for name, array in data.items()})
-            first += rows
-        return self.make_parts(parts)
-
 
 class SynchronousContract(StrategyContract):
-    """What holds for strategies that take the very steps of a single process.
+    """What holds for strategies that take the steps of a single process.
 
     The arithmetic does not depend on the cluster: one class runs all ``CASES``, those of other clusters a ``SAMPLE``.
     """
@@ -242,34 +230,28 @@ class SynchronousContract(StrategyContract):
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize a test over the cases of its class."""
-        if "name" in metafunc.fixturenames:
-            metafunc.parametrize("name", metafunc.cls.cases)
+        everywhere = len(metafunc.cls.cases) == len(CASES)
+        for name, cases in (("name", metafunc.cls.cases), ("uneven", UNEVEN_CASES if everywhere else UNEVEN_CASES[:1])):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, cases)
 
-    def test_is_a_single_process(self, cluster, name):
+    def test_training_is_single_process(self, cluster, name):
         case = CASES[name]
         found = self.fit(cluster, case)
         expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(found))
         assert_equal(found[0]["parameters"], expected, case.tolerance)
 
-    @pytest.mark.parametrize("uneven", ["SGD", "Adam in fp32", "weights", "class weights and ignored labels"])
-    def test_is_a_single_process_with_parts_of_any_size(self, cluster, uneven):
-        case = replace(CASES[uneven], batch_size=400, epochs=2)
-        found = self.fit(cluster, case, self.uneven(cluster), rows=998)
-        expected = single_process(case.training(self.strategy, 998), numbers(998), case.columns(), together(found))
+    def test_training_on_uneven_shards_is_single_process(self, cluster, uneven):
+        case, data = replace(CASES[uneven], batch_size=400, epochs=2), numbers(998)
+        ends = np.cumsum(UNEVEN[cluster.size])[:-1]
+        columns = {name: np.split(array, ends) for name, array in data.items()}
+        parts = [dict(zip(columns, arrays, strict=True)) for arrays in zip(*columns.values(), strict=True)]
+        found = self.fit(cluster, case, self.make_parts(parts), rows=998)
+        assert [sum(map(len, worker["steps"])) for worker in found] == [2 * rows for rows in UNEVEN[cluster.size]]
+        expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(found))
         assert_equal(found[0]["parameters"], expected, case.tolerance)
 
 
-SCHEMA = pa.schema(
-    {
-        "row": pa.int64(),
-        "x": pa.list_(pa.float64(), 3),
-        "y": pa.float64(),
-        "label": pa.int64(),
-        "weight": pa.float64(),
-    }
-)
-
-
 def together(found: list[dict[str, Any]]) -> list[np.ndarray]:
-    """The rows of each step over all members."""
-    return [np.concatenate(rows) for rows in zip(*(member["steps"] for member in found), strict=True)]
+    """The rows of each step over all workers."""
+    return [np.concatenate(rows) for rows in zip(*(worker["steps"] for worker in found), strict=True)]

@@ -1,11 +1,10 @@
-"""What the contracts have members do: top-level functions and frozen dataclasses, as users are asked to write them."""
+"""What workers do in the contracts: top-level functions and frozen dataclasses, as users should write them."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,11 +26,8 @@ from sparkdl.training.loop import Training, train
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-# ---- who is there -----------------------------------------------------------------------------------------------
-
-
 def who(world: World, part: Shard | None) -> dict[str, Any]:
-    """What a member knows of itself and of the process it is in."""
+    """What a worker knows of itself and its process."""
     return {
         "rank": world.rank,
         "size": world.size,
@@ -46,7 +42,7 @@ def who(world: World, part: Shard | None) -> dict[str, Any]:
 
 
 def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
-    """Leave behind what a careless function does: threads, variables, subgroups, a group that is gone already."""
+    """Leave what a careless function leaves: threads, variables, subgroups, no group."""
     before = who(world, part)
     torch.set_num_threads(before["threads"] + 1)
     os.environ.update(RANK="77", WORLD_SIZE="78", LOCAL_RANK="79")
@@ -59,7 +55,7 @@ def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
 
 
 def total(world: World, part: Shard | None) -> tuple[float, float]:
-    """1 + ... + size, once by the user's own torch.distributed and once by the world's group."""
+    """1 + ... + size, by torch.distributed and by the world's group."""
     own, ours = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
     dist.all_reduce(own)
     world.group().sum_(ours)
@@ -67,13 +63,11 @@ def total(world: World, part: Shard | None) -> tuple[float, float]:
 
 
 def noted(world: World, part: Shard | None) -> None:
-    """Record three events."""
     for value in range(3):
         record("noted", clock=world.clock, value=value, name=f"rank {world.rank}")
 
 
 def says(world: World, part: Shard | None) -> None:
-    """Print a line, and log one."""
     print(f"printed by {world.rank}")
     logging.getLogger("app").info("logged by %d", world.rank)
 
@@ -82,7 +76,7 @@ def says(world: World, part: Shard | None) -> None:
 
 
 def rows(world: World, part: Shard | None) -> dict[str, Any]:
-    """The part as arrays, rows in the part's own order."""
+    """The part as arrays, rows in the part's order."""
     assert part is not None
     order = slice(None) if part.order is None else part.order
     return {
@@ -96,17 +90,16 @@ def rows(world: World, part: Shard | None) -> dict[str, Any]:
 
 def columns_of(inputs: str, target: str | None = None, *, row_id: str | None = None, **others: Any) -> Columns:
     """Columns from names that are separated by spaces."""
-    named = {name: None if column is None else InputColumn(column) for name, column in (("row_id", row_id),)}
-    label = None if target is None else InputColumn(target)
-    return Columns(tuple(map(InputColumn, inputs.split())), label, **named, **others)
+    label, number = (None if name is None else InputColumn(name) for name in (target, row_id))
+    return Columns(tuple(map(InputColumn, inputs.split())), label, row_id=number, **others)
 
 
-# ---- what comes back, and what does not -------------------------------------------------------------------------
+# ---- values and errors --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Large:
-    """The last member returns ``numbers`` numbers of four bytes, the others none."""
+    """The last worker returns ``numbers`` numbers of four bytes, the others none."""
 
     numbers: int
 
@@ -115,31 +108,23 @@ class Large:
 
 
 def a_lock(world: World, part: Shard | None) -> Any:
-    """Return what cannot be pickled."""
     return threading.Lock()
 
 
 class Trap:
-    """Can be pickled, but not unpickled."""
+    """Cannot be unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, ("no number",)
 
 
 def a_trap(world: World, part: Shard | None) -> Trap:
-    """Return what cannot be unpickled."""
     return Trap()
 
 
 @dataclass(frozen=True)
 class Fails:
-    """Raise on one member, or on all; the others wait for it in a collective.
-
-    Attributes:
-        rank: who raises; None for everybody.
-        error: what is raised.
-        step: what the clock shows by then.
-    """
+    """Raise on one rank, or on all with None, at a step; the others wait in a collective."""
 
     rank: int | None
     error: BaseException
@@ -152,18 +137,17 @@ class Fails:
         dist.all_reduce(torch.zeros(1))
 
     def give_up(self) -> None:
-        """The line that a traceback should show."""
         raise self.error
 
 
 @dataclass(frozen=True)
 class Dies:
-    """End one member's process without a word while the others wait for it in a collective.
+    """End one worker's process while the others wait for it in a collective.
 
     Attributes:
-        rank: whose process ends.
-        signal: what ends it; None for ``os._exit(3)``.
-        orphan: a file for the pid of a forked child that outlives the process, with all that it inherited from it.
+        rank: of the worker.
+        signal: that ends it; None for ``os._exit(3)``.
+        orphan: a file for the pid of a forked child that outlives the process.
     """
 
     rank: int
@@ -182,7 +166,7 @@ class Dies:
 
 
 def leave_an_orphan(file: str) -> None:
-    """Fork a child that waits to be killed; its pid is in the file by the time this returns."""
+    """Fork a child that waits to be killed, and write its pid."""
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -196,11 +180,11 @@ def leave_an_orphan(file: str) -> None:
 
 @dataclass(frozen=True)
 class Fit:
-    """``train``, and then what every member ended up with and what it had started from.
+    """``train``; what a worker started from and ended with.
 
     Attributes:
         training: what to do.
-        row: the column of row numbers by which the members say which rows a step had.
+        row: the column of row numbers; they tell which rows a step had.
     """
 
     training: Training
@@ -208,11 +192,11 @@ class Fit:
 
     def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
         assert part is not None
-        built: list[tuple[nn.Module, dict[str, Tensor]]] = []
+        built: list[tuple[nn.Module, dict[str, np.ndarray]]] = []
 
         def remembered() -> nn.Module:
             module = new_model(self.training)
-            built.append((module, {name: tensor.clone() for name, tensor in module.state_dict().items()}))
+            built.append((module, arrays(module.state_dict())))
             return module
 
         objective = replace(self.training.objective, model=remembered)
@@ -220,12 +204,10 @@ class Fit:
         (module, start), *_ = built
         return {
             "rank": world.rank,
-            "host": socket.gethostname(),
-            "weights": trained.weights,
             "history": trained.history,
             "report": trained.report,
             "clock": world.clock.state_dict(),
-            "start": arrays(start),
+            "start": start,
             "parameters": arrays(dict(module.named_parameters(remove_duplicate=False))),
             "buffers": arrays(dict(module.named_buffers())),
             "seen": getattr(module, "seen", None),
@@ -234,7 +216,7 @@ class Fit:
 
 
 def rows_of_steps(training: Training, part: Shard, row: str) -> list[np.ndarray]:
-    """Which of its rows a member gives to each step of the run."""
+    """The rows of a worker in each step of the run."""
     plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
     numbered = replace(part, columns=Columns((InputColumn(row),)))
     return [
@@ -245,7 +227,6 @@ def rows_of_steps(training: Training, part: Shard, row: str) -> list[np.ndarray]
 
 
 def new_model(training: Training) -> nn.Module:
-    """A module from the training's factory."""
     model = training.objective.model
     assert not isinstance(model, nn.Module)
     return model()
@@ -260,7 +241,7 @@ def arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Seeded:
-    """A factory that builds the same weights wherever it is called, without touching the caller's random numbers."""
+    """A factory that builds the same weights everywhere and keeps the caller's random numbers."""
 
     build: Callable[[], nn.Module]
     seed: int = 0
@@ -272,7 +253,7 @@ class Seeded:
 
 
 class Net(nn.Module):
-    """Two layers; ``outputs`` numbers a row, or one number a row where it is 0."""
+    """Two layers; ``outputs`` numbers a row, or with 0 one number without a dimension."""
 
     def __init__(self, inputs: int = 3, outputs: int = 0) -> None:
         super().__init__()
@@ -286,21 +267,17 @@ class Net(nn.Module):
 
 
 class Classifier(Net):
-    """Four classes."""
-
     def __init__(self) -> None:
         super().__init__(outputs=4)
 
 
 class Probability(Net):
-    """One probability a row."""
-
     def forward(self, x: Tensor) -> Tensor:
         return torch.sigmoid(4 * super().forward(x))
 
 
 class Unused(Net):
-    """A layer that no row ever uses."""
+    """A layer that no row uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +285,7 @@ class Unused(Net):
 
 
 class Gated(Net):
-    """A layer that only rows with a positive first input use, so that some batches, or some members, do without."""
+    """A layer that only rows with a positive first input use: some batches, or some workers, do not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +321,7 @@ class Tied(nn.Module):
 
 
 class Normalised(nn.Module):
-    """Batch normalisation right behind the input, so that its statistics are those of the rows."""
+    """Batch normalisation of the input: its statistics are those of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +333,7 @@ class Normalised(nn.Module):
 
 
 class Masks(Net):
-    """Dropout of ones, which shows the masks that a member draws."""
+    """Dropout of ones, which shows the masks that a worker draws."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -379,10 +356,7 @@ class Constant(Net):
 
 
 class Stumbles(Net):
-    """Raises on one member in one of its forward passes."""
-
-    rank = 0
-    step = 0
+    """Raises on one rank in one forward pass."""
 
     def __init__(self, rank: int, step: int) -> None:
         super().__init__()
