@@ -1,7 +1,7 @@
-"""What the tests on Spark share. Only one SparkContext can live in a process, so a test may drive another process.
+"""What tests on Spark share. A process has at most one SparkContext, so a test may drive another process.
 
-Tests share one session a kind of master: those in tests/spark have executors (tests/spark/conftest.py) and run last,
-all others have their tasks in the driver's JVM.
+Tests share one session per kind of master: those in tests/spark have executors (tests/spark/conftest.py) and run last,
+all others run tasks in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test that is given Spark; tests of the session with executors come last."""
+    """Mark each test with Spark; tests of the session with executors come last."""
     for item in items:
         if {"spark", "driver"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
