@@ -139,11 +139,11 @@ def test_damaged_round_runs_again_and_damaged_memory_raises(pair, quiet, tmp_pat
     shutil.copytree(folder, copy)
     memories = [folder / "memories" / name for name in saved(folder)["memories"]]
     flip(memories[2])
-    with pytest.raises(InvalidInput, match=f"part 2 in round {ROUNDS // 2}: the saved state is damaged"):
+    with pytest.raises(InvalidInput, match=f"shard 2 in round {ROUNDS // 2}: the saved state is damaged"):
         run(pair, rows(), folder)
     newest, _ = checkpoints(copy).latest()
     flip(copy / "checkpoints" / newest / "rounds")
-    with pytest.warns(RuntimeWarning, match="The one before it is taken"):
+    with pytest.warns(RuntimeWarning, match="resumes from the checkpoint before it"):
         found = run(pair, rows(), copy)
     assert found == quiet
     assert runs_of_rounds(copy) == [PARTS] * 2 + [2 * PARTS] + [PARTS] * 3

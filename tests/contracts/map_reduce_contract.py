@@ -167,7 +167,7 @@ class MapReduceContract:
 
     def test_errors_name_part_round_and_task(self, jobs):
         for kind, raised in ((LookupError, WorkerFailed), (InvalidInput, InvalidInput)):
-            with pytest.raises(raised, match=r"part 1 in round 4: .*no such thing") as caught:
+            with pytest.raises(raised, match=r"shard 1 in round 4: .*no such thing") as caught:
                 jobs.run(Raises(kind=kind), {"factor": 1.0}, number=4)
             assert (caught.value.rank, caught.value.stage, caught.value.step) == (1, "map", 4)
         for all_rows in (True, False):  # a failed task does not end the others

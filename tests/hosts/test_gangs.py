@@ -34,7 +34,7 @@ def test_fit_needs_shared_directory_and_another_driver_loads_its_model(cluster, 
     own, data, model = cluster.hosts.local / "run", tmp_path / "data", tmp_path / "model"
     error = cluster.driver().call(drivers.regress, own, data, model).result()
     one, two = error.find("rank 0 on"), error.find("rank 1 on")
-    assert f"{own}/checkpoints is not one directory for all members" in error
+    assert f"{own}/checkpoints is not one directory for all workers" in error
     assert "cannot read what rank 0 on" in error
     assert "Expected a runDir that all hosts share" in error
     assert {error[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}
@@ -101,7 +101,7 @@ def pull_cable(cluster, host, pid, go):
     [
         (kill_executor, 1, "Spark lost a worker of the gang", False),
         (kill_spark_worker, 0, "Spark lost a worker of the gang", True),
-        (pull_cable, 1, "has not been heard of", True),
+        (pull_cable, 1, "sent nothing for", True),
     ],
 )
 def test_run_survives(cluster, tmp_path, undisturbed, harm, rank, message, moves):
