@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from tests.chaos.runs import SIZE, fit
 from tests.faults import Fault
-from tests.faults.held import LONG
 from tests.sessions import ROOT
 
 
@@ -54,16 +52,6 @@ def driver(folder: Path, *fault: object) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def ends(pid: int) -> bool:
-    """Whether a process, which need not be a child of this one, ends soon."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    with contextlib.closing(os.fdopen(descriptor)):
-        return bool(select.select([descriptor], [], [], LONG)[0])
 
 
 def main(folder: str, *fault: str) -> None:

@@ -16,9 +16,10 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
-from tests.chaos.drivers import driver, ends
+from tests.chaos.drivers import driver
 from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
+from tests.hosts.hosts import ended, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -28,7 +29,7 @@ def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
         assert killed.wait() == -signal.SIGKILL
         workers = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
         assert len(workers) == SIZE
-        assert all(ends(pid) for pid in workers)  # no worker outlives its driver
+        until(lambda: all(map(ended, workers)), "the end of the workers of a driver that was killed")
     (left,) = spool.iterdir()  # a killed driver leaves only the rows that it handed to its workers
     assert sorted(file.name for file in left.iterdir()) == ["part-0.arrow", "part-1.arrow"]
     shutil.rmtree(left)
@@ -49,7 +50,7 @@ class Wakes:
     def on_step(self, run: Any) -> None:
         if run.clock.step == self.step:
             os.killpg(self.driver, signal.SIGCONT)
-            assert ends(self.driver)
+            until(lambda: ended(self.driver), "the end of the driver")
 
 
 def test_zombie_driver_is_fenced(pair, whole, tmp_path):

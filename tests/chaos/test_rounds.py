@@ -15,7 +15,6 @@ import pytest
 
 from sparkdl.errors import InvalidInput
 from tests.faults import Fault, flip
-from tests.faults.held import LONG
 from tests.faults.rounds import (
     DRIVER,
     PARTS,
@@ -28,7 +27,7 @@ from tests.faults.rounds import (
     run,
     saved,
 )
-from tests.hosts.hosts import until
+from tests.hosts.hosts import LONG, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

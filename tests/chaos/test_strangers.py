@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
-from tests.chaos.leavings import descendants, listening, parent
+from tests.chaos.leavings import descendants, listening
 from tests.chaos.runs import assert_alike, check_rows, columns, fit
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
@@ -77,7 +78,7 @@ class Visits:
 
     def on_step(self, run: Any) -> None:
         if run.rank == 1 and run.clock.step == 3:
-            driver = parent(os.getppid())  # the parent of a worker is the driver's zygote
+            driver = psutil.Process(os.getppid()).ppid()  # the parent of a worker is the driver's zygote
             visit({driver, *descendants(driver)}, Path(self.folder, "runs"))
 
     def on_end(self, run: Any) -> None:

@@ -11,12 +11,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
-from tests.chaos.leavings import descriptors, nothing_left
+from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, kept, undisturbed
 from tests.faults import PHASES, Fault, newest, tear
 from tests.hosts.hosts import until
@@ -55,7 +56,7 @@ def test_run_survives_kill_at_every_place(spool, tmp_path):
 
     def listener(event):
         if event.kind == "restart":
-            seen.append((len(descriptors(os.getpid())), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+            seen.append((psutil.Process().num_fds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
     with nothing_left(), LocalCluster(WORKERS, timeout=60) as cluster:
         supervisor = Supervisor(cluster, back_off=0, max_restarts=len(PLACES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.faults.damage import flip, newest, tear
 from tests.faults.fault import PHASES, Fault
-from tests.faults.held import Held
 from tests.faults.places import Decode, fed
 
-__all__ = ["PHASES", "Decode", "Fault", "Held", "fed", "flip", "newest", "tear"]
+__all__ = ["PHASES", "Decode", "Fault", "fed", "flip", "newest", "tear"]

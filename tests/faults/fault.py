@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.held import wait_for
+import psutil
+
+from tests.hosts.hosts import until
 
 PHASES = (
     *("decode", "joined", "feed", "backward", "reduce", "step"),
@@ -34,7 +37,7 @@ class Fault:
         rank: of the worker.
         step: the step in which, after which, or of whose checkpoint; see ``phase``. Before the first step: how many
             faults with marks in the same folder must have happened.
-        mark: a new file, made when the fault happens, so that it happens once.
+        mark: a new file, made with host and pid when the fault happens, so that it happens once.
         phase: where.
 
             before the first step  ``"decode"``, while rows are read and workers meet (needs ``Decode``); ``"joined"``,
@@ -78,7 +81,8 @@ class Fault:
     def strike(self) -> bool:
         """Happen, unless it happened before; whether it happened now."""
         try:
-            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+            with open(self.mark, "x", encoding="utf-8") as mark:
+                mark.write(f"{socket.gethostname()} {os.getpid()}")
         except FileExistsError:
             if self.how == "hold":
                 Path(f"{self.mark}.go").touch()
@@ -89,9 +93,8 @@ class Fault:
 
 def executor_of(pid: int) -> int:
     """The pid of the Spark executor above a process."""
-    while b"CoarseGrainedExecutorBackend" not in Path("/proc", str(pid), "cmdline").read_bytes():
-        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-    return pid
+    above = psutil.Process(pid).parents()
+    return next(process.pid for process in above if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()))
 
 
 def _fail(mark: str) -> None:
@@ -109,7 +112,7 @@ def _kill_executor(mark: str) -> None:
 
 def _hold(mark: str) -> None:
     try:
-        wait_for(Path(f"{mark}.go"))
+        until(Path(f"{mark}.go").exists, f"{mark}.go")
     except TimeoutError:
         Path(f"{mark}.late").touch()
         raise

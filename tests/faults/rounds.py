@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import SparkdlError
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.rounds import Memory, State, Update, to_send
+from sparkdl.rounds import Memory, State, Update
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.local_solvers import LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
@@ -37,9 +36,6 @@ from tests.faults.places import watch_files
 ROUNDS = 6
 PARTS = 4
 ROWS = 96
-ADMM = ConsensusADMM(solver=LocalSGDSolver(batch_size=4))
-"""It has all that can be lost: a state, memories of the parts, and a first round that is in no history."""
-
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), floating="float64")
 
 DRIVER = -1
@@ -47,10 +43,11 @@ DRIVER = -1
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(ConsensusADMM):
     """An algorithm to which faults happen; its state also has the number of the round, from 0.
 
-    A fault's ``rank`` is the part, or ``DRIVER``, and its ``step`` the number of the round. Phases are
+    It has all that can be lost: a state, memories of the parts, and a first round that is in no history. A fault's
+    ``rank`` is the part, or ``DRIVER``, and its ``step`` the number of the round. Phases are
 
         of a part      ``"map"``, before it is mapped; ``"mapped"``, after it; ``"memory"``, half of its memory written;
                        ``"remembered"``, its memory written but not reported
@@ -59,45 +56,31 @@ class Watched:
                        round
 
     Attributes:
-        folder: of ``calls``: a line for each mapped part (``map``, round, part, host, pid) and for each saved round
+        folder: of ``calls``: a line for each mapped part (``map``, round, part, pid) and for each saved round
             (``kept``, round).
     """
 
-    folder: str
+    folder: str = ""
     faults: tuple[Fault, ...] = ()
 
-    uses_optimizer = ADMM.uses_optimizer
-
     def init(self, objective: Any, seed: int) -> State:
-        return {**ADMM.init(objective, seed), "number": 0}
-
-    def broadcast_state(self, state: State) -> State:
-        return {**to_send(ADMM, state), "number": state["number"]}
+        return {**super().init(objective, seed), "number": 0}
 
     def map(self, objective: Any, state: State, part: Any, memory: Memory) -> tuple[Update, Memory]:
         number = state["number"]
-        self._note("map", number, part.index, socket.gethostname(), os.getpid())
+        self._note("map", number, part.index, os.getpid())
         self._reached("map", part.index, number)
-        update = ADMM.map(objective, state, part, memory)
+        update = super().map(objective, state, part, memory)
         self._reached("mapped", part.index, number)
         watch_files([fault for fault in self.faults if (fault.rank, fault.step) == (part.index, number)])
         return update
-
-    def reduce(self, one: Update, other: Update) -> Update:
-        return ADMM.reduce(one, other)
 
     def apply(self, state: State, update: Update) -> State:
         number = state["number"]
         self._reached("apply", DRIVER, number)
         # A checkpoint's step is the number of rounds that are done.
         watch_files([replace(fault, step=fault.step + 1) for fault in self.faults if fault.rank == DRIVER])
-        return {**ADMM.apply(state, update), "number": number + 1}
-
-    def converged(self, state: State) -> bool:
-        return ADMM.converged(state)
-
-    def metrics(self, state: State) -> dict[str, float | str]:
-        return ADMM.metrics(state)
+        return {**super().apply(state, update), "number": number + 1}
 
     def kept(self, row: dict[str, Any]) -> None:
         """The loop's listener."""
@@ -114,24 +97,11 @@ class Watched:
             file.write(" ".join(map(str, words)) + "\n")
 
 
-@dataclass(frozen=True)
-class Call:
-    """A part that was mapped."""
-
-    round: int
-    part: int
-    host: str
-    pid: int
-
-
-def calls(folder: Path, number: int | None = None, part: int | None = None) -> list[Call]:
-    """The parts that were mapped, in order; of a round or of a part, or all."""
+def calls(folder: Path, number: int | None = None, part: int | None = None) -> list[int]:
+    """The pids of the processes that mapped parts, in order; of a round or of a part, or all."""
     lines = [line.split() for line in (folder / "calls").read_text().splitlines()]
-    found = [
-        Call(int(number), int(index), host, int(pid))
-        for number, index, host, pid in (words[1:] for words in lines if words[0] == "map")
-    ]
-    return [call for call in found if number in (None, call.round) and part in (None, call.part)]
+    found = [tuple(map(int, words[1:])) for words in lines if words[0] == "map"]
+    return [pid for at, index, pid in found if number in (None, at) and part in (None, index)]
 
 
 def rows() -> dict[str, np.ndarray]:
@@ -173,7 +143,7 @@ def run(
         As JSON, all that two runs must agree in: every bit of state, history and memories, but no time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    watched = Watched(str(folder), tuple(faults))
+    watched = Watched(solver=LocalSGDSolver(batch_size=4), folder=str(folder), faults=tuple(faults))
 
     def after_round(row: dict[str, Any]) -> None:
         watched.kept(row)
@@ -212,9 +182,7 @@ def assert_undisturbed(found: Any, expected: Any, folder: Path) -> None:
     """The same bits; every part was mapped in every round, no saved round ran again, and checkpoints are complete."""
     assert found == expected
     assert found["memories"]
-    assert {(call.round, call.part) for call in calls(folder)} == {
-        (number, part) for number in range(ROUNDS) for part in range(PARTS)
-    }
+    assert all(calls(folder, number, part) for number in range(ROUNDS) for part in range(PARTS))
     newest = -1
     for line in (folder / "calls").read_text().splitlines():
         what, number, *_ = line.split()

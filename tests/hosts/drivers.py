@@ -20,7 +20,7 @@ from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.spark.cluster import SparkCluster
 from tests.chaos import runs
 from tests.contracts import work
-from tests.faults import Fault, Held, rounds
+from tests.faults import Fault, rounds
 from tests.hosts import workers
 from tests.hosts.hosts import until
 from tests.ml import nets
@@ -39,8 +39,8 @@ def meet() -> dict[str, Any]:
     return {"workers": found, "failed": [caught.value.rank, caught.value.host]}
 
 
-def fit(folder: str, hold: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Train, or resume, ``tests.chaos.runs``; ``hold`` has the fields of a ``Held``."""
+def fit(folder: str, *fault: Any) -> dict[str, Any]:
+    """Train, or resume, ``tests.chaos.runs``; ``fault`` has the fields of a ``Fault``."""
     Path(folder).mkdir(exist_ok=True)
     spark, table = SparkSession.active(), runs.table()
     x = table["x"].cast(pa.list_(pa.float32()))
@@ -49,7 +49,7 @@ def fit(folder: str, hold: dict[str, Any] | None = None) -> dict[str, Any]:
     trained = runs.fit(
         supervisor,
         Path(folder),
-        *([] if hold is None else [Held(**hold)]),
+        *([Fault(*fault)] if fault else []),
         data=spark.createDataFrame(numbered),
         reads=replace(runs.columns(), row_id=InputColumn("number", "int64")),
     )

@@ -113,12 +113,8 @@ class Driver:
         return self
 
     def result(self, timeout: float = PATIENCE) -> Any:
-        """What the last call returned; kills a driver that takes too long."""
-        try:
-            self.until(self._answer.exists, "its answer", timeout=timeout)
-        except TimeoutError:
-            self.kill()
-            raise
+        """What the last call returned."""
+        self.until(self._answer.exists, "its answer", timeout=timeout)
         answer = json.loads(self._answer.read_text())
         assert "error" not in answer, f"{self.output}\n{answer['error']}"
         return answer["value"]
@@ -139,26 +135,21 @@ class Driver:
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.output}") from None
 
-    def code(self, timeout: float = LONG) -> int:
+    def code(self) -> int:
         """Its exit code, once it has ended."""
-        return self._process.wait(timeout)
+        return self._process.wait(LONG)
 
-    def end(self, timeout: float = LONG) -> None:
+    def end(self) -> None:
         """Let it stop its session and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            code = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"the driver does not end\n{self.output}") from None
-        assert code == 0, f"the driver ended with {code}\n{self.output}"
+        assert self.code() == 0, self.output
 
     def kill(self) -> None:
         """SIGKILL for the driver and its JVM; returns when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(LONG)
+        self.code()
 
     @property
     def _answer(self) -> Path:

@@ -16,9 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +25,14 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 LONG = 60.0
 """Seconds after which an expected event did not happen."""
 
 _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"sparkdl-(\d+)-\d+-\w+")
-_TOOLS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname")
+_TOOLS = ("ip", "ss", "nsenter", "unshare", "setpriv", "mount", "hostname")
 _serial = count()
 
 # The process's name for itself, its local disk and who is who; then the command takes the shell's place.
@@ -125,14 +125,10 @@ class Host:
         """SIGKILL for every process of this host; returns when all have ended."""
         _kill(self.namespace)
 
-    def listening(self) -> set[tuple[str, int]]:
-        """Address, in hexadecimal, and port of every TCP socket of this host that listens."""
-        found = set()
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            lines = _run("nsenter", f"--net={_NAMESPACES / self.namespace}", "cat", table).splitlines()[1:]
-            rows = (line.split() for line in lines)
-            found |= {(row[1].partition(":")[0], int(row[1].partition(":")[2], 16)) for row in rows if row[3] == "0A"}
-        return found
+    def sockets(self, *options: str) -> list[list[str]]:
+        """The TCP sockets of this host, as ``ss`` lists them: the fourth word is the own address and port."""
+        lines = _run("nsenter", f"--net={_NAMESPACES / self.namespace}", "ss", "-Htn", *options)
+        return [line.split() for line in lines.splitlines()]
 
 
 class Hosts:
@@ -215,14 +211,13 @@ def _remove(namespace: str) -> None:
 
 
 def _kill(namespace: str) -> None:
-    while found := _processes(namespace):
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                handle = os.pidfd_open(pid)
-                with contextlib.closing(os.fdopen(handle)):
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-                    if not select.select([handle], [], [], LONG)[0]:
-                        raise TimeoutError(f"process {pid} in {namespace} does not end")
+    def gone() -> bool:
+        for pid in (found := _processes(namespace)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
+        return not found
+
+    until(gone, f"the end of all processes in {namespace}")
 
 
 def _processes(namespace: str) -> list[int]:
@@ -232,8 +227,8 @@ def _processes(namespace: str) -> list[int]:
 def ended(pid: int) -> bool:
     """Whether a process has ended, waited for or not."""
     try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
 
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+import psutil
 import pyspark
 
-from tests.chaos.leavings import tcp
 from tests.hosts.driving import LOST, Driver, serve, settle
 from tests.hosts.hosts import Host, Hosts, until
 from tests.sessions import ROOT, command
@@ -51,7 +51,7 @@ class Standalone:
         self._unplugged: set[str] = set()
         self._driver: Driver | None = None
         self._settings: dict[str, str] = {}
-        self._before: dict[str, set[tuple[str, int]]] = {}
+        self._before: dict[str, set[str]] = {}
 
     def __enter__(self) -> Standalone:
         self.shared.mkdir()
@@ -132,7 +132,7 @@ class Standalone:
             self._start_worker(host)
         for host in broken:
             until(lambda host=host: self._renewed(host, before[host.name]), f"{host.name}'s worker in {self._log}")
-            self._before[host.name] = host.listening()
+            self._before[host.name] = _listening(host)
         if self._driver is not None and not self._driver.idle:
             self._give_up_driver()
         if self._driver is not None:
@@ -167,19 +167,19 @@ class Standalone:
         """Processes, listening sockets and files on a worker's host, without its daemon's."""
         daemon = self.daemon(host)
         processes = [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]
-        sockets = [f"listening on {found}" for found in host.listening() - self._before[host.name]]
+        sockets = [f"listening on {found}" for found in _listening(host) - self._before[host.name]]
         return [*processes, *sockets, *self._files(host, "blockmgr-")]
 
     def _left_by_gang(self, host: Host) -> list[str]:
         """What a gang leaves in Python workers that continue: a lasting stop, sockets of the network, files of rows."""
+        network = [line for line in host.sockets("-ap") if not line[3].startswith(("127.", "[::1]", "[::ffff:127."))]
         found = []
         for pid in host.processes():
-            if "pyspark" not in _command(pid):
-                continue
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                stopped = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
-                sockets = [each for each in tcp([pid], net=f"/proc/{pid}/net") if not _loopback(each[0])]
-                found += [f"process {pid}: {_command(pid)}: {sockets}"] if stopped or sockets else []
+            if "pyspark" in _command(pid):
+                sockets = [line[3] for line in network if f"pid={pid}," in line[-1]]
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if sockets or psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                        found.append(f"process {pid}: {_command(pid)}: {sockets}")
         return [*found, *self._files(host)]
 
     def _files(self, host: Host, *folders: str) -> list[str]:
@@ -237,11 +237,10 @@ class Standalone:
 
 def _command(pid: int) -> str:
     try:
-        line = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except (FileNotFoundError, ProcessLookupError):
+        return re.sub(r"(?<=-cp )\S+|--add-opens=\S+ ", "", " ".join(psutil.Process(pid).cmdline()))
+    except psutil.NoSuchProcess:
         return "has just ended"
-    return re.sub(r"(?<=-cp )\S+|--add-opens=\S+ ", "", line)
 
 
-def _loopback(address: str) -> bool:
-    return address.startswith(("127.", "::1", "::ffff:127."))
+def _listening(host: Host) -> set[str]:
+    return {line[3] for line in host.sockets("-l")}

@@ -13,7 +13,6 @@ from sparkdl.cluster.shutdown import TERMINATED
 from tests.faults import Fault
 from tests.hosts.driving import PATIENCE
 from tests.hosts.ensemble_drivers import MEMBERS, bagged, begun, finished
-from tests.hosts.hosts import LONG
 from tests.hosts.test_rounds import SPECULATION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -36,7 +35,7 @@ def test_ensemble_resumes_after_lost_executor_and_sigterm(cluster, tmp_path):
     driver.until(lambda: finished(run) == done, "the members that are finished")
     assert Path(lost.mark).exists()
     os.kill(driver.pid, signal.SIGTERM)
-    assert driver.code(LONG) == TERMINATED
+    assert driver.code() == TERMINATED
     assert "stopped: the run was asked to stop (the driver got SIGTERM)" in driver.output
     assert "ended now" not in driver.output
     cluster.nothing_left()

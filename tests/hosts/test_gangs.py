@@ -62,8 +62,8 @@ def undisturbed(two_hosts):
 def start(cluster, folder, rank):
     """Begin a run; returns when a worker waits at step ``HELD``, with its host and pid."""
     mark = folder.with_name("mark")
-    driver = cluster.driver().call(drivers.fit, folder, {"rank": rank, "step": HELD, "mark": str(mark)})
-    driver.until(mark.exists, f"step {HELD}")
+    driver = cluster.driver().call(drivers.fit, folder, "hold", rank, HELD, mark)
+    driver.until(lambda: mark.exists() and mark.read_text(), f"step {HELD}")
     host, pid = mark.read_text().split()
     return driver, cluster.hosts[host], int(pid)
 
