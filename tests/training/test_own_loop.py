@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
-from tests.contracts.own_loop_contract import OwnLoopContract
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
 from tests.sessions import ROOT, driver_environment
 
@@ -25,21 +25,49 @@ def pair():
         yield cluster
 
 
-class TestOwnLoops(OwnLoopContract):
-    @pytest.fixture
-    def cluster(self, pair):
-        return pair
+def test_collectives_of_torch_work(pair):
+    found = pair.gang(own_loops.collectives)
+    for rank, worker in enumerate(found):
+        assert worker["summed"] == [3.0]
+        assert worker["largest"] == worker["sent to all"] == [2.0]
+        assert worker["gathered"] == [1.0, 2.0]
+        assert worker["objects"] == [{"rank": 0}, {"rank": 1}]
+        assert worker["dealt out"] == [10.0 + 2 * rank]
+        assert worker["from the left"] == [2.0 - rank]
+    assert found[0]["of the first alone"] == [1.0]
 
-    def test_uneven_and_empty_shards(self, cluster):
-        case = Case(batch_size=7)
-        whole = pa.table({name: array.tolist() for name, array in numbers().items()})
-        for first in (3, 0):
-            parts = [whole.slice(0, first), whole.slice(first)]
-            ours = cluster.gang(work.Fit(case.training(AllReduce())), parts, case.columns())
-            theirs = cluster.gang(own_loops.Ddp(case.training(AllReduce())), parts, case.columns())
-            for own, ddp in zip(ours, theirs, strict=True):
-                assert_equal(ddp["parameters"], own["parameters"], 1e-12)
-        assert all(np.isfinite(array).all() for array in theirs[0]["parameters"].values())
+
+@pytest.mark.parametrize(("first", "weight"), [(24, "weight"), (3, None), (0, None)])
+def test_ddp_takes_steps_of_all_reduce(pair, first, weight):
+    case = Case(batch_size=7, weight=weight)
+    whole, training = pa.table({name: array.tolist() for name, array in numbers().items()}), case.training(AllReduce())
+    parts = [whole.slice(0, first), whole.slice(first)]
+    ours = pair.gang(work.Fit(training), parts, case.columns())
+    theirs = pair.gang(own_loops.Ddp(training, weighted=weight is not None), parts, case.columns())
+    for own, ddp in zip(ours, theirs, strict=True):
+        assert ddp["steps"] == 7 * training.epochs
+        assert_equal(ddp["parameters"], own["parameters"], 1e-12)
+    assert_equal(theirs[0]["parameters"], theirs[1]["parameters"])
+    assert all(np.isfinite(array).all() for array in theirs[0]["parameters"].values())
+
+
+def test_ddp_failure_names_rank(pair):
+    case = Case(batch_size=7)
+    with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
+        pair.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), numbers(), case.columns())
+    assert caught.value.rank == 1
+    assert "own_loops.py" in caught.value.trace
+    assert pair.gang(work.total) == [(3.0, 3.0)] * 2
+
+
+def test_lightning_fabric_trains(pair):
+    pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
+    found = pair.gang(own_loops.Fabric(), numbers(), Case(precision="fp32").columns())
+    assert [(worker["rank"], worker["size"], worker["rows"]) for worker in found] == [(0, 2, 48), (1, 2, 48)]
+    assert_equal(found[0]["parameters"], found[1]["parameters"])
+    start = work.arrays(dict(work.Seeded(work.Net)().named_parameters()))
+    assert any(not np.array_equal(found[0]["parameters"][name], array) for name, array in start.items())
+    assert pair.gang(work.total) == [(3.0, 3.0)] * 2
 
 
 @pytest.mark.cluster
