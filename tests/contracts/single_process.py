@@ -30,7 +30,8 @@ def single_process(
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = objective.optimizer(trained)
     scheduler = None if objective.scheduler is None else objective.scheduler(optimizer)
-    tensors = {name: _tensor(array, objective.dtype) for name, array in data.items()}
+    kinds = {name: objective.dtype if array.dtype.kind == "f" else None for name, array in data.items()}
+    tensors = {name: torch.as_tensor(array, dtype=kinds[name]) for name, array in data.items()}
     loss = copy.deepcopy(objective.loss)
     assert isinstance(loss, nn.Module)
     loss.to(objective.dtype)
@@ -47,11 +48,6 @@ def single_process(
         if scheduler is not None:
             scheduler.step()
     return arrays(dict(module.named_parameters(remove_duplicate=False)))
-
-
-def _tensor(array: np.ndarray, floating: torch.dtype) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor.to(floating) if tensor.is_floating_point() else tensor
 
 
 def _mean(loss: nn.Module, output: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
