@@ -203,7 +203,7 @@ class AlgorithmContract:
         more, longer = self.rounds(tmp_path, kept=True, rounds=ROUNDS + 1).run(jobs(3))
         assert len(longer) >= len(history)
         assert set(more) == set(state)
-        with pytest.raises(InvalidInput, match=r"were run on 3 parts of 90 rows, and now there are 2"):
+        with pytest.raises(InvalidInput, match=r"90 rows in 3 shards, and the data has 90 rows in 2 shards"):
             self.rounds(tmp_path, kept=True, rounds=ROUNDS + 2).run(jobs(2))
 
     def test_run_without_time_runs_no_round(self, tmp_path):
