@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -147,19 +147,21 @@ class Batch:
             return
         ends = [piece * self.rows // pieces for piece in range(pieces + 1)]
         for first, last in itertools.pairwise(ends):
-            yield self.cut(first, last, "micro_fraction", self.weight)
+            yield self.cut(first, last, self.weight, self.total, micro=True)
 
-    def cut(self, first: int, last: int, fraction: str, weight: float, **changes: Any) -> Batch:
-        """The rows ``first`` to ``last``; the field ``fraction`` becomes their weight over ``weight``."""
+    def cut(self, first: int, last: int, weight: float, total: int, *, micro: bool = False) -> Batch:
+        """The rows ``first`` to ``last``; their weight over ``weight`` is the weight or, if ``micro``, micro fraction."""
         denominators = None if self.denominators is None else self.denominators[first:last]
         own = float(last - first) if denominators is None else float(denominators.sum())
-        return replace(
-            self,
+        share = own / weight if weight else 0.0
+        return Batch(
             inputs=tuple([tensor[first:last] for tensor in self.inputs]),
             target=None if self.target is None else self.target[first:last],
             weights=None if self.weights is None else self.weights[first:last],
             denominators=denominators,
             rows=last - first,
             weight=own,
-            **{fraction: own / weight if weight else 0.0, **changes},
+            weight_fraction=self.weight_fraction if micro else share,
+            micro_fraction=share if micro else 1.0,
+            total=total,
         )

@@ -111,7 +111,7 @@ class Batcher:
         first_step, bounds, rows = chunk
         for step, (first, last) in enumerate(itertools.pairwise(bounds), first_step):
             size = self.plan.size(step)
-            yield rows.cut(first, last, "weight_fraction", size if totals is None else totals[step], total=size)
+            yield rows.cut(first, last, size if totals is None else totals[step], size)
 
 
 def stored_batch(part: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
