@@ -89,9 +89,8 @@ def test_every_batch_has_its_own_random_numbers_and_inference_no_target():
     assert not Transforms()
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
+def test_changed_rows_raise():
+    for returned, message in [
         (lambda x, y: ((x[0][1:], x[1]), y), r"collate returned \d+ rows in input 0 for a batch of \d+ rows"),
         (lambda x, y: ((x[0], x[1][1:]), y), r"collate returned \d+ rows in input 1 for a batch of \d+ rows"),
         (lambda x, y: (x, y[1:]), r"collate returned \d+ rows in the target for a batch of \d+ rows"),
@@ -101,11 +100,9 @@ def test_every_batch_has_its_own_random_numbers_and_inference_no_target():
         (lambda x, y: ((), y), "collate returned tuple of tuple, Tensor; expected"),
         (lambda x, y: (x, [1]), "collate returned a target of type list"),
         (lambda x, y: (x, None), "returned no target for a batch that has one"),
-    ],
-)
-def test_changed_rows_raise(returned, message):
-    with pytest.raises(InvalidInput, match=message):
-        epoch_of(Transforms(returned))
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            epoch_of(Transforms(returned))
 
 
 def test_changed_weights_of_labels_raise():

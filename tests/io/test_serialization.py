@@ -125,10 +125,9 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"optimizer": {"state": {0: {"momentum": object()}}}}, r"^optimizer\.state\[0\]\.momentum is of type object"),
+def test_other_types_raise_with_their_path():
+    for state, message in [
+        ({"optimizer": {"state": {0: {"x": object()}}}}, r"^optimizer\.state\[0\]\.x is of type object"),
         ([1, (2, {3})], r"^\[1\]\[1\] is of type set"),
         (len, "^the state is of type builtin_function_or_method"),
         ({"n": IntEnum("Number", "ONE").ONE}, "^n is of type Number"),
@@ -141,12 +140,9 @@ CYCLE.append(CYCLE)
         ({"a": torch.empty(2, dtype=torch.bits8)}, "^a is a .* tensor of bits8"),
         ({"a": torch.Size([1])}, "^a is of type Size"),
         (CYCLE, "nested too deeply, or holds itself"),
-    ],
-    ids=lambda each: each[:30] if isinstance(each, str) else "",
-)
-def test_other_types_raise_with_their_path(state, message):
-    with pytest.raises(InvalidInput, match=message):
-        pack_state(state)
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            pack_state(state)
 
 
 STATE = {"weights": torch.arange(40.0), "steps": [1, 2, 3], "name": "net", "random": np.arange(7), "best": 0.25}
