@@ -150,7 +150,7 @@ class Batch:
             yield self.cut(first, last, self.weight, self.total, micro=True)
 
     def cut(self, first: int, last: int, weight: float, total: int, *, micro: bool = False) -> Batch:
-        """The rows ``first`` to ``last``; their weight over ``weight`` is the weight or, if ``micro``, micro fraction."""
+        """The rows ``first`` to ``last``; their weight over ``weight`` is the (if ``micro``: micro) weight fraction."""
         denominators = None if self.denominators is None else self.denominators[first:last]
         own = float(last - first) if denominators is None else float(denominators.sum())
         share = own / weight if weight else 0.0
