@@ -63,7 +63,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self._configuration(),
             hooks=split_callbacks(self.getHooks())[1],
             events=self.getTelemetry(),
-            unit="Rank" if fit.algorithm is None else "Part",
+            unit="Rank" if fit.algorithm is None else "Shard",
         )
         cluster = SparkCluster(
             fit.data.sparkSession,

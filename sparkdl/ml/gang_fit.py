@@ -59,14 +59,6 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 @contextmanager
 def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
-    """Yield the checkpointer of a gang; None if the fit has no checkpoints.
-
-    Without a run directory, a temporary directory of this host holds the checkpoints until the block ends. It serves
-    the attempts of one fit if all workers are on this host.
-
-    Raises:
-        InvalidInput: the directory has the checkpoints of another run; the message lists the differences.
-    """
     if fit.checkpoint_interval == "never":
         yield None
         return
@@ -74,6 +66,7 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
     if fit.run.directory is not None:
         yield Checkpointer(own_checkpoints(fit.run, fit.descriptions), interval, elastic=elastic)
         return
+    # Serves the attempts of this fit if all workers are on this host.
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         checkpoints, token = run_checkpoints(folder, fit.descriptions), uuid.uuid4().hex
         SharedDirectory(checkpoints.folder, token).announce()
@@ -81,11 +74,6 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
 
 
 def _make_supervisor(cluster: Cluster, fit: FitSpec, keeper: Checkpointer | None) -> Supervisor:
-    """Make the supervisor of a run's attempts, which saves a last checkpoint on request if checkpoints outlive the fit.
-
-    Raises:
-        InvalidInput: ``minWorkers`` is larger than the cluster.
-    """
     least = fit.min_workers
     if least is not None and least > cluster.size:
         raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")

@@ -106,11 +106,9 @@ def _arrow(name: str, values: Any) -> pa.Array:
 
 
 def _array(values: Any) -> pa.Array:
-    if not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) or values.dtype == object:
         values = list(values)
-        values = np.asarray(values) if _alike(values) else values
-    elif values.dtype == object and _alike(values):
-        values = np.stack(list(values))
+        values = np.stack(values) if _alike(values) else values
     if isinstance(values, np.ndarray) and values.dtype != object:
         if not values.ndim:
             raise InvalidInput(f"the input is the number {values}; expected an array with rows first.")
