@@ -147,16 +147,11 @@ def test_folders_are_those_of_spark(spark, tmp_path):
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
 
 
-def test_folders_of_programs_and_pickles(tmp_path):
-    program, pickled = str(tmp_path / "program"), str(tmp_path / "pickled")
-    write_folder(made(nets.inner()), program)
-    assert {each.name for each in (tmp_path / "program").iterdir()} == {"metadata", "program.pt2"}
-    np.testing.assert_allclose(columns(read_folder(program), X)["rawPrediction"], 2 * expected(), rtol=1e-5)
+def test_pickled_folders_need_trust(tmp_path):
     model = made(collate=lambda inputs, target: (tuple(2 * each for each in inputs), target))
-    write_folder(model, pickled)
-    with pytest.raises(InvalidInput, match="has pickled parts"):
-        read_folder(pickled)
-    loaded = read_folder(pickled, trust=True)
+    write_folder(model, str(tmp_path / "model"))
+    for path, message in (("model", "has pickled parts"), (".", "cannot be loaded as a TorchModel")):
+        with pytest.raises(InvalidInput, match=message):
+            read_folder(str(tmp_path / path))
+    loaded = read_folder(str(tmp_path / "model"), trust=True)
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
-    with pytest.raises(InvalidInput, match="cannot be loaded as a TorchModel"):
-        read_folder(str(tmp_path))

@@ -181,18 +181,6 @@ def test_invalid_folders_raise():
             FakeRun(TensorBoard(folder))
 
 
-def test_one_object_serves_concurrent_runs(tmp_path):
-    hook = TensorBoard()
-    runs = [FakeRun(hook, directory=str(tmp_path / name)) for name in ("a", "b")]
-    for number in (1, 2):
-        for factor, run in enumerate(runs, 1):
-            run.rows(epoch(number, factor / number))
-    for run in runs:
-        run.end()
-    assert curve(tmp_path / "a" / "tb", "train/loss") == [(1, 1.0), (2, 0.5)]
-    assert curve(tmp_path / "b" / "tb", "train/loss") == [(1, 2.0), (2, 1.0)]
-
-
 def test_missing_extras_raise_with_the_command_that_installs_them(tmp_path):
     script = f"""
 import sys
