@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl import (
@@ -86,13 +86,6 @@ def test_history_report_and_saved_model(data, tmp_path, strategy):
     fitted.save(str(tmp_path / "model"))
     loaded = weights(TorchModel.load(str(tmp_path / "model")))
     assert all(np.array_equal(loaded[name], each) for name, each in weights(fitted).items())
-
-
-def test_lbfgs_equals_scikit_learn(data):
-    fitted = classifier(LBFGS(l2=0.01, gtol=1e-9), model=nets.two_scores, precision="fp64").fit(data)
-    reference = LogisticRegression(C=2 / (0.01 * ROWS), tol=1e-10, max_iter=1000).fit(X, ARRAYS["label"])
-    difference = np.subtract(*weights(fitted)["weight"][::-1])  # softmax of two is the logistic function of it
-    np.testing.assert_allclose(difference, reference.coef_[0], atol=1e-5)
 
 
 @pytest.mark.slow
