@@ -148,18 +148,8 @@ SCHEMA = (
 def row(i: int) -> tuple[object, ...]:
     vector = Vectors.dense([i, 0.0, -0.1]) if i % 2 else Vectors.sparse(3, {0: float(i), 2: -0.1})
     nested = [[i, 1], [2, 3], [4, 5]]
-    return (
-        (1 << 40) - i,
-        vector,
-        [0.1, float(i)],
-        nested,
-        Decimal(i) / 8,
-        i % 2 == 0,
-        i - 4,
-        i,
-        float(i % 3),
-        f"row {i}",
-    )
+    numbers = Decimal(i) / 8, i % 2 == 0, i - 4, i, float(i % 3)
+    return (1 << 40) - i, [0.1, float(i)], nested, *numbers, f"row {i}", vector
 
 
 def test_each_type_arrives_as_its_tensor(spark):
