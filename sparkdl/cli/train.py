@@ -15,7 +15,7 @@ After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 withi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -58,7 +58,7 @@ def train(
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         model = estimator.fit(data.read(spark))
-        print(summary(model.report, model.history))
+        print(summary(model))
         if output is not None:
             (model.write().overwrite() if overwrite else model.write()).save(output)
             print(f"saved {output}")
@@ -68,8 +68,9 @@ def train(
             print(held_out(predictions, label, prediction, classes=kind_of(bases[0]) == "classifier"))
 
 
-def summary(report: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str:
+def summary(model: Any) -> str:
     """Summarize a training: rows, seconds, rounds, and the last metrics; of an ensemble, the members trained now."""
+    report, history = model.report, model.history
     if "trained" in report:
         trained, restored = report["trained"], report["restored"]
         before = f"; finished before: {listed(restored)}" if restored else ""

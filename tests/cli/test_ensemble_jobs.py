@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,13 +163,15 @@ def test_arrays_are_read_as_vectors(spark, tmp_path):
             Data(path=str(tmp_path / "rows"), vectors=[name]).read(spark)
 
 
-def test_summary():
-    assert train.summary({"seconds": 1.26, "trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}, []) == (
-        "7 members in 1.3 s, trained: 0-3, 5, 8, 9"
-    )
-    assert train.summary({"seconds": 0.04, "trained": [], "restored": [1, 0]}, []) == (
-        "2 members in 0.0 s, trained: none; finished before: 0, 1"
-    )
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        ({"trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}, "7 members in 1.3 s, trained: 0-3, 5, 8, 9"),
+        ({"trained": [], "restored": [1, 0]}, "2 members in 1.3 s, trained: none; finished before: 0, 1"),
+    ],
+)
+def test_summary(report, text):
+    assert train.summary(SimpleNamespace(report={"seconds": 1.26, **report}, history=[])) == text
 
 
 @pytest.mark.slow
