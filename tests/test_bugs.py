@@ -51,9 +51,6 @@ def whole(target: torch.Tensor) -> Batch:
     return Batch((), target, None, None, len(target), float(len(target)), 1.0)
 
 
-# ---- data --------------------------------------------------------------------------------------------------------
-
-
 def test_seeds_above_32_bits_repeated_permutations() -> None:
     # numpy's SeedSequence joins 32-bit words: (seed 2^32 + 5, epoch 3, rank 0) was (seed 5, epoch 1, rank 3).
     first, second = Plan((500,) * 4, 8, seed=2**32 + 5), Plan((500,) * 4, 8, seed=5)
@@ -141,9 +138,6 @@ def test_largest_shard_gathered_too_much(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(batch.inputs[0].nbytes for *_, batch in chunks) <= 2 * 4000
 
 
-# ---- the objective ---------------------------------------------------------------------------------------------------
-
-
 def test_label_156_was_ignored_among_unsigned_labels() -> None:
     # torch compares uint8 labels with an ignore_index of -100 in uint8, where that is 156: such rows lost theirs.
     criterion = Criterion(nn.CrossEntropyLoss())
@@ -174,9 +168,6 @@ def test_gradients_outside_the_optimizer_piled_up() -> None:
     replica.gradients(Batch((torch.ones(2, 1),), torch.ones(2, 1), None, None, 2, 2.0, 1.0))
     replica.apply()
     assert [parameter.grad for parameter in replica.parameters] == [None] * 4
-
-
-# ---- weights and factories -------------------------------------------------------------------------------------------
 
 
 def test_damaged_alias_was_a_key_error() -> None:
@@ -225,9 +216,6 @@ def test_missing_dependency_was_a_missing_module(tmp_path: Path, monkeypatch: py
         resolve({"path": "shipped:Net", "args": [], "kwargs": {}})
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_question_mark_in_a_file_uri_ended_its_path(tmp_path: Path) -> None:
     # Spark's paths have no query: of "model?1" Spark wrote the metadata there, and the weights went to a file "model".
     files.write(f"file:{tmp_path}/model?1/weights", b"data")
@@ -271,17 +259,11 @@ def test_column_used_twice_lost_a_shape() -> None:
     assert [column.shape for column in Columns((InputColumn("x", shape=()),), InputColumn("x"))] == [()]
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
-
-
 def test_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) -> None:
     # The file's name went behind the whole URI: the run asked for the region "us-east-1/report.json".
     with object_store(tmp_path) as query:
         Run(f"s3://key:secret@runs/digits?{query}").save("report", {"rows": 7})
     assert (tmp_path / "runs/digits/report.json").read_bytes() == b'{\n  "rows": 7\n}\n'
-
-
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch) -> None:
@@ -293,9 +275,6 @@ def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert cloudpickle.loads(travelled).folder.path == str(tmp_path / "driver" / "run" / "checkpoints")
     assert checkpoints.folder.path == cloudpickle.loads(travelled).folder.path
-
-
-# ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_client_weighed_as_much_as_its_shard() -> None:
