@@ -172,7 +172,7 @@ class Checkpointer:
         enter_phase("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
-        blind = SharedDirectory(self.checkpoints.folder, token).blind_members(world, "directory")
+        blind = SharedDirectory(self.checkpoints.folder, token).blind_workers(world, "directory")
         if blind and world.rank == 0:
             notify(
                 f"sparkdl saves no checkpoints: without runDir they are in a temporary directory on the driver's host, "
@@ -186,7 +186,7 @@ class Checkpointer:
         first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.folder, first["token"])
         _on_rank_0(world, "announce", directory.announce)
-        blind = directory.blind_members(world, "seen")
+        blind = directory.blind_workers(world, "seen")
         if world.rank == 0:
             directory.withdraw()
         if blind:

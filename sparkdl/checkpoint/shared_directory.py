@@ -39,11 +39,12 @@ class SharedDirectory:
         """Delete the file, once all have tried."""
         self.folder.delete(self._name)
 
-    def withdraw_others(self) -> None:
-        """Delete the files of other tokens, left by earlier processes."""
+    def take_over(self) -> None:
+        """Write the file, and delete the files of other tokens, left by earlier processes."""
         for name in self.folder.sizes(""):
             if name.startswith(PREFIX) and name != self._name:
                 self.folder.delete(name)
+        self.announce()
 
     def sees(self) -> bool:
         """Whether this process sees the file, and so shares the directory."""
@@ -53,14 +54,14 @@ class SharedDirectory:
             return False
 
     def check(self, content: str) -> None:
-        """Raise InvalidInput if this process does not see the file; ``content`` completes the message."""
+        """Raise InvalidInput if this process does not see the file; ``content`` names the contents in the message."""
         if not self.sees():
             raise InvalidInput(
-                f"this host does not share the driver's directory {self.folder.path}, and {content} there; set runDir "
-                "to a directory that all hosts share, such as hdfs:// or s3://."
+                f"this host does not share the driver's directory {self.folder.path}, which holds {content}; set "
+                "runDir to a directory that all hosts share, such as hdfs:// or s3://."
             )
 
-    def blind_members(self, world: World, key: str) -> list[str]:
+    def blind_workers(self, world: World, key: str) -> list[str]:
         """The workers that do not see the file, by rank and host; all call it together, with a unique ``key``."""
         answers = world.all_gather_json(key, {"sees": self.sees(), "host": world.host})
         return [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]

@@ -80,8 +80,8 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
         label = column(base, "labelCol")
         if kind == "classifier" and label is not None and label not in dataset.columns:
             raise InvalidInput(
-                f"labelCol of the base is {label!r}, which is no column; the data has {listed(dataset.columns)}. Each "
-                "member would number the classes by itself: make it before the ensemble."
+                f"labelCol of the base is {label!r}; the data has {listed(dataset.columns)}. Create the column before the "
+                "ensemble, so that all members number the classes alike."
             )
         if not self.getBootstrap() and self.getSubsamplingRate() > 1:
             raise InvalidInput(
@@ -93,7 +93,7 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
                 "expected a PyTorch estimator with numWorkers=1, device='cpu' and a strategy of a gang."
             )
         if self.getVoting() is not None and kind != "classifier":
-            warnings.warn(f"voting is for classifiers; that of this {kind} is ignored.", stacklevel=4)
+            warnings.warn(f"voting is set, but only classifiers use it; this {kind} ignores it.", stacklevel=4)
         for name in self.names_outside(Scope.PARTITIONED) if self.getPartitioned() else ():
             if self.isSet(name):
                 warnings.warn(

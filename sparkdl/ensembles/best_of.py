@@ -149,7 +149,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
         candidates, evaluator = self.getCandidates(), self.getEvaluator()
         if not candidates:
             raise InvalidInput(
-                f"candidates is {candidates}; expected one estimator at least, as BestOf(candidates=[...])."
+                f"candidates is {candidates}; expected at least one estimator, as BestOf(candidates=[...])."
             )
         if evaluator is None:
             raise InvalidInput(
@@ -160,7 +160,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
         made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # may create their own label column
         if judged is not None and judged not in dataset.columns and not made:
             raise InvalidInput(
-                f"labelCol of the evaluator is {judged!r}, which is no column; the data has {listed(dataset.columns)}."
+                f"labelCol of the evaluator is {judged!r}; the data has {listed(dataset.columns)}."
             )
         for candidate in candidates:
             _refuse_unread(candidate, evaluator, dataset)
@@ -176,7 +176,7 @@ def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, para
 
     def metric(member: int) -> float | BaseException:
         if stop_requested() is not None:
-            return stopped("had not judged all candidates")
+            return stopped("had not evaluated all candidates")
         try:
             held = folds.held(rows, member % folds.count)
             return float(evaluator.evaluate(first.models[member].transform(held)))
@@ -206,10 +206,10 @@ def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: 
     lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
     if not numbers:
         raise InvalidInput(
-            f"the metric of every candidate is NaN: {', '.join(lost)}; expected a number of one at least."
+            f"the metric of every candidate is NaN: {', '.join(lost)}; expected at least one number."
         )
     if lost:
-        warnings.warn(f"the metric is NaN, and so the worst, of candidate {', '.join(lost)}.", stacklevel=4)
+        warnings.warn(f"the metric is NaN, which loses to every number, for candidate {', '.join(lost)}.", stacklevel=4)
     return max(numbers, key=lambda index: means[index] if larger else -means[index])
 
 
@@ -217,8 +217,8 @@ def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: Dat
     label, judged = column(candidate, "labelCol"), column(evaluator, "labelCol")
     if label is not None and judged is not None and label != judged and label in dataset.columns:
         raise InvalidInput(
-            f"labelCol of the candidate {candidate.uid} is {label!r} and that of the evaluator {judged!r}; expected "
-            "the same."
+            f"labelCol of the candidate {candidate.uid} is {label!r}, but the evaluator has {judged!r}; expected the "
+            "same."
         )
     written = [column(candidate, name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")]
     for name in ("predictionCol", "rawPredictionCol"):

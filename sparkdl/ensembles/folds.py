@@ -83,17 +83,16 @@ class Folds:
         empty = [fold for fold in range(self.count) if fold not in found]
         if total < self.count:
             raise InvalidInput(
-                f"there are {total} rows for numFolds={self.count}; expected a row for each fold at least."
+                f"there are {total} rows for numFolds={self.count}; expected at least one row for each fold."
             )
         if empty:
             raise InvalidInput(
-                f"of numFolds={self.count} the folds {empty} have none of the {total} rows, which are put there by "
-                "chance;"
-                " set fewer folds, or another seed."
+                f"with numFolds={self.count}, the folds {empty} have none of the {total} rows; set fewer folds, or another "
+                "seed."
             )
         lows, highs = ([each[end] for each in found.values() if each[end] is not None] for end in (1, 2))
         if lows and min(lows) == max(highs):
-            raise InvalidInput(f"all labels in {label!r} are {min(lows):g}; expected rows of two classes at least.")
+            raise InvalidInput(f"all labels in {label!r} are {min(lows):g}; expected at least two classes.")
         counts = tuple(found[fold][0] for fold in range(self.count))
         return Tally(counts, int(max(highs)) + 1 if highs else None)
 

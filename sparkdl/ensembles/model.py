@@ -127,11 +127,11 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         if self._votes:
             params = [self.rawPredictionCol, self.probabilityCol, *params]
         elif self.getThresholds() is not None:
-            warnings.warn(f"thresholds are for votes; those of this {self.rule} are ignored.", stacklevel=4)
+            warnings.warn(f"thresholds is set, but only votes use it; the rule {self.rule!r} ignores it.", stacklevel=4)
         if self.rule == "sum" and self.getDisagreementCol():
             raise InvalidInput(
-                f"disagreementCol is {self.getDisagreementCol()!r}, but the members of a sum do not predict the same "
-                "thing; expected '' for none."
+                f"disagreementCol is {self.getDisagreementCol()!r}, but members of a sum predict different quantities; "
+                "expected ''."
             )
         self.refuse_taken(dataset.columns, params)
         return {each.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(each) for each in params}
@@ -181,8 +181,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         found = max((count for count in counts if count is not None), default=None)
         if found is None:
             raise InvalidInput(
-                "the members do not say how many classes there are; expected EnsembleModel(numClasses=...) for hard "
-                "votes."
+                "the members have no numClasses; hard votes expect EnsembleModel(numClasses=...)."
             )
         return int(found)
 
@@ -200,7 +199,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             wanted = "not all 0" if self.rule == "sum" else "at least 0, not all 0"
             raise InvalidInput(f"weights is {self.weights}; expected finite numbers, {wanted}.")
         if self.intercept and self.rule != "sum":
-            warnings.warn(f"intercept is {self.intercept}, which only a sum has; it is ignored.", stacklevel=4)
+            warnings.warn(f"intercept is {self.intercept}, but only a sum uses it; the rule {self.rule!r} ignores it.", stacklevel=4)
         for index, model in enumerate(self.models):
             _check_member(index, model, self.rule)
 
@@ -220,7 +219,7 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
     )
     if number or (rule == "soft" and not found.hasParam("probabilityCol")):
         wanted = "a classifier with probabilities" if rule == "soft" else "a classifier"
-        raise InvalidInput(f"member {index} is a {type(found).__name__}; expected {wanted}, for the rule is {rule!r}.")
+        raise InvalidInput(f"member {index} is a {type(found).__name__}; expected {wanted} for the rule {rule!r}.")
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:

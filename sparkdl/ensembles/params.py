@@ -157,14 +157,14 @@ class EnsembleParams(MembersParams, Saveable):
 
     def _renumbered(self) -> SparkdlError:
         directory = self.getRunDir()
-        judged = "members may have been judged by rows that they have seen"
-        drawn = "members that are kept may have been drawn from other rows than those they are kept for"
+        judged = "members may have been evaluated on their training rows"
+        drawn = "stored members may have trained on other rows than their fingerprint says"
         kept = (
-            "" if directory is None else f" Remove {directory!r} as well: members that are kept there were trained so."
+            "" if directory is None else f" Also delete {directory!r}, which has such members."
         )
         return SparkdlError(
-            f"row numbers changed while members were trained, and {judged if self._judged_by_rows else drawn}; "
-            f"give idCol, or write the rows to a table and train on that.{kept}"
+            f"row numbers changed while members trained: {judged if self._judged_by_rows else drawn}. "
+            f"Set idCol, or write the rows to a table and train on it.{kept}"
         )
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
@@ -186,7 +186,7 @@ def _identity(dataset: DataFrame, name: str) -> Column:
     kind = dataset.schema[name].dataType
     if not isinstance(kind, IntegralType) and not (isinstance(kind, DecimalType) and kind.scale == 0):
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
-    missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer of each")).cast("bigint")
+    missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer in each")).cast("bigint")
     return F.coalesce(col(name).cast("bigint"), missing)
 
 

@@ -176,7 +176,7 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
     def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
         bases = self.getBases()
         if not bases:
-            raise InvalidInput(f"bases is {bases}; expected one estimator at least, as Stacking(bases=[...]).")
+            raise InvalidInput(f"bases is {bases}; expected at least one estimator, as Stacking(bases=[...]).")
         kinds: dict[EstimatorKind, None] = dict.fromkeys(map(kind_of, bases))
         if len(kinds) > 1:
             raise InvalidInput(
@@ -187,8 +187,8 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         for name in [label] if isinstance(label, str) else label:
             if name not in dataset.columns:
                 raise InvalidInput(
-                    f"labelCol of the bases is {name!r}, which is no column; the data has {listed(dataset.columns)}. "
-                    "meta learns from it as well: make it before the ensemble."
+                    f"labelCol of the bases is {name!r}; the data has {listed(dataset.columns)}. Create the column "
+                    "before the ensemble: meta also learns from it."
                 )
         return label, _reading(self.getMeta() or _default(next(iter(kinds)), label), label)
 
@@ -239,14 +239,14 @@ def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]
 
 def _default(kind: EstimatorKind, label: str | list[str]) -> Estimator[Any]:
     if not isinstance(label, str):
-        raise InvalidInput(f"labelCol is {label}; expected a meta estimator of several labels, Stacking(meta=...).")
+        raise InvalidInput(f"labelCol is {label}; several labels expect a PyTorch estimator as Stacking(meta=...).")
     return LogisticRegression() if kind == "classifier" else LinearRegression()
 
 
 def _label(bases: list[Estimator[Any]]) -> str | list[str]:
     found = [_of(base, "labelCol") for base in bases]
     if any(label != found[0] for label in found):
-        raise InvalidInput(f"the bases have different label columns: {found}; expected the same labelCol of all.")
+        raise InvalidInput(f"the bases have different label columns: {found}; expected one labelCol.")
     if not found[0]:
         raise InvalidInput(f"labelCol of {bases[0].uid} is {found[0]!r}; expected the labels that meta learns from.")
     label: str | list[str] = found[0]
@@ -259,10 +259,10 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
         raise InvalidInput(f"meta is {meta.uid}, which has no labelCol; expected an estimator that learns from labels.")
     if last.isSet("labelCol") and last.getOrDefault("labelCol") != label:
         raise InvalidInput(
-            f"labelCol of meta is {last.getOrDefault('labelCol')!r} and that of the bases {label!r}; expected the same."
+            f"labelCol of meta is {last.getOrDefault('labelCol')!r}, but the bases have {label!r}; expected the same."
         )
     if isinstance(label, list) and not isinstance(last, DistributedEstimator):
-        raise InvalidInput(f"meta is {meta.uid}, which has one label; expected one for {label}: a PyTorch estimator.")
+        raise InvalidInput(f"meta is {meta.uid}, which reads one label; expected a PyTorch estimator for {label}.")
     first = _first(meta)
     name = next((name for name in _INPUTS[:2] if first.hasParam(name)), None)
     if name is None:
@@ -286,7 +286,7 @@ def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
     if missing:
         raise InvalidInput(
             f"passthrough=True, but the features {missing} of {base.uid} are no columns; the data has "
-            f"{listed(dataset.columns)}. Make them before the ensemble, as stages of its pipeline."
+            f"{listed(dataset.columns)}. Create them before the ensemble, as stages of its pipeline."
         )
     return names
 

@@ -41,17 +41,9 @@ class LocalState:
     def _shared(self) -> SharedDirectory:
         return SharedDirectory(self._folder, self.token)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: each process opens the filesystem itself."""
-        return {"directory": self.directory, "token": self.token}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def open(self) -> None:
         """Write the token for the tasks and delete tokens of earlier drivers; for the driver."""
-        self._shared.withdraw_others()
-        self._shared.announce()
+        self._shared.take_over()
 
     def close(self) -> None:
         """Delete the token."""
@@ -63,7 +55,7 @@ class LocalState:
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
-        self._shared.check("parts keep their memories")
+        self._shared.check("the local states of shards")
         return unpack_state(self._folder.read(name))
 
     def write(self, number: int, part: int, memory: Any) -> str:
@@ -72,7 +64,7 @@ class LocalState:
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
-        self._shared.check("parts keep their memories")
+        self._shared.check("the local states of shards")
         name = f"{_round(number)}/part-{part:05d}-{uuid.uuid4().hex}"
         self._folder.write(name, *pack_pieces(memory))
         return name

@@ -95,7 +95,7 @@ def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monke
     # While the first driver trains its third member, a second one trains what is missing.
     run, second = tmp_path / "run", []
     events[Net.begun + 3] = lambda: second.append(fit(run))
-    with pytest.raises(Fenced, match=r"member 2: another fit has begun to keep members in .*: .* fit again"):
+    with pytest.raises(Fenced, match=r"member 2: another fit has begun to store members in .* fit again"):
         fit(run)
     assert second == [(quiet, [2, 3])]
 

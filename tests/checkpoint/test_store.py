@@ -186,12 +186,12 @@ def test_only_processes_of_one_directory_see_its_token(directory, tmp_path):
     first, second = SharedDirectory(folder, "token-1"), SharedDirectory(folder, "token-2")
     elsewhere = SharedDirectory(Folder.of(f"{tmp_path}/elsewhere"), "token-1")
     first.announce()
-    first.check("shards are written")
+    first.check("shards")
     assert (first.sees(), second.sees()) == (True, False)
-    with pytest.raises(InvalidInput, match=r"not share the driver's directory .*/elsewhere, and shards are written"):
-        elsewhere.check("shards are written")
+    with pytest.raises(InvalidInput, match=r"not share the driver's directory .*/elsewhere, which holds shards"):
+        elsewhere.check("shards")
     second.announce()
-    second.withdraw_others()
+    second.take_over()
     assert (first.sees(), second.sees()) == (False, True)
     second.withdraw()
     assert not folder.sizes("")

@@ -85,16 +85,16 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
             )
         if kind == "classifier" and not leaf(base).hasParam("weightCol"):
             raise InvalidInput(
-                f"base is a {type(leaf(base)).__name__}, which has no weightCol; classes are boosted by the weights of "
-                "rows, and that expects a base that can be told them."
+                f"base is a {type(leaf(base)).__name__}, which has no weightCol; boosting of classes sets row weights "
+                "and expects one."
             )
         if column(base, "predictionCol") is None:
-            raise InvalidInput("base has no predictionCol; boosting reads what members predict, and expects its name.")
+            raise InvalidInput("base has no predictionCol; boosting reads the members' predictions and expects one.")
         self._check_stopping(base, kind)
         if kind == "regressor" and self.getDisagreementCol():
             raise InvalidInput(
-                f"disagreementCol is {self.getDisagreementCol()!r}, but boosted numbers are a sum, whose members do "
-                "not predict the same thing; expected '' for none."
+                f"disagreementCol is {self.getDisagreementCol()!r}, but members of a boosted regressor predict different "
+                "quantities; expected ''."
             )
         if self.isSet(self.parallelism) and self.getParallelism() > 1:
             warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
@@ -104,13 +104,13 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
         validation = self.getValidationIndicatorCol()
         early = [name for name in ("validationIndicatorCol", "patience") if self.getOrDefault(name) is not None]
         if kind == "classifier" and early:
-            raise InvalidInput(f"{early[0]} is set; it is for numbers: of classes all members are trained.")
+            raise InvalidInput(f"{early[0]} is set, but only boosting of regressors uses it; expected None.")
         if early == ["patience"]:
             raise InvalidInput("patience is set and validationIndicatorCol is not; expected both.")
         if validation is not None and column(base, "validationIndicatorCol") == validation:
             raise InvalidInput(
-                f"validationIndicatorCol is {validation!r}, and the base's as well; boosting keeps these rows from "
-                "members, which would have none to validate by. Expected two columns, or one of the two unset."
+                f"validationIndicatorCol is {validation!r}, and so is the base's; boosting hides these rows from "
+                "members, which then have no validation rows. Expected two columns, or one of them unset."
             )
 
     def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:

@@ -68,9 +68,9 @@ def start_of(dataset: DataFrame, target: Target) -> Start:
         },
     )
     if not sums["weight"]:
-        raise InvalidInput("there is no training row of weight above 0; expected one at least.")
+        raise InvalidInput("no training row has a weight above 0; expected at least one.")
     if target.validation is not None and not sums["held"]:
-        raise InvalidInput(f"no row of weight above 0 is held out by {target.validation!r}; expected one at least.")
+        raise InvalidInput(f"no validation row of {target.validation!r} has a weight above 0; expected at least one.")
     return Start(sums["weighted"] / sums["weight"], sums["weight"], sums["held"])
 
 
@@ -122,8 +122,8 @@ class GradientRounds:
         sums = exact_sums(looked, losses)
         if not all(map(math.isfinite, sums.values())):
             raise SparkdlError(
-                f"member {index} predicts numbers that are not finite, or too large to be squared; a smaller rate of "
-                "the base may help."
+                f"member {index} predicts numbers that are not finite, or too large to square; try a smaller "
+                "learning rate of the base."
             )
         self.running.add(model, self._rate)
         row = {"member": index, "loss": sums["loss"] / self._start.weight, "weight": self._rate}

@@ -91,7 +91,7 @@ class RunningSums:
             except Exception as error:
                 if not left or self._whole():
                     raise
-                _log.warning("rows that executors held are lost, and are computed anew: %s", error)
+                _log.warning("executors lost rows; fit computes them again: %s", error)
             self._recover()
         raise AssertionError("unreachable")
 
@@ -126,7 +126,7 @@ class RunningSums:
                 release(held)
             if _LOST not in str(error):
                 raise
-            _log.warning("more rows were lost while lost ones were computed anew: %s", error)
+            _log.warning("executors lost more rows while fit computed lost rows again: %s", error)
             return
         release(self._held)
         self._held = self._frame = held

@@ -97,7 +97,7 @@ class SqlCombiner:
         assert self.classes is not None
         predictions = [_number(index) for index in range(len(self.models))]
         beyond = [~F.isnan(each) & ((each < 0) | (each >= self.classes)) for each in predictions]
-        message = f"a member predicts a class beyond the {self.classes} that there are; say how many with numClasses"
+        message = f"a member predicts a class outside 0 to {self.classes - 1}; set numClasses"
         missing = reduce(Column.__or__, [F.isnan(each) for each in predictions])
 
         def votes(each: Column) -> Column:
@@ -207,7 +207,7 @@ def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -
             bounds,
             lambda chance, bound: F.when(chance == 0, 0.0).when(bound == 0, F.lit(math.inf)).otherwise(chance / bound),
         )
-        message = f"thresholds has {len(thresholds)} numbers, but the ensemble tells another number of classes apart"
+        message = f"thresholds has {len(thresholds)} numbers, but the ensemble has another number of classes"
         best = F.when(F.size(votes) != len(thresholds), F.raise_error(F.lit(message))).otherwise(best)
     found = (F.array_position(best, F.array_max(best)) - 1).cast("double")
     return F.when(F.exists(votes, F.isnan), F.lit(math.nan)).otherwise(found)

@@ -26,13 +26,13 @@ def with_others(
         count: number of all members.
         kept: number of stored members; None without a store.
     """
-    said = f"{finished} of {count} members are finished"
+    trained = f"{finished} of {count} members are trained"
     advice = (
-        f"{said}, and nothing is kept without runDir."
+        f"{trained}; without runDir, fit stores none."
         if kept is None
-        else f"{said} and {kept} are kept; the same fit again trains only what is missing."
+        else f"{trained} and {kept} are stored; call fit again to train only the missing ones."
     )
-    more = f" Members {[*others]} failed as well." if others else ""
+    more = f" Members {[*others]} also failed." if others else ""
     stop = "" if error.message.endswith((".", "!", "?")) else "."
     return _again(error, f"{error.message}{stop}{more} {advice}")
 

@@ -81,7 +81,7 @@ def load_model(directory: str) -> Model:
     module, _, name = saved.replace("org.apache.spark", "pyspark").rpartition(".")
     kind: Any = getattr(importlib.import_module(module), name)
     if not (isinstance(kind, type) and issubclass(kind, Model)):
-        raise InvalidInput(f"it holds a {saved}; expected a pyspark.ml Model.")
+        raise InvalidInput(f"it is a {saved}; expected a pyspark.ml Model.")
     loaded: Model = kind.load(path)  # type: ignore[attr-defined]
     return loaded
 
@@ -94,8 +94,8 @@ def _as_spark_has_it(uri: str) -> str:
     parts = urlsplit(uri)
     if parts.query or parts.password:
         raise InvalidInput(
-            "the URI of runDir has credentials or options, which Spark does not take from a URI; expected a URI "
-            "without, and them in the session's spark.hadoop settings and the environment."
+            "the URI of runDir has credentials or options, which Spark does not read from a URI; set them in the "
+            "session's spark.hadoop settings and the environment."
         )
     return uri
 
@@ -115,7 +115,7 @@ def _digest(uri: str) -> str:
     for name, parent in zip(names, parents, strict=True):
         if name.endswith("_SUCCESS") and parents.count(parent) == 1:
             raise InvalidInput(
-                f"{folder.at(parent)} has no data: executors have written it to disks of their own. Set runDir to a "
+                f"{folder.at(parent)} has no data: executors wrote it to their own disks. Set runDir to a "
                 "directory that all hosts share, such as hdfs:// or s3a://."
             )
     found = hashlib.sha256()

@@ -33,8 +33,7 @@ _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
 _FORMAT = 2
 _ADVICE = (
-    ". Where a query gives its rows in another order or others each time it runs, write its result to a table, or give "
-    "idCol"
+    ". If the query returns other rows or another order each time, write its result to a table, or set idCol"
 )
 
 
@@ -66,13 +65,6 @@ class MemberStore:
     def _shared(self) -> SharedDirectory:
         return SharedDirectory(self._members, self.token)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a copy opens its own filesystem."""
-        return {"directory": self.directory, "token": self.token}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def begin(self, configuration: Mapping[str, Any]) -> None:
         """Write the configuration and the token, on the driver.
 
@@ -92,14 +84,13 @@ class MemberStore:
             clauses = "; ".join(differences(found, given))
             clauses += _ADVICE if found.get("rows") != given.get("rows") else ""
             raise InvalidInput(
-                f"{self._folder.path} keeps the members of another ensemble, and these differ: {clauses}. Take "
-                "another runDir, or set them back to go on with what is kept there."
+                f"{self._folder.path} has the members of another ensemble; these settings differ: {clauses}. Set another "
+                "runDir, or restore these settings to continue."
             )
         for name in names:  # left by interrupted saves
             if name.endswith((".tmp", ".old")):
                 self._members.delete(name)
-        self._shared.withdraw_others()
-        self._shared.announce()
+        self._shared.take_over()
 
     def end(self) -> None:
         """Remove the token, on the driver."""
@@ -115,7 +106,7 @@ class MemberStore:
         try:
             found = unpack_state(packed)  # which has a checksum
             if not isinstance(found, dict) or found.get("member") != index:
-                raise InvalidInput("it is not what a task has written of this member.")
+                raise InvalidInput("the file is not the state of this member.")
         except InvalidInput as error:
             _warn_damaged(index, self._members.at(name), error)
             return None
@@ -137,11 +128,11 @@ class MemberStore:
         path = self._folder.path
         if self._folder.exists(_ENSEMBLE) and not self._shared.sees():
             raise Fenced(
-                f"another fit has begun to keep members in {path}: let it end, and then fit again, which trains only "
-                f"what is missing. (Or {path} is left from another fit on this host, and is not the driver's: then set "
-                "runDir to one that all hosts share.)"
+                f"another fit has begun to store members in {path}. When it ends, call fit again to train only the "
+                "missing members. If this host does not see the driver's directory, set runDir to one that all hosts "
+                "share."
             )
-        self._shared.check("finished members are kept")
+        self._shared.check("finished members")
 
     def load(self, index: int) -> Model | None:
         """Model of a driver fit; None if it is missing, or, with a warning, if it is damaged."""
@@ -172,7 +163,7 @@ class MemberStore:
             save_model(join(self.directory, _MEMBERS), _folder_name(index), model, seconds)
         except Exception as error:  # from Spark or the model's own code; the trained model is still used
             warnings.warn(
-                f"member {index} is not kept, and the same fit again would train it again: {_reason(error)}",
+                f"member {index} is not stored; the next fit would train it again: {_reason(error)}",
                 stacklevel=2,
             )
             return False
@@ -188,17 +179,17 @@ class MemberStore:
         except FileNotFoundError:
             if any(name.startswith(("member-", "model-")) for name in names):
                 raise InvalidInput(
-                    f"there are members in {self._members.path}, but {path}, which says whose they are, is not there; "
-                    "take another runDir, or delete them."
+                    f"{self._members.path} has members, but {path}, which describes them, is missing; set another runDir, "
+                    "or delete them."
                 ) from None
             return None
         try:
             found = json.loads(text)
             wanted, configuration = found["format"], found["configuration"]
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path} is damaged: {error!r}. Take another runDir, or delete this one.") from error
+            raise InvalidInput(f"{path} is damaged: {error!r}. Set another runDir, or delete this one.") from error
         if wanted != _FORMAT or not isinstance(configuration, dict):
-            raise InvalidInput(f"{path} has the format {wanted!r}; expected {_FORMAT}. Take another runDir.")
+            raise InvalidInput(f"{path} has the format {wanted!r}; expected {_FORMAT}. Set another runDir.")
         return configuration
 
 
@@ -217,6 +208,6 @@ def _reason(error: Exception) -> str:
 
 def _warn_damaged(index: int, path: str, error: Exception) -> None:
     warnings.warn(
-        f"what is kept of member {index}, {path}, cannot be used, and it is trained again: {_reason(error)}",
+        f"the stored member {index}, {path}, cannot be used; fit trains it again: {_reason(error)}",
         stacklevel=3,
     )

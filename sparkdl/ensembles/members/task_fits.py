@@ -68,7 +68,7 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
         empty = [index for index, count in enumerate(jobs.parts) if not count]
         if empty:
             warnings.warn(
-                f"{len(empty)} of {len(jobs.parts)} partitions have no rows, and so no members: {empty[:20]}.",
+                f"{len(empty)} of {len(jobs.parts)} partitions have no rows and get no member: {empty[:20]}.",
                 stacklevel=4,
             )
         members = [make(index) for index, count in enumerate(jobs.parts) if count]
@@ -160,7 +160,7 @@ def _objective(member: Member, seen: DataSummary) -> Objective:
     if member.features is None:
         return objective
     if seen.inputs is None:
-        raise InvalidInput("maxFeatures needs inputs whose rows have one shape each; expected no ragged columns.")
+        raise InvalidInput("maxFeatures is set, and an input has ragged rows; expected rows of one shape.")
     return replace(objective, model=masked(objective.model, member.features, seen.inputs))
 
 
@@ -185,7 +185,7 @@ def _model(estimator: DistributedEstimator, objective: Objective, state: dict[st
 def _read(kept: MemberStore | None, index: int) -> dict[str, Any]:
     found = None if kept is None else kept.read(index)
     if found is None:
-        raise WorkerLost(f"member {index} was finished, and is no longer where it was kept: fit again.")
+        raise WorkerLost(f"member {index} is trained, but no longer in runDir; call fit again.")
     return found
 
 
@@ -199,14 +199,12 @@ def _warn_of_unused(estimator: DistributedEstimator) -> None:
     if here:
         names = ", ".join(type(hook).__name__ for hook in here)
         warnings.warn(
-            f"hooks has {names}, which are called on the driver, where members that train in tasks have no fit of "
-            "their own: they are ignored.",
+            f"hooks has {names}, which run on the driver; members that train in tasks ignore them.",
             stacklevel=6,
         )
     for name in estimator.changed_from_default(estimator.names_outside(Scope.TASK)):
         warnings.warn(
-            f"{name} is {estimator.getOrDefault(name)!r}, of which a member that trains in a task makes no use: it "
-            "is ignored.",
+            f"{name} is {estimator.getOrDefault(name)!r}; members that train in tasks ignore it.",
             stacklevel=6,
         )
 

@@ -104,13 +104,13 @@ def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
             return
         except OSError as error:
             if not left:
-                raise WorkerFailed(f"it is trained, but cannot be kept: {type(error).__name__}: {error}") from error
+                raise WorkerFailed(f"it is trained, but cannot be stored: {type(error).__name__}: {error}") from error
         time.sleep(BREATH)
 
 
 def _check_rows(before: str | None, now: str | None, index: int) -> None:
     if before != now:
         raise InvalidInput(
-            f"member {index} was trained on other rows than partition {index} has now; take another runDir, or the "
-            "same partitions: write them to a table, or give parts by repartition(n, column)."
+            f"member {index} was trained on other rows than partition {index} has now; set another runDir, or keep "
+            "the partitions: write them to a table, or call repartition(n, column)."
         )

@@ -99,7 +99,7 @@ class Bootstrap:
         if not 0 < self.rate <= most:
             how = "with" if self.replace else "without"
             raise InvalidInput(
-                f"a draw {how} replacement has the rate {self.rate!r}; expected one above 0 and up to {most}."
+                f"a draw {how} replacement has the rate {self.rate!r}; expected above 0 and at most {most}."
             )
 
     @property
