@@ -1,4 +1,4 @@
-"""Estimators that note what they are given, and fail where a test wants them to."""
+"""Estimators that record their rows, and fail where a test wants them to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 
 
 class CountingModel(Model, DefaultParamsReadable, DefaultParamsWritable):
-    """A model without anything in it."""
+    """An empty model."""
 
     def _transform(self, dataset):
         return dataset
 
 
 class Weightless(Estimator, HasSeed):
-    """Notes the rows it is given by seed, and then does what a test wants of it."""
+    """Records its rows by seed, and then calls ``then``."""
 
-    calls: dict[int, tuple] = {}  # noqa: RUF012 - what a test looks at
+    calls: dict[int, tuple] = {}  # noqa: RUF012 - tests read it
     then = staticmethod(lambda seed: None)
 
     def __init__(self, seed):
@@ -31,7 +31,7 @@ class Weightless(Estimator, HasSeed):
 
 
 class Counting(Weightless, HasWeightCol):
-    """One that takes weights."""
+    """The same with weights."""
 
     def __init__(self, seed, weight=None):
         super().__init__(seed)

@@ -1,4 +1,4 @@
-"""What an ensemble asks of a base estimator, whichever library it comes from."""
+"""Queries of base estimators, independent of their library."""
 
 from __future__ import annotations
 
@@ -28,46 +28,42 @@ def torch_model():
     return TorchModel(factory=nets.scores, weights=pack(nets.scores()))
 
 
+KINDS = {
+    "classifier": [TorchClassifier, LogisticRegression, LinearSVC, OneVsRest, DecisionTreeClassifier],
+    "regressor": [TorchRegressor, DecisionTreeRegressor],
+    "estimator": [TorchEstimator],
+}
+
+
+def test_kinds_and_leaves():
+    for kind, makes in KINDS.items():
+        for make in makes:
+            base = make()
+            assert leaf(pipeline(pipeline(base))) is leaf(base) is base
+            assert kind_of(base) == kind_of(pipeline(base)) == kind_of(pipeline(pipeline(base))) == kind
+
+
 @pytest.mark.parametrize(
-    ("make", "kind"),
+    ("make", "message"),
     [
-        *((TorchClassifier, "classifier"), (TorchRegressor, "regressor"), (TorchEstimator, "estimator")),
-        *((LogisticRegression, "classifier"), (LinearSVC, "classifier"), (OneVsRest, "classifier")),
-        *((DecisionTreeRegressor, "regressor"), (DecisionTreeClassifier, "classifier")),
+        *((make, r"base is .*; expected a pyspark\.ml Estimator") for make in (lambda: None, VectorAssembler)),
+        *((make, r"expected a pyspark\.ml Estimator") for make in (lambda: LogisticRegression, torch_model)),
+        (StandardScaler, "base is a StandardScaler, which has no predictionCol"),
+        (lambda: Pipeline(stages=[]), "does not end in an estimator"),
+        (lambda: Pipeline(stages=[VectorAssembler()]), "does not end in an estimator"),
     ],
 )
-def test_what_a_base_predicts(make, kind):
-    assert kind_of(make()) == kind
-    assert kind_of(pipeline(make())) == kind
-    assert kind_of(pipeline(pipeline(make()))) == kind
-
-
-@pytest.mark.parametrize("make", [lambda: None, VectorAssembler, lambda: LogisticRegression, torch_model])
-def test_what_is_no_estimator_is_refused(make):
-    with pytest.raises(InvalidInput, match=r"base is .*; expected a pyspark\.ml Estimator"):
+def test_base_that_does_not_predict_raises(make, message):
+    with pytest.raises(InvalidInput, match=message):
         kind_of(make())
 
 
-def test_an_estimator_that_predicts_nothing_is_refused():
-    with pytest.raises(InvalidInput, match="base is a StandardScaler, which has no predictionCol"):
-        kind_of(StandardScaler())
-    for stages in ([], [VectorAssembler()]):
-        with pytest.raises(InvalidInput, match="does not end in an estimator"):
-            kind_of(Pipeline(stages=stages))
-
-
-def test_the_leaf_of_a_pipeline():
-    last = LogisticRegression()
-    assert leaf(last) is last
-    assert leaf(pipeline(pipeline(last))) is last
-
-
-def test_the_leaf_of_a_fitted_pipeline_is_the_last_that_predicts():
+def test_leaf_of_a_fitted_pipeline_is_the_last_that_predicts():
     assembler, model = VectorAssembler(inputCols=["a"], outputCol="features"), torch_model()
     inner = PipelineModel([assembler, model, Dropper(["features"])])
-    assert leaf(inner) is model
-    assert leaf(PipelineModel([assembler, inner])) is model
-    assert leaf(PipelineModel([torch_model(), model])) is model
+    assert (
+        leaf(inner) is leaf(PipelineModel([assembler, inner])) is leaf(PipelineModel([torch_model(), model])) is model
+    )
     assert column(PipelineModel([assembler, inner]), "predictionCol") == "prediction"
     assert column(PipelineModel([assembler]), "predictionCol") is None
 
@@ -83,21 +79,17 @@ def test_columns_of_a_base():
     assert column(KMeans(), "predictionCol") == "prediction"
 
 
-@pytest.mark.parametrize("wrap", [lambda base: base, pipeline, lambda base: pipeline(pipeline(base))])
-def test_a_changed_copy(wrap):
-    base = wrap(DecisionTreeClassifier(maxDepth=3))
-    found = changed(base, seed=7, weightCol="w", epochs=5)
-    assert leaf(found).getOrDefault("seed") == 7
-    assert (column(found, "weightCol"), leaf(found).getOrDefault("maxDepth")) == ("w", 3)
-    assert leaf(base).getOrDefault("seed") != 7
-    assert column(base, "weightCol") is None
-    assert found.uid == base.uid
+def test_changed_copies_the_last_stage():
+    for wrap in (lambda base: base, pipeline, lambda base: pipeline(pipeline(base))):
+        base = wrap(DecisionTreeClassifier(maxDepth=3))
+        found = changed(base, seed=7, weightCol="w", epochs=5)
+        assert (leaf(found).getSeed(), column(found, "weightCol"), leaf(found).getMaxDepth()) == (7, "w", 3)
+        assert (leaf(base).getSeed() == 7, column(base, "weightCol"), found.uid) == (False, None, base.uid)
 
 
-def test_what_trains_in_a_task():
+def test_bases_that_train_in_tasks():
     assert trains_in_task(TorchClassifier())
-    assert not trains_in_task(TorchClassifier(numWorkers=2))
-    assert not trains_in_task(TorchClassifier(strategy=ParallelSGD()))
-    assert not trains_in_task(TorchClassifier(device="cuda"))
+    for given in ({"numWorkers": 2}, {"strategy": ParallelSGD()}, {"device": "cuda"}):
+        assert not trains_in_task(TorchClassifier(**given))
     assert not trains_in_task(LogisticRegression())
     assert not trains_in_task(pipeline(TorchClassifier()))

@@ -1,6 +1,8 @@
-"""Folds: each row is held back once, by members of its own; and what is refused before anything is trained."""
+"""Folds: members that never see the rows of their fold, and the row numbers that Spark gives."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -21,142 +23,100 @@ from tests.sessions import frame
 IDS = np.arange(1000)
 
 
-@pytest.mark.parametrize("count", [2, 3, 10])
-def test_each_row_is_left_out_of_one_fold(count):
-    folds = Folds(count, 7)
-    counts = np.array([folds.without(fold).counts(IDS) for fold in range(count)])
-    assert set(np.unique(counts)) == {0, 1}
-    assert (counts.sum(0) == count - 1).all()
-    assert (1 - counts).sum(1) == pytest.approx(len(IDS) / count, rel=0.2)
+def rows_of(count: int, **columns: np.ndarray) -> Rows:
+    return Rows(frame({"row": np.arange(count), **columns}), "row")
 
 
-def test_other_seeds_make_other_folds():
-    one, other = (np.floor(uniform(IDS, seed) * 5) for seed in (1, 2))
-    assert (one == other).mean() == pytest.approx(0.2, abs=0.06)
-
-
-def test_members_are_numbered_by_base_and_fold(spark):
-    folds, bases = Folds(3, 5), [DecisionTreeClassifier(), LinearRegression()]
+def test_members_are_numbered_by_base_and_fold_and_seeded(spark):
+    folds, bases = Folds(3, 5), [DecisionTreeClassifier(), LinearRegression(regParam=0.5)]
     members = folds.members(bases)
     assert [member.index for member in members] == [0, 1, 2, 4, 5, 6]
     assert [member.draw for member in members] == 2 * [LeaveFoldOut(fold, 3, 5) for fold in range(3)]
     assert [folds.member(bases, base).index for base in (0, 1)] == [folds.index(0), folds.index(1)] == [3, 7]
     assert folds.member(bases, 1).draw == AllRows()
     assert [member.estimator.getSeed() for member in members[:3]] == [member_seed(5, index) for index in range(3)]
-
-
-def test_a_base_without_a_seed_is_as_it_was(spark):
-    base = LinearRegression(regParam=0.5)
-    copied = seeded(base, 0, 3)
-    assert copied is not base
-    assert copied.extractParamMap() == base.extractParamMap()
-
-
-def test_the_last_stage_of_a_pipeline_has_the_seed(spark):
+    assert members[3].estimator is not bases[1]
+    assert members[3].estimator.extractParamMap() == bases[1].extractParamMap()
     base = Pipeline(stages=[StandardScaler(inputCol="x", outputCol="z"), DecisionTreeClassifier(featuresCol="z")])
     assert seeded(base, 4, 1).getStages()[-1].getSeed() == member_seed(4, 1)
     assert not base.getStages()[-1].isSet("seed")
+    fits = Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])
+    assert summary(*fits) == {"trained": [1, 4], "restored": [0, 9]}
 
 
-def rows_of(count: int, **columns: np.ndarray) -> Rows:
-    return Rows(frame({"row": np.arange(count), **columns}), "row")
-
-
-def test_the_rows_of_a_fold_are_those_that_its_members_do_not_see(spark):
-    rows, folds = rows_of(200), Folds(4, 3)
-    for fold in range(4):
+@pytest.mark.parametrize("count", [2, 4])
+def test_each_row_is_held_out_once(spark, count):
+    folds, rows = Folds(count, 3), rows_of(200)
+    counts = np.array([folds.without(fold).counts(IDS[:200]) for fold in range(count)])
+    assert set(np.unique(counts)) == {0, 1}
+    assert (counts.sum(0) == count - 1).all()
+    assert (1 - counts).sum(1) == pytest.approx(200 / count, rel=0.2)
+    for fold in range(count):
         held = sorted(row for (row,) in folds.held(rows, fold).collect())
-        assert held == [i for i, count in enumerate(folds.without(fold).counts(IDS[:200])) if count == 0]
+        assert held == np.flatnonzero(counts[fold] == 0).tolist()
+    other = Folds(count, 2).without(0).counts(IDS)
+    assert (other == folds.without(0).counts(IDS)).mean() == pytest.approx(1 - 2 * (count - 1) / count**2, abs=0.06)
 
 
-def test_a_look_at_the_rows_counts_folds_and_classes(spark):
-    tally = Folds(3, 1).checked(rows_of(90, label=np.arange(90) % 5), "label")
+def test_tally_counts_folds_and_classes(spark):
+    rows = rows_of(90, label=np.arange(90) % 5)
+    tally = Folds(3, 1).checked(rows, "label")
     fold = np.floor(uniform(IDS[:90], 1) * 3)
     assert tally.rows == tuple(int((fold == each).sum()) for each in range(3))
     assert tally.classes == 5
-    assert Folds(3, 1).checked(rows_of(90)).classes is None
+    assert Folds(3, 1).checked(rows).classes is None
+    unlabelled = Rows(rows.frame.withColumn("label", F.when(F.col("row") > 5, F.col("label"))), "row")
+    tally = Folds(2, 1).checked(unlabelled, "label")
+    assert (sum(tally.rows), tally.classes) == (90, 5)
 
 
-def test_rows_without_a_label_count_as_rows(spark):
-    rows = rows_of(90, label=np.arange(90) % 2)
-    some = Rows(rows.frame.withColumn("label", F.when(F.col("row") > 5, F.col("label"))), "row")
-    tally = Folds(2, 1).checked(some, "label")
-    assert (sum(tally.rows), tally.classes) == (90, 2)
+EMPTY = [each for each in range(8) if each not in np.floor(uniform(IDS[:8], 0) * 8)]
 
 
-def test_fewer_rows_than_folds_are_refused(spark):
-    with pytest.raises(InvalidInput, match=r"there are 3 rows for numFolds=5; expected a row for each fold"):
-        Folds(5, 0).checked(rows_of(3))
-
-
-def test_no_rows_are_refused(spark):
-    with pytest.raises(InvalidInput, match=r"there are 0 rows for numFolds=2"):
-        Folds(2, 0).checked(rows_of(0))
-
-
-def test_a_fold_without_rows_is_named(spark):
-    fold = np.floor(uniform(IDS[:8], 0) * 8)
-    empty = [each for each in range(8) if each not in fold]
-    assert empty  # eight rows do not fall into eight folds
-    with pytest.raises(InvalidInput) as caught:
-        Folds(8, 0).checked(rows_of(8))
-    assert f"of numFolds=8 the folds {empty} have none of the 8 rows" in str(caught.value)
-
-
-def test_labels_of_one_class_are_refused(spark):
-    with pytest.raises(InvalidInput, match="all labels in 'label' are 3; expected rows of two classes"):
-        Folds(2, 0).checked(rows_of(20, label=np.full(20, 3.0)), "label")
-
-
-def test_what_is_told_is_of_all_fits():
-    assert summary(Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])) == {
-        "trained": [1, 4],
-        "restored": [0, 9],
-    }
+@pytest.mark.parametrize(
+    ("count", "rows", "message"),
+    [
+        (5, 3, "there are 3 rows for numFolds=5; expected at least one row for each fold"),
+        (2, 0, "there are 0 rows for numFolds=2"),
+        (8, 8, rf"with numFolds=8, the folds \[{', '.join(map(str, EMPTY))}\] have none of the 8 rows"),
+        (2, 20, "all labels in 'label' are 3; expected at least two classes"),
+    ],
+)
+def test_rows_that_cannot_be_folded_raise(spark, count, rows, message):
+    with pytest.raises(InvalidInput, match=message):
+        Folds(count, 0).checked(rows_of(rows, label=np.full(rows, 3.0)), "label")
 
 
 @pytest.mark.parametrize("given", [1, 0, -3])
-def test_fewer_than_two_folds_are_refused(given):
+def test_fewer_than_two_folds_raise(given):
     with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
         Stacking(numFolds=given)
-    with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
-        Stacking().setNumFolds(given)
 
 
-# ---- numbers that Spark gives rows ----------------------------------------------------------------------------------
+# ---- numbers that Spark gives rows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [None, "row"])
-def test_numbered_rows_are_persisted_while_members_train(spark, given):
-    with Stacking(idCol=given).running(rows_of(10).frame) as (rows, plan):
-        assert (rows.frame.storageLevel != StorageLevel.NONE) == (given is None)
+@pytest.mark.parametrize(
+    ("ids", "level", "persisted"),
+    [
+        (None, None, True),
+        ("row", None, False),
+        (None, StorageLevel.MEMORY_AND_DISK, False),
+        (None, StorageLevel.MEMORY_ONLY, True),  # evicted rows would be computed again
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_numbered_rows_are_persisted_while_members_train(spark, monkeypatch, ids, level, persisted, fails):
+    if ids is not None:
+        monkeypatch.setattr("sparkdl.ensembles.params.fingerprint", lambda _: pytest.fail("rows were read"))
+    data = rows_of(10).frame
+    if level is not None:
+        data.persist(level)
+    with suppress(RuntimeError), Stacking(idCol=ids).running(data) as (rows, plan):
+        assert rows.frame.storageLevel.useDisk == persisted
         assert (plan.kept, plan.parallelism) == (None, 1)
+        if fails:
+            raise RuntimeError
     assert rows.frame.storageLevel == StorageLevel.NONE
-
-
-def test_rows_that_are_persisted_stay_so(spark):
-    data = rows_of(10).frame.cache()
-    with Stacking().running(data) as (rows, _):
-        assert rows.frame.storageLevel == StorageLevel.NONE
-    assert data.storageLevel != StorageLevel.NONE
+    assert data.storageLevel == (level or StorageLevel.NONE)
     data.unpersist()
-
-
-def test_rows_that_are_held_in_memory_alone_are_persisted(spark):
-    data = rows_of(10).frame.persist(StorageLevel.MEMORY_ONLY)
-    with Stacking().running(data) as (rows, _):
-        assert rows.frame.storageLevel.useDisk
-    assert data.storageLevel == StorageLevel.MEMORY_ONLY
-    data.unpersist()
-
-
-def test_ids_that_are_given_are_not_looked_at_again(spark, monkeypatch):
-    monkeypatch.setattr("sparkdl.ensembles.params.fingerprint", lambda _: pytest.fail("it was computed"))
-    with Stacking(idCol="row").running(rows_of(10).frame):
-        pass
-
-
-def test_a_failure_leaves_nothing_persisted(spark):
-    with pytest.raises(RuntimeError), Stacking().running(rows_of(10).frame) as (rows, _):
-        raise RuntimeError
-    assert rows.frame.storageLevel == StorageLevel.NONE

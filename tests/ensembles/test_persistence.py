@@ -16,7 +16,6 @@ from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.util import MLReadable, MLWritable
 
 from sparkdl import TorchClassifier
-from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import EnsembleParams
@@ -40,9 +39,9 @@ def rows():
     return frame({"row": np.arange(30), "x": X, "label": label}).withColumn("features", array_to_vector("x"))
 
 
-def member(factory=nets.scores, kind="classifier"):
+def member(factory=nets.scores, kind="classifier", **given):
     module = factory if isinstance(factory, nets.nn.Module) else factory()
-    return TorchModel(factory=factory, weights=pack(module), kind=kind).setInputCols(["x"])
+    return TorchModel(factory=factory, weights=pack(module), kind=kind, **given).setInputCols(["x"])
 
 
 def made(**others):
@@ -54,11 +53,10 @@ def predictions(model):
     return [tuple(row) for row in model.transform(rows()).orderBy("row").select("prediction").collect()]
 
 
-def test_what_was_saved_is_loaded(spark, tmp_path):
+def test_loaded_model_equals_the_saved(spark, tmp_path):
     model, path = made(numClasses=3), tmp_path / "model"
     model.save(str(path))
     assert {entry.name for entry in path.iterdir()} == {"metadata", "members"}
-    assert sorted(entry.name for entry in (path / "members").iterdir()) == ["00000", "00001"]
     loaded = EnsembleModel.load(str(path))
     for name in ("uid", "rule", "weights", "intercept", "numClasses", "history", "report"):
         assert getattr(loaded, name) == getattr(model, name)
@@ -69,7 +67,7 @@ def test_what_was_saved_is_loaded(spark, tmp_path):
     assert json.loads(part.read_text())["class"] == "sparkdl.ensembles.model.EnsembleModel"
 
 
-def test_members_of_any_kind_are_saved_and_the_pipeline_around_them(spark, tmp_path):
+def test_members_of_any_library_are_saved_in_a_pipeline(spark, tmp_path):
     fitted = LogisticRegression(maxIter=2).fit(rows())
     inner = EnsembleModel([member(nets.column)], rule="soft")
     model = PipelineModel([EnsembleModel([fitted, PipelineModel([fitted]), inner, member(nets.column)], rule="hard")])
@@ -80,54 +78,31 @@ def test_members_of_any_kind_are_saved_and_the_pipeline_around_them(spark, tmp_p
     assert predictions(loaded) == predictions(model)
 
 
-def test_pickled_members_need_trust(spark, tmp_path):
-    model, path = EnsembleModel([member(nets.Line(), "regressor")], rule="mean"), str(tmp_path / "model")
-    with pytest.warns(UserWarning, match="saved as a pickle"):
-        model.save(path)
-    with pytest.raises(InvalidInput, match=r"members/00000 has pickled parts, .*trust=True.*spark.sparkdl.trust"):
-        EnsembleModel.load(path)
-    assert predictions(EnsembleModel.load(path, trust=True)) == predictions(model)
-    outer = str(tmp_path / "outer")
-    with pytest.warns(UserWarning, match="saved as a pickle"):
-        EnsembleModel([model], rule="sum").save(outer)
-    assert predictions(EnsembleModel.load(outer, trust=True)) == predictions(model)
-
-
 def in_pipeline(last, kind=PipelineModel):
-    """A stage of this library behind one of pyspark.ml, and a pipeline within the pipeline."""
+    """A stage of this library in a pipeline within a pipeline."""
     assembler = VectorAssembler(inputCols=["label"], outputCol="assembled")
     return kind(stages=[kind(stages=[assembler]), kind(stages=[assembler.copy({assembler.outputCol: "again"}), last])])
 
 
-def test_trust_is_handed_on_to_stages_of_pipelines(spark, tmp_path):
-    model, path = EnsembleModel([in_pipeline(member(nets.Line(), "regressor"))], rule="mean"), str(tmp_path / "model")
-    with pytest.warns(UserWarning, match="saved as a pickle"):
-        model.save(path)
-    with pytest.raises(InvalidInput, match=r"stages/1_\w+ has pickled parts, .*trust=True"):
-        EnsembleModel.load(path)
-    loaded = EnsembleModel.load(path, trust=True)
-    assert predictions(loaded) == predictions(model)
-    assert [loaded.models[0].uid, loaded.models[0].stages[1].uid] == [
-        model.models[0].uid,
-        model.models[0].stages[1].uid,
-    ]
-    base, path = in_pipeline(TorchClassifier(model=lambda: nets.mlp(3, outputs=3)), Pipeline), str(tmp_path / "base")
-    Bagging(base=base).save(path)
-    with pytest.raises(InvalidInput, match=r"has pickled parts, .*\['model'\]"):
-        Bagging.load(path)
-    again = Bagging.read().trust().load(path).getBase()
-    assert (type(again), again.uid) == (Pipeline, base.uid)
-    assert isinstance(leaf(again).getModel()(), nets.nn.Module)
+def test_pickled_members_need_trust_at_any_depth(spark, tmp_path):
+    pickled = member(nets.Line(), "regressor")
+    inner = EnsembleModel([pickled], rule="mean")
+    for number, (model, place) in enumerate(
+        [(inner, "members/00000"), (EnsembleModel([in_pipeline(pickled), inner], rule="sum"), r"stages/1_\w+")]
+    ):
+        path = str(tmp_path / str(number))
+        with pytest.warns(UserWarning, match="saved as a pickle"):
+            model.save(path)
+        with pytest.raises(InvalidInput, match=rf"{place} has pickled parts, .*trust=True.*spark.sparkdl.trust"):
+            EnsembleModel.load(path)
+        loaded = EnsembleModel.load(path, trust=True)
+        assert predictions(loaded) == predictions(model)
+        assert [each.uid for each in loaded.models] == [each.uid for each in model.models]
 
 
-def test_members_that_were_saved_as_programs_give_the_same(spark, tmp_path):
-    module = nets.scores()
-    models = [
-        TorchModel(factory=factory, weights=pack(module), kind="classifier", signature=[([3], "float32")])
-        for factory in (lambda: nets.mlp(3, outputs=3), module)
-    ]
-    for model in models:
-        model.setInputCols(["x"])
+def test_exported_members_give_the_same_predictions(spark, tmp_path):
+    factories = (lambda: nets.mlp(3, outputs=3), nets.mlp(3, outputs=3))
+    models = [member(factory, signature=[([3], "float32")]) for factory in factories]
     made = EnsembleModel(models, rule="soft").setDisagreementCol("apart")
     made.save(str(tmp_path / "model"))
     assert len(list(tmp_path.glob("model/members/*/program.pt2"))) == 2
@@ -140,86 +115,81 @@ def test_members_that_were_saved_as_programs_give_the_same(spark, tmp_path):
     np.testing.assert_allclose(chances[1], chances[0], rtol=1e-5)
 
 
-def test_a_save_that_fails_replaces_nothing(spark, tmp_path, monkeypatch):
+class Unwritable(reader_writer.Params):
+    """Params without a writer."""
+
+
+def test_failed_save_replaces_nothing(spark, tmp_path, monkeypatch):
     path = tmp_path / "model"
     made().save(str(path))
     with pytest.raises(InvalidInput, match="exists; use"):
         made(rule="hard").save(str(path))
-    whole = reader_writer.DefaultParamsWriter.saveMetadata
-    for failing in (1, 3):  # at the first member, and when both have been written
-        monkeypatch.setattr(
-            reader_writer.DefaultParamsWriter,
-            "saveMetadata",
-            Mock(side_effect=[*[None] * (failing - 1), OSError("disk full")]),
-        )
-        with pytest.raises(OSError, match="disk full"):
-            made(rule="hard").write().overwrite().save(str(path))
-    monkeypatch.setattr(reader_writer.DefaultParamsWriter, "saveMetadata", whole)
+    for failing in (1, 3):  # at the first member, and after both
+        with monkeypatch.context() as patch:
+            effects = [*[None] * (failing - 1), OSError("disk full")]
+            patch.setattr(reader_writer.DefaultParamsWriter, "saveMetadata", Mock(side_effect=effects))
+            with pytest.raises(OSError, match="disk full"):
+                made(rule="hard").write().overwrite().save(str(path))
+    unwritable = made()
+    unwritable.models[1] = Unwritable()
+    with pytest.raises(InvalidInput, match="members/00001 is a Unwritable, which cannot be saved"):
+        unwritable.save(str(tmp_path / "other"))
     assert EnsembleModel.load(str(path)).rule == "soft"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     made(rule="hard", weights=[2.0, 1.0]).write().overwrite().save(str(path))
     assert EnsembleModel.load(str(path)).rule == "hard"
 
 
-def test_a_member_that_cannot_be_saved_is_named(spark, tmp_path):
-    class Own(reader_writer.Params):
-        """It has no writer."""
-
-    model = made()
-    model.models[1] = Own()
-    with pytest.raises(InvalidInput, match="members/00001 is a Own, which cannot be saved"):
-        model.save(str(tmp_path / "model"))
-    assert list(tmp_path.iterdir()) == []
+def damaged(path, change):
+    """Replace a file and delete its checksum."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    path.write_bytes(change(path.read_bytes()))
 
 
-def changed(path, change):
-    """Other metadata in the place of what was saved."""
-    (part,) = path.glob("metadata/part-*")
-    found = json.loads(part.read_text())
-    change(found["sparkdl"])
-    part.with_name(f".{part.name}.crc").unlink(missing_ok=True)
-    part.write_text(json.dumps(found))
+def metadata(change):
+    """Change the metadata of a folder."""
+
+    def apply(folder):
+        (part,) = folder.glob("metadata/part-*")
+        damaged(part, lambda data: json.dumps(change(json.loads(data))).encode())
+
+    return apply
 
 
-def test_a_damaged_one_is_refused(spark, tmp_path):
+DAMAGE = {
+    "lost": (lambda path: shutil.rmtree(path / "members/00001"), "damaged: members/00001 cannot be loaded"),
+    "broken": (
+        lambda path: damaged(path / "members/00000/weights.safetensors", lambda _: b"broken"),
+        "members/00000 is damaged",
+    ),
+    "newer": (
+        metadata(lambda found: found | {"sparkdl": found["sparkdl"] | {"format": 99}}),
+        r"newer was written by a newer sparkdl \(format 99\)",
+    ),
+    "without": (
+        metadata(lambda found: found["sparkdl"].pop("rule") and found),
+        "without is damaged: KeyError: 'rule'",
+    ),
+    "class": (
+        lambda path: metadata(lambda found: found | {"class": "shutil.rmtree"})(path / "members/00001"),
+        "members/00001 cannot be loaded: TypeError: shutil.rmtree is <function",
+    ),
+    "gone": (shutil.rmtree, "cannot be loaded as a EnsembleModel"),
+}
+
+
+def test_damaged_model_raises(spark, tmp_path):
     made().save(str(tmp_path / "whole"))
-
-    def copied(name):
-        return shutil.copytree(tmp_path / "whole", tmp_path / name)
-
-    shutil.rmtree(copied("lost") / "members/00001")
-    with pytest.raises(InvalidInput, match="lost is damaged: members/00001 cannot be loaded"):
-        EnsembleModel.load(str(tmp_path / "lost"))
-    weights = copied("broken") / "members/00000/weights.safetensors"
-    weights.with_name(f".{weights.name}.crc").unlink(missing_ok=True)
-    weights.write_bytes(b"broken")
-    with pytest.raises(InvalidInput, match="members/00000 is damaged"):
-        EnsembleModel.load(str(tmp_path / "broken"))
-    changed(copied("newer"), lambda found: found.update(format=99))
-    with pytest.raises(InvalidInput, match=r"newer was written by a newer sparkdl \(format 99\)"):
-        EnsembleModel.load(str(tmp_path / "newer"))
-    changed(copied("without"), lambda found: found.pop("rule"))
-    with pytest.raises(InvalidInput, match="without is damaged: KeyError: 'rule'"):
-        EnsembleModel.load(str(tmp_path / "without"))
+    for name, (damage, message) in DAMAGE.items():
+        damage(shutil.copytree(tmp_path / "whole", tmp_path / name))
+        with pytest.raises(InvalidInput, match=message):
+            EnsembleModel.load(str(tmp_path / name))
     with pytest.raises(InvalidInput, match=r"holds a sparkdl.ml.model.TorchModel; expected a sparkdl EnsembleModel"):
         EnsembleModel.load(str(tmp_path / "whole/members/00000"))
-    with pytest.raises(InvalidInput, match="cannot be loaded as a EnsembleModel"):
-        EnsembleModel.load(str(tmp_path / "nowhere"))
-
-
-def test_a_part_of_another_class_is_refused(spark, tmp_path):
-    path = tmp_path / "model"
-    made().save(str(path))
-    (part,) = path.glob("members/00001/metadata/part-*")
-    found = json.loads(part.read_text()) | {"class": "shutil.rmtree"}
-    part.with_name(f".{part.name}.crc").unlink(missing_ok=True)
-    part.write_text(json.dumps(found))
-    with pytest.raises(InvalidInput, match=r"members/00001 cannot be loaded: TypeError: shutil.rmtree is <function"):
-        EnsembleModel.load(str(path))
 
 
 class Committee(EnsembleParams, Estimator, MLReadable, MLWritable):
-    """An ensemble of two bases and an evaluator, as far as Params go."""
+    """An ensemble of bases and an evaluator, as far as Params go."""
 
     experts = param("estimators that are trained", default=[])
     rounds = param("how many", to_int, 1)
@@ -235,7 +205,7 @@ class Committee(EnsembleParams, Estimator, MLReadable, MLWritable):
         raise NotImplementedError
 
 
-def test_an_estimator_is_saved_with_its_bases(spark, tmp_path):
+def test_estimator_is_saved_with_its_bases_and_needs_trust(spark, tmp_path):
     bases = [
         TorchClassifier(model=nets.scores, epochs=3),
         LogisticRegression(regParam=0.25),
@@ -245,7 +215,6 @@ def test_an_estimator_is_saved_with_its_bases(spark, tmp_path):
     committee._set(evaluator=MulticlassClassificationEvaluator(metricName="accuracy"))
     path = tmp_path / "committee"
     committee.save(str(path))
-    assert sorted(entry.name for entry in (path / "bases").iterdir()) == ["00000", "00001", "00002"]
     assert {entry.name for entry in path.iterdir()} == {"metadata", "bases", "params"}
     loaded = Committee.load(str(path))
     assert (loaded.uid, loaded.getSeed(), loaded.getRunDir()) == (committee.uid, 7, "here")
@@ -255,12 +224,10 @@ def test_an_estimator_is_saved_with_its_bases(spark, tmp_path):
     assert (torch_base.uid, torch_base.getModel(), torch_base.getEpochs()) == (bases[0].uid, nets.scores, 3)
     assert other.getRegParam() == 0.25
     assert pipeline.getStages()[0].getModel() is nets.digits
-
-
-def test_trust_is_handed_on_to_bases(spark, tmp_path):
-    path = str(tmp_path / "committee")
-    Committee().with_bases([TorchClassifier(model=lambda: nets.mlp(3, outputs=3))]).save(path)
-    with pytest.raises(InvalidInput, match=r"bases/00000 has pickled parts, .*\['model'\]"):
-        Committee.load(path)
-    (base,) = Committee.read().trust().load(path).bases()
-    assert isinstance(base.getModel()(), nets.nn.Module)
+    base = in_pipeline(TorchClassifier(model=lambda: nets.mlp(3, outputs=3)), Pipeline)
+    committee.with_bases([base]).write().overwrite().save(str(path))
+    with pytest.raises(InvalidInput, match=r"has pickled parts, .*\['model'\]"):
+        Committee.load(str(path))
+    (again,) = Committee.read().trust().load(str(path)).bases()
+    assert (type(again), again.uid) == (Pipeline, base.uid)
+    assert isinstance(leaf(again).getModel()(), nets.nn.Module)

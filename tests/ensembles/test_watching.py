@@ -1,4 +1,4 @@
-"""What is seen of ensembles: events of members, and what the run's directory has in the end."""
+"""Events of members, and the files of a run's directory."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ from sparkdl.telemetry.event_reader import read_events
 from tests.ml import nets
 from tests.sessions import frame
 
-DRAW = np.random.default_rng(4)
-X = DRAW.normal(size=(60, 3))
-ARRAYS = {"row": np.arange(60), "x": X, "label": X @ [1.0, -2.0, 0.5]}
-
 
 @pytest.fixture(scope="module")
 def data(spark):
-    return frame(ARRAYS).cache()
+    x = np.random.default_rng(4).normal(size=(60, 3))
+    arrays = {"row": np.arange(60), "x": x, "label": x @ [1.0, -2.0, 0.5]}
+    return frame(arrays).withColumn("features", array_to_vector("x")).cache()
 
 
-def bagging(folder: Path, **given) -> Bagging:
+def bagging(folder: Path | None, **given) -> Bagging:
     optimizer = partial(torch.optim.SGD, lr=0.05)
     base = TorchRegressor(model=nets.column, optimizer=optimizer, inputCols=["x"], batchSize=8, epochs=2)
-    return Bagging(**{"base": base, "numModels": 3, "idCol": "row", "runDir": str(folder), "seed": 2} | given)
+    directory = None if folder is None else str(folder)
+    return Bagging(**{"base": base, "numModels": 3, "idCol": "row", "runDir": directory, "seed": 2} | given)
 
 
-def test_members_in_tasks_tell_of_their_epochs_and_of_their_end(data, tmp_path):
+def ends(folder: Path) -> list[dict]:
+    return [event.payload for event in read_events(folder / "events") if event.kind == "member"]
+
+
+def test_members_in_tasks_emit_epochs_and_ends(data, tmp_path):
     fitted = bagging(tmp_path).fit(data)
     events = read_events(tmp_path / "events")
-    for index, row in enumerate(fitted.history):
+    for index in range(3):
         own = [event for event in events if event.rank == index]
         assert [event.payload["epoch"] for event in own if event.kind == "epoch"] == [1, 2]
-        assert {"step", "span", "progress"} <= {event.kind for event in own}
-        [told] = [event.payload for event in own if event.kind == "member"]
-        assert told == {"member": index, "seconds": row["seconds"]}
+        assert {"step", "span", "progress", "member"} <= {event.kind for event in own}
+    told = [{"member": index, "seconds": row["seconds"]} for index, row in enumerate(fitted.history)]
+    assert sorted(ends(tmp_path), key=lambda each: each["member"]) == told
     assert [event.payload for event in events if event.kind == "members"] == [{"count": 3}]
     assert [event.kind for event in events if event.kind in ("begin", "end")] == ["begin", "end"]
     assert isinstance(fitted.report, Report)
@@ -51,28 +54,17 @@ def test_members_in_tasks_tell_of_their_epochs_and_of_their_end(data, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text()) == fitted.report
     assert json.loads((tmp_path / "config.json").read_text())["numModels"] == 3
     assert Path(fitted.report.html()).exists()
-
-
-@pytest.mark.slow
-def test_members_that_are_restored_say_so(data, tmp_path):
-    bagging(tmp_path).fit(data)
     bagging(tmp_path, numModels=4).fit(data)
-    told = [event.payload for event in read_events(tmp_path / "events") if event.kind == "member"]
-    assert [each["member"] for each in told if each.get("restored")] == [0, 1, 2]
-    assert sorted(each["member"] for each in told if not each.get("restored")) == [0, 1, 2, 3]
+    assert [each["member"] for each in ends(tmp_path) if each.get("restored")] == [0, 1, 2]
+    assert sorted(each["member"] for each in ends(tmp_path) if not each.get("restored")) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
-def test_members_that_the_driver_fits_tell_of_their_end(data, tmp_path):
-    vectors = data.withColumn("features", array_to_vector("x"))
-    fitted = bagging(tmp_path, base=LinearRegression(), numModels=2).fit(vectors)
-    told = {e.payload["member"]: e.payload["seconds"] for e in read_events(tmp_path / "events") if e.kind == "member"}
-    assert told == {row["member"]: row["seconds"] for row in fitted.history}
-
-
-@pytest.mark.slow
-def test_an_ensemble_that_is_refused_leaves_no_trace(data, tmp_path):
-    bagging(tmp_path).fit(data)
+def test_members_of_the_driver_emit_ends_and_an_invalid_fit_nothing(data, tmp_path):
+    fitted = bagging(tmp_path, base=LinearRegression(), numModels=2).fit(data)
+    assert {each["member"]: each["seconds"] for each in ends(tmp_path)} == {
+        row["member"]: row["seconds"] for row in fitted.history
+    }
     before = sorted((tmp_path / "events").iterdir())
     with pytest.raises(InvalidInput, match="another ensemble"):
         bagging(tmp_path, seed=9).fit(data)
@@ -80,8 +72,6 @@ def test_an_ensemble_that_is_refused_leaves_no_trace(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_directory_there_is_a_report_all_the_same(data, tmp_path, capsys):
-    fitted = bagging(tmp_path, runDir=None).fit(data)
-    assert fitted.report["events_dropped"] == 0
+def test_fit_without_a_directory_has_a_report(data, capsys):
+    assert bagging(None).fit(data).report["events_dropped"] == 0
     assert "3/3" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""PyTorch members in the tasks of one job: what they are trained on, what is kept, what a failure costs."""
+"""PyTorch members in the tasks of one job: their rows, their store, their failures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFold
 from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 
-# What the report of a fit of its own tells beside; an ensemble is watched as a whole.
+# Report entries of a single fit alone; an ensemble has one monitor for all members.
 WATCHED = ("events", "events_dropped", "phases", "phases_by_rank", "skew_by_rank", "slowest_rank", "verdict")
 ROWS = 240
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def frame(spark):
-    """Three numbers, whose sign of a sum is the label, in five partitions."""
+    """Three numbers and the sign of their sum, in five partitions."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(ROWS, 3))
     rows = [([float(value) for value in row], int(row.sum() > 0), index) for index, row in enumerate(x)]
@@ -57,41 +59,41 @@ def members(count: int, base: TorchClassifier, draw=None) -> list[Member]:
     ]
 
 
-def weights(model) -> dict[str, torch.Tensor]:
-    return model.module().state_dict()
-
-
 def same(one, other) -> bool:
-    one, other = weights(one), weights(other)
+    one, other = one.module().state_dict(), other.module().state_dict()
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.slow
-def test_a_member_of_all_rows_has_the_bits_of_a_fit_of_its_own(frame, rows):
+def store(folder, configuration=()) -> MemberStore:
+    """A new driver's store."""
+    found = MemberStore(str(folder))
+    found.begin(dict(configuration))
+    return found
+
+
+def test_members_equal_single_fits_in_any_partitions_and_order(frame, rows):
     base = classifier(model=nets.scores, epochs=3)
-    found = fit_members(members(2, base, AllRows()), rows, Plan())
-    for index, model in enumerate(found.models):
-        alone = base.copy({base.seed: member_seed(0, index)}).fit(frame)
+    numbers = TorchRegressor(
+        model=nets.column, labelCol="label", idCol="id", optimizer=partial(torch.optim.SGD, lr=0.01)
+    )
+    wanted = members(2, base, AllRows())
+    found = fit_members([*wanted, Member(3, numbers), *members(3, base)[2:]], rows, Plan())
+    for model, member in zip(found.models[:2], wanted, strict=True):
+        alone = member.estimator.fit(frame)
         assert same(model, alone)
         assert [row["loss"] for row in model.history] == [row["loss"] for row in alone.history]
         assert (model.report["rows"], model.report["workers"]) == (ROWS, [1])
         assert set(alone.report) - set(model.report) <= {"rows_by_rank", "skew", *WATCHED}
-    assert not same(*found.models)
-    assert (found.trained, found.restored, found.indices) == ([0, 1], [], [0, 1])
+    assert not same(*found.models[:2])
+    assert [model._kind for model in found.models] == [*("classifier", "classifier", "regressor", "classifier")]
+    assert (found.trained, found.restored, found.indices) == ([0, 1, 2, 3], [], [0, 1, 3, 2])
     assert all(seconds > 0 for seconds in found.seconds)
-
-
-@pytest.mark.slow
-def test_members_do_not_depend_on_partitions_or_on_which_others_there_are(spark, frame, rows):
-    wanted = members(4, classifier())
-    found = fit_members(wanted, rows, Plan()).models
-    other = fit_members(wanted[2:], replace(rows, frame=frame.coalesce(1).repartition(3)), Plan()).models
-    assert same(found[2], other[0])
-    assert same(found[3], other[1])
+    other = fit_members(members(3, base)[2:], replace(rows, frame=frame.coalesce(1).repartition(3)), Plan())
+    assert same(found.models[3], other.models[0])
 
 
 class Ids(nn.Module):
-    """Leaves a file for each row that it is trained on, by the first number."""
+    """Appends to a file for each training row, named by the first number."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -105,17 +107,8 @@ class Ids(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "draw",
-    [
-        Bootstrap(1.0, True, 5),
-        pytest.param(Bootstrap(0.4, False, 5), marks=pytest.mark.slow),
-        LeaveFoldOut(1, 4, 5),
-        pytest.param(Bootstrap(2.5, True, 9), marks=pytest.mark.slow),
-    ],
-)
-def test_a_member_is_given_the_rows_of_its_draw(frame, tmp_path, draw):
+@pytest.mark.parametrize("draw", [Bootstrap(2.5, True, 9), LeaveFoldOut(1, 4, 5)])
+def test_member_trains_on_the_rows_of_its_draw(frame, tmp_path, draw):
     numbers = Rows(frame.withColumn("features", F.array(F.col("id").cast("double"))), "id")
     base = classifier(model=partial(Ids, str(tmp_path)), epochs=1)
     fit_members(members(1, base, draw), numbers, Plan())
@@ -123,44 +116,19 @@ def test_a_member_is_given_the_rows_of_its_draw(frame, tmp_path, draw):
     assert found == draw.counts(np.arange(ROWS)).tolist()
 
 
-def test_validation_rows_stay_as_they_are_in_a_bootstrap(frame, tmp_path):
+def test_bootstrap_keeps_each_validation_row_once(frame):
     held = frame.withColumn("held", F.col("id") % 4 == 0)
-    base = classifier(validationIndicatorCol="held")
-    [model] = fit_members(members(1, base), Rows(held, "id"), Plan()).models
+    base = classifier(validationIndicatorCol="held", maxRestarts=7)
+    with pytest.warns(UserWarning, match="maxRestarts is 7; members that train in tasks ignore it"):
+        [model] = fit_members(members(1, base), Rows(held, "id"), Plan()).models
     counts = Bootstrap(1.0, True, member_seed(0, 0)).counts(np.arange(ROWS))
     counts[::4] = 1
     assert model.report["rows"] == counts.sum()
     assert "valid_loss" in model.history[-1]
 
 
-@pytest.mark.slow
-def test_members_of_several_kinds_and_columns_come_in_their_order(frame, rows):
-    numbers = TorchRegressor(
-        model=nets.column, labelCol="label", idCol="id", optimizer=partial(torch.optim.SGD, lr=0.01)
-    )
-    base = classifier()
-    mixed = [Member(3, base), Member(1, numbers), Member(2, base)]
-    found = fit_members(mixed, rows, Plan())
-    assert [model._kind for model in found.models] == ["classifier", "regressor", "classifier"]
-    assert (found.indices, found.trained) == ([3, 1, 2], [1, 2, 3])
-
-
-@pytest.mark.slow
-def test_a_finished_member_is_never_trained_again(rows, tmp_path):
-    wanted, kept = members(4, classifier()), MemberStore(str(tmp_path))
-    kept.begin({"what": "test"})
-    first = fit_members(wanted[:3], rows, Plan(kept))
-    later = MemberStore(str(tmp_path))
-    later.begin({"what": "test"})
-    again = fit_members(wanted, rows, Plan(later))
-    assert (first.trained, again.trained, again.restored) == ([0, 1, 2], [3], [0, 1, 2])
-    assert all(same(one, other) for one, other in zip(first.models, again.models, strict=False))
-    assert again.seconds[:3] == first.seconds
-    assert again.models[0].history == first.models[0].history
-
-
 class Failing(nn.Module):
-    """Raises, or kills its process, where a seed says so and a file is not there yet."""
+    """The second member to begin raises an error or kills its process, once."""
 
     def __init__(self, folder: str, *, kill: bool) -> None:
         super().__init__()
@@ -181,79 +149,58 @@ class Failing(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.slow
 @pytest.mark.chaos
-def test_a_member_that_fails_is_named_and_the_others_are_kept(rows, tmp_path):
-    marks, kept = tmp_path / "marks", MemberStore(str(tmp_path / "run"))
-    marks.mkdir()
-    kept.begin({})
-    wanted = members(4, classifier(model=partial(Failing, str(marks), kill=False)))
-    with pytest.raises(
-        WorkerFailed, match=r"member \d: .*struck.* 3 of 4 members are finished and 3 are kept"
-    ) as caught:
-        fit_members(wanted, rows, Plan(kept))
-    failed = caught.value.rank
-    later = MemberStore(str(tmp_path / "run"))
-    later.begin({})
-    again = fit_members(wanted, rows, Plan(later))
-    assert again.trained == [failed]
-    for mark in marks.iterdir():
-        mark.unlink()
-    with pytest.raises(WorkerFailed, match="nothing is kept without runDir"):
-        fit_members(wanted, rows, Plan())
+def test_failed_member_is_named_and_only_it_trains_again(rows, tmp_path):
+    (tmp_path / "marks").mkdir()
+    wanted = members(4, classifier(model=partial(Failing, str(tmp_path / "marks"), kill=False)))
+    message = r"member \d: .*struck.* 3 of 4 members are trained and 3 are stored"
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        fit_members(wanted, rows, Plan(store(tmp_path / "run")))
+    found = fit_members(wanted, rows, Plan(store(tmp_path / "run")))
+    assert found.trained == [caught.value.rank]
+    again = fit_members(wanted, rows, Plan(store(tmp_path / "run")))
+    assert (again.trained, again.restored, again.seconds) == ([], [0, 1, 2, 3], found.seconds)
+    assert all(same(one, other) for one, other in zip(found.models, again.models, strict=True))
+    assert [model.history for model in again.models] == [model.history for model in found.models]
 
 
-@pytest.mark.slow
 @pytest.mark.chaos
-def test_a_task_that_dies_costs_its_member_alone(rows, tmp_path):
-    marks, kept = tmp_path / "marks", MemberStore(str(tmp_path / "run"))
+def test_killed_task_costs_only_its_member(rows, tmp_path):
+    marks = tmp_path / "marks"
     marks.mkdir()
-    kept.begin({})
-    found = fit_members(members(4, classifier(model=partial(Failing, str(marks), kill=True))), rows, Plan(kept))
+    base = classifier(model=partial(Failing, str(marks), kill=True))
+    found = fit_members(members(4, base), rows, Plan(store(tmp_path / "run")))
     assert found.trained == [0, 1, 2, 3]
     began = [path.read_text() for path in marks.iterdir() if path.name != "struck"]
     assert sorted(began) == ["beganbegandone", "begandone", "begandone", "begandone"]
 
 
-@pytest.mark.slow
-def test_partitions_have_members_of_their_own(spark, tmp_path):
+def test_partitions_have_their_own_members(spark, tmp_path):
     def numbers(count: int) -> Rows:
         made = spark.range(0, count, 1, 4).withColumn("features", F.array(F.col("id").cast("double")))
         return Rows(made.withColumn("label", F.col("id") % 2), "id")
 
-    base, marks = classifier(epochs=1), tmp_path / "marks"
+    def make(index: int) -> Member:
+        base = classifier(model=partial(Ids, str(marks)), epochs=1)
+        return Member(index, base.copy({base.seed: member_seed(0, index)}))
+
+    marks = tmp_path / "marks"
     marks.mkdir()
-    make = partial(_partition_member, base.copy({base.model: partial(Ids, str(marks))}))
-    kept = MemberStore(str(tmp_path / "run"))
-    kept.begin({})
-    found = fit_partitions(make, numbers(40), Plan(kept))
+    found = fit_partitions(make, numbers(40), Plan(store(tmp_path / "run")))
     assert [model.report["rows"] for model in found.models] == [10] * 4
     assert [len(path.read_text()) for path in marks.iterdir()] == [1] * 40
-    later = MemberStore(str(tmp_path / "run"))
-    later.begin({})
-    assert fit_partitions(make, numbers(40), Plan(later)).restored == [0, 1, 2, 3]
+    later = Plan(store(tmp_path / "run"))
+    assert fit_partitions(make, numbers(40), later).restored == [0, 1, 2, 3]
     with pytest.raises(InvalidInput, match="other rows than partition"):
-        fit_partitions(make, numbers(44), Plan(later))
+        fit_partitions(make, numbers(44), later)
     with pytest.warns(UserWarning, match="2 of 4 partitions have no rows"):
         assert len(fit_partitions(make, numbers(2), Plan()).models) == 2
 
 
-def _partition_member(base: TorchClassifier, index: int) -> Member:
-    return Member(index, base.copy({base.seed: member_seed(0, index)}))
-
-
-@pytest.mark.slow
-def test_rows_that_cannot_be_used_are_refused_before_any_member_is_trained(frame, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
+def test_invalid_rows_raise_before_any_training(frame, tmp_path):
     wrong = Rows(frame.withColumn("label", F.col("label") * 0.5), "id")
     with pytest.raises(InvalidInput, match="label"):
-        fit_members(members(3, classifier(model=partial(Failing, str(marks), kill=False))), wrong, Plan())
-    assert not [*marks.iterdir()]
+        fit_members(members(3, classifier(model=partial(Failing, str(tmp_path), kill=False))), wrong, Plan())
+    assert not [*tmp_path.iterdir()]
     with pytest.raises(InvalidInput, match="no rows"):
         fit_members(members(1, classifier(), Bootstrap(1e-9, False, 1)), Rows(frame, "id"), Plan())
-
-
-def test_settings_of_a_gang_are_ignored_with_a_warning(rows):
-    with pytest.warns(UserWarning, match="maxRestarts is 7, of which a member that trains in a task makes no use"):
-        fit_members(members(1, classifier(maxRestarts=7)), rows, Plan())
