@@ -1,4 +1,4 @@
-"""Votes, means and sums of members' outputs, against NumPy and by hand."""
+"""Votes, means and sums of members' outputs, against NumPy."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def ballots(scores, weights=WEIGHTS):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_soft_votes_are_weighted_probabilities(dtype):
+def test_votes_equal_numpy(dtype):
     found = combined(SCORES.astype(dtype), "soft")
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, np.tensordot(WEIGHTS, softmax(SCORES, -1), 1), rtol=1e-5)
-
-
-def test_hard_votes_are_weights_of_those_that_predict_a_class():
-    np.testing.assert_array_equal(combined(SCORES, "hard"), ballots(SCORES))
-    assert set(combined(SCORES, "hard").sum(1)) == {sum(WEIGHTS)}
+    np.testing.assert_array_equal(combined(SCORES.astype(dtype), "hard"), ballots(SCORES))
+    for rule in ("soft", "hard"):
+        apart = combined(SCORES, rule, disagreement=True)
+        np.testing.assert_array_equal(apart[:, :3], combined(SCORES, rule))
+        np.testing.assert_array_equal(apart[:, 3:], ballots(SCORES))
 
 
 @pytest.mark.parametrize("shape", [(5, 40), (5, 40, 1)])
-def test_one_score_is_that_of_class_1(shape):
+def test_single_score_is_that_of_class_1(shape):
     chance = expit(NUMBERS)
     expected = np.stack([np.dot(WEIGHTS, 1 - chance), np.dot(WEIGHTS, chance)], 1)
     np.testing.assert_allclose(combined(NUMBERS.reshape(shape), "soft"), expected, rtol=1e-12)
@@ -50,23 +50,13 @@ def test_one_score_is_that_of_class_1(shape):
 
 def test_extreme_scores_are_certain():
     score = torch.tensor([[np.inf, -np.inf, 1e4, -1e4, 0.0]])
-    found = probabilities(score)[0].numpy()
-    np.testing.assert_array_equal(found, [[0, 1], [1, 0], [0, 1], [1, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(probabilities(score)[0].numpy(), [[0, 1], [1, 0], [0, 1], [1, 0], [0.5, 0.5]])
     np.testing.assert_array_equal(combined(score, "hard", [1.0])[:, 1], [1, 0, 1, 0, 0])
+    tiny = torch.tensor([[1e-9, -1e-9]])  # in float32, both probabilities are 0.5
+    assert combined(tiny, "hard", [1.0]).argmax(1).tolist() == [1, 0]
 
 
-def test_scores_that_single_precision_cannot_tell_apart():
-    """The probabilities of both are 0.5 in float32."""
-    score = torch.tensor([[1e-9, -1e-9]])
-    assert combined(score, "hard", [1.0]).argmax(1).tolist() == [1, 0]
-
-
-def test_two_equal_weights_are_the_mean_of_probabilities():
-    found = combined(SCORES[:2], "soft", [1.0, 1.0])
-    np.testing.assert_allclose(found / found.sum(1, keepdims=True), softmax(SCORES[:2], -1).mean(0), rtol=1e-12)
-
-
-def test_a_tie_goes_to_the_smallest_class():
+def test_smallest_class_wins_a_tie():
     scores = np.array([[[0.0, 0.0, 9.0]], [[9.0, 0.0, 0.0]], [[0.0, 9.0, 0.0]]])
     assert combined(scores, "hard", [1.0, 1.0, 1.0]).argmax(1) == [0]
     assert combined(scores[[0, 2]], "hard", [0.1, 0.1]).argmax(1) == [1]
@@ -74,82 +64,56 @@ def test_a_tie_goes_to_the_smallest_class():
     assert combined(opposite, "soft", [0.1, 0.1]).argmax(1) == [0]
 
 
-def test_a_member_without_a_prediction_leaves_none():
-    scores = SCORES.copy()
-    scores[2, 7, 1] = np.nan
-    for rule in ("soft", "hard"):
-        found = combined(scores, rule)
+def test_member_without_a_prediction_gives_nan():
+    scores, numbers = SCORES.copy(), NUMBERS.copy()
+    scores[2, 7, 1] = numbers[0, 7] = np.nan
+    for found in (combined(scores, "soft"), combined(scores, "hard"), combined(numbers, "mean")[:, None]):
         assert np.isnan(found[7]).all()
         assert np.isfinite(np.delete(found, 7, 0)).all()
-    numbers = NUMBERS.copy()
-    numbers[0, 3] = np.nan
-    assert np.flatnonzero(np.isnan(combined(numbers, "mean"))).tolist() == [3]
-
-
-@pytest.mark.parametrize("rule", ["soft", "hard"])
-def test_ballots_follow_votes_where_disagreement_is_asked_for(rule):
-    found = combined(SCORES, rule, disagreement=True)
-    np.testing.assert_array_equal(found[:, :3], combined(SCORES, rule))
-    np.testing.assert_array_equal(found[:, 3:], ballots(SCORES))
-
-
-@pytest.mark.parametrize("shape", [(5, 40), (5, 40, 1), (5, 20, 2), (5, 10, 2, 2)])
-def test_numbers_and_arrays(shape):
-    values = NUMBERS.reshape(shape)
-    mean = np.tensordot(SHARES, values, 1)
-    assert combined(values, "mean").shape == shape[1:]
-    np.testing.assert_allclose(combined(values, "mean"), mean, rtol=1e-10)
-    total = 0.5 + np.tensordot((-1, 2, 0.5, 1, -3), values, 1)
-    np.testing.assert_allclose(combined(values, "sum", (-1, 2, 0.5, 1, -3), intercept=0.5), total, rtol=1e-10)
 
 
 @pytest.mark.parametrize("shape", [(5, 40), (5, 40, 1), (5, 10, 4), (5, 10, 2, 2)])
-def test_disagreement_of_numbers_is_the_weighted_standard_deviation(shape):
-    values = NUMBERS.reshape(shape)
-    found = combined(values, "mean", disagreement=True)
-    rows = shape[1]
-    flat = values.reshape(5, rows, -1)
+def test_numbers_and_their_disagreement_equal_numpy(shape):
+    values, rows = NUMBERS.reshape(shape), shape[1]
+    assert combined(values, "mean").shape == shape[1:]
+    np.testing.assert_allclose(combined(values, "mean"), np.tensordot(SHARES, values, 1), rtol=1e-10)
+    total = 0.5 + np.tensordot((-1, 2, 0.5, 1, -3), values, 1)
+    np.testing.assert_allclose(combined(values, "sum", (-1, 2, 0.5, 1, -3), intercept=0.5), total, rtol=1e-10)
+    found, flat = combined(values, "mean", disagreement=True), values.reshape(5, rows, -1)
     mean = np.tensordot(SHARES, flat, 1)
     expected = np.sqrt(np.tensordot(SHARES, ((flat - mean) ** 2).mean(-1), 1))
     assert found.shape == (rows, flat.shape[-1] + 1)
     np.testing.assert_allclose(found[:, :-1], mean, rtol=1e-10)
     np.testing.assert_allclose(found[:, -1], expected, rtol=1e-10)
+    equal = combined(np.stack([values[0]] * 4), "mean", [1.0] * 4, disagreement=True)
+    np.testing.assert_allclose(equal[:, -1], 0, atol=1e-15)
 
 
-def test_equal_members_do_not_disagree():
-    same = np.stack([NUMBERS[0]] * 4)
-    np.testing.assert_allclose(combined(same, "mean", [1.0] * 4, disagreement=True)[:, 1], 0, atol=1e-15)
-
-
-def test_numbers_come_in_double_precision_or_as_they_are():
+def test_numbers_have_double_precision_unless_same_type():
     assert combined(NUMBERS.astype(np.float32), "mean").dtype == np.float64
     assert combined(NUMBERS.astype(np.float32), "mean", same_type=True).dtype == np.float32
 
 
 def test_sums_run_in_the_order_of_the_members():
-    """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 are not the same."""
+    """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ."""
     ones = torch.ones(3, 1)
     assert weighted(ones, (0.1, 0.2, 0.3)).item() == (0.1 + 0.2) + 0.3 == in_order((0.1, 0.2, 0.3))
     assert weighted(ones, (0.3, 0.2, 0.1)).item() == (0.3 + 0.2) + 0.1 == in_order((0.3, 0.2, 0.1))
     assert in_order((0.1,) * 10) != float(10 * Fraction(1, 10))
 
 
-def test_members_of_one_score_and_of_two():
+def test_outputs_of_compatible_shapes_are_stacked():
     one, two = torch.tensor([[0.3], [-2.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     found = alike([one, two, one.reshape(2)], "soft").softmax(-1).numpy()
     np.testing.assert_allclose(found[0, :, 1], expit([0.3, -2.0]), rtol=1e-6)
     np.testing.assert_allclose(found[1], softmax(two.numpy(), 1), rtol=1e-6)
     np.testing.assert_array_equal(found[2], found[0])
+    flat, column = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])
+    np.testing.assert_array_equal(alike([flat, column], "mean"), [[1, 2], [3, 5]])
+    assert alike([column, column], "mean").shape == (2, 2, 1)
 
 
-def test_numbers_come_with_a_dimension_of_one_or_without():
-    one, other = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])
-    np.testing.assert_array_equal(alike([one, other], "mean"), [[1, 2], [3, 5]])
-    np.testing.assert_array_equal(combined(alike([other, one], "sum"), "mean", [1.0, 1.0]), [2, 3.5])
-    assert alike([other, other], "mean").shape == (2, 2, 1)
-
-
-def test_outputs_that_cannot_be_combined_are_refused():
+def test_outputs_of_other_shapes_raise():
     with pytest.raises(InvalidInput, match=r"have the shapes \[4, 2\], \[4, 3\]"):
         alike([torch.zeros(4, 2), torch.zeros(4, 3)], "soft")
     with pytest.raises(InvalidInput, match=r"have the shapes \[4\], \[4, 2\]"):

@@ -1,4 +1,4 @@
-"""Members one behind the other that know different classes, or have no prediction of a row."""
+"""Members one after the other with different classes, or without a prediction of a row."""
 
 from __future__ import annotations
 
@@ -17,28 +17,18 @@ ROWS = 4
 WEIGHTS = [1.0, 0.5, 2.0]
 
 
-class Told(Model, HasPredictionCol):
-    """Predicts what it is told to: SQL expressions."""
+class Told(Model, HasPredictionCol, HasProbabilityCol):
+    """Predicts SQL expressions."""
 
-    def __init__(self, prediction, classes=None):
+    def __init__(self, prediction="0D", classes=None, chances="null"):
         super().__init__()
-        self.prediction, self.numClasses = prediction, classes
+        self.prediction, self.numClasses, self.chances = prediction, classes, chances
 
     def _transform(self, dataset):
-        return dataset.withColumn(self.getPredictionCol(), F.expr(self.prediction))
-
-
-class ToldChances(Told, HasProbabilityCol):
-    """The same with probabilities; null where there are none."""
-
-    def __init__(self, chances, prediction="0D"):
-        super().__init__(prediction)
-        self.chances = chances
-
-    def _transform(self, dataset):
-        found = F.expr(self.chances)
+        found = F.expr(f"cast({self.chances} as array<double>)")
         vector = F.when(found.isNotNull(), array_to_vector(found))
-        return super()._transform(dataset).withColumn(self.getProbabilityCol(), vector)
+        scored = dataset.withColumn(self.getPredictionCol(), F.expr(self.prediction))
+        return scored.withColumn(self.getProbabilityCol(), vector)
 
 
 def output(model, spark):
@@ -55,27 +45,23 @@ def array(numbers):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-@pytest.mark.parametrize("classes", [None, 2, 3, 5])
-def test_soft_votes_of_members_that_know_different_classes(spark, order, classes):
+@pytest.mark.parametrize("classes", [None, 5])
+def test_soft_votes_pad_classes_that_members_do_not_know(spark, order, classes):
     chances = [[0.2, 0.8], [0.1, 0.2, 0.7], [0.5, 0.5]]
-    models = [ToldChances(array(chances[at])) for at in order]
+    models = [Told(chances=array(chances[at])) for at in order]
     made = EnsembleModel(models, rule="soft", weights=[WEIGHTS[at] for at in order], numClasses=classes)
     found = output(made, spark)
-    padded = np.array([[*each, 0.0, 0.0, 0.0][: max(3, classes or 0)] for each in chances])
+    padded = np.array([[*each, 0.0, 0.0, 0.0][: classes or 3] for each in chances])
     votes = np.array(WEIGHTS) @ padded
     np.testing.assert_allclose(found["rawPrediction"], [votes] * ROWS, rtol=1e-12)
     np.testing.assert_allclose(found["probability"], [votes / sum(WEIGHTS)] * ROWS, rtol=1e-12)
     assert set(found["prediction"]) == {votes.argmax()} == {1}
-
-
-def test_thresholds_are_counted_against_the_most_classes(spark):
-    models = [ToldChances(array([0.6, 0.4])), ToldChances(array([0.2, 0.2, 0.6]))]
-    made = EnsembleModel(models, rule="soft").setThresholds([0.9, 0.9, 0.1])
-    assert set(output(made, spark)["prediction"]) == {2}
+    thresholds = [0.9, 0.9, 0.1, 0.9, 0.9][: classes or 3]
+    assert set(output(made.setThresholds(thresholds), spark)["prediction"]) == {2}
 
 
 @pytest.mark.parametrize("counts", [(2, 4, None), (4, 2, None), (None, 3, 4)])
-def test_hard_votes_are_for_the_most_classes_that_a_member_knows(spark, counts):
+def test_hard_votes_count_the_most_classes_of_any_member(spark, counts):
     models = [Told("3D" if count == 4 else "1D", count) for count in counts]
     found = output(EnsembleModel(models, rule="hard"), spark)
     np.testing.assert_array_equal(found["rawPrediction"], [[0, 2, 0, 1]] * ROWS)
@@ -87,20 +73,18 @@ NULL = "if(id = 2, null, if(id % 3 = 0, 0D, 1D))"
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
-@pytest.mark.parametrize("null", [[0], [1], [0, 1, 2]])
-def test_a_null_is_no_prediction(spark, ansi, null):
+@pytest.mark.parametrize("null", [[1], [0, 1, 2]])
+def test_null_is_no_prediction(spark, ansi, null):
+    said = [NULL if at in null else "if(id % 3 = 0, 0D, 1D)" for at in range(3)]
+    told = [Told(each, 2, f"if({each} is null, null, array(1 - {each}, {each}))") for each in said]
+    arrays = EnsembleModel([Told(f"array({each}, 1D)") for each in said], rule="mean")
+    models = [EnsembleModel(told, rule=rule, weights=WEIGHTS) for rule in ("hard", "mean", "sum", "soft")]
+    for model in models:
+        model.setDisagreementCol("" if model.rule == "sum" else "apart")
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        said = [NULL if at in null else "if(id % 3 = 0, 0D, 1D)" for at in range(3)]
-        hard = EnsembleModel([Told(each, 2) for each in said], rule="hard", weights=WEIGHTS)
-        mean = EnsembleModel([Told(each) for each in said], rule="mean", weights=WEIGHTS)
-        total = EnsembleModel([Told(each) for each in said], rule="sum", weights=WEIGHTS)
-        arrays = EnsembleModel([Told(f"array({each}, 1D)") for each in said], rule="mean")
-        chances = [f"if({each} is null, null, array(1 - {each}, {each}))" for each in said]
-        soft = EnsembleModel([ToldChances(each) for each in chances], rule="soft", weights=WEIGHTS, numClasses=2)
-        hard, mean, soft = (model.setDisagreementCol("apart") for model in (hard, mean, soft))
-        results = [output(model, spark) for model in (hard, mean, total, soft)]
+        results = [output(model, spark) for model in models]
         lists = output(arrays, spark)["prediction"]
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)
