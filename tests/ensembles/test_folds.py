@@ -1,12 +1,9 @@
-"""Folds: members that never see the rows of their fold, and the row numbers that Spark gives."""
+"""Folds: members that never see the rows of their fold."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
-from pyspark import StorageLevel
 from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier
 from pyspark.ml.feature import StandardScaler
@@ -91,32 +88,3 @@ def test_rows_that_cannot_be_folded_raise(spark, count, rows, message):
 def test_fewer_than_two_folds_raise(given):
     with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
         Stacking(numFolds=given)
-
-
-# ---- numbers that Spark gives rows -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ids", "level", "persisted"),
-    [
-        (None, None, True),
-        ("row", None, False),
-        (None, StorageLevel.MEMORY_AND_DISK, False),
-        (None, StorageLevel.MEMORY_ONLY, True),  # evicted rows would be computed again
-    ],
-)
-@pytest.mark.parametrize("fails", [False, True])
-def test_numbered_rows_are_persisted_while_members_train(spark, monkeypatch, ids, level, persisted, fails):
-    if ids is not None:
-        monkeypatch.setattr("sparkdl.ensembles.params.fingerprint", lambda _: pytest.fail("rows were read"))
-    data = rows_of(10).frame
-    if level is not None:
-        data.persist(level)
-    with suppress(RuntimeError), Stacking(idCol=ids).running(data) as (rows, plan):
-        assert rows.frame.storageLevel.useDisk == persisted
-        assert (plan.kept, plan.parallelism) == (None, 1)
-        if fails:
-            raise RuntimeError
-    assert rows.frame.storageLevel == StorageLevel.NONE
-    assert data.storageLevel == (level or StorageLevel.NONE)
-    data.unpersist()

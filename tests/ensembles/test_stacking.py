@@ -1,4 +1,4 @@
-"""Stacking: what it learns from has not been seen, is what NumPy computes, whichever the bases are."""
+"""Stacking: out-of-fold predictions of any bases, equal to NumPy, for any meta estimator."""
 
 from __future__ import annotations
 
@@ -10,29 +10,48 @@ import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression
-from pyspark.ml.feature import SQLTransformer, StandardScaler
+from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl import TorchEstimator, TorchRegressor
+from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles import folds as folds_module
 from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.members.member import Rows
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
-from tests.ensembles.fakes import ClassMemoriser, Crippled, Known, Memoriser
-from tests.ensembles.stacked_rows import ARRAYS, COLUMNS, ROWS, X, torch_base
+from sparkdl.errors import InvalidInput
+from tests.ensembles.fakes import Crippled, Known, KnownClasses, Memoriser
+from tests.ensembles.voters import member
 from tests.ml import nets
-from tests.rounds.data import adult
 from tests.sessions import frame
+
+ROWS = 120
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(ROWS, 3))
+ARRAYS = {
+    "row": np.arange(ROWS),
+    "x": X,
+    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.3 * RANDOM.normal(size=ROWS),
+    "coin": RANDOM.integers(0, 2, ROWS).astype(np.float64),
+    "several": np.clip(np.round(X[:, 0] + 1.2), 0, 2),
+}
+COLUMNS = ["row", "x", "y", "coin", "several", "features", "some"]
+LINE = partial(LinearRegression, labelCol="y")
 
 
 @pytest.fixture(scope="module")
 def data(spark):
-    return frame(ARRAYS).withColumn("features", array_to_vector("x")).cache()
+    some = array_to_vector(F.slice("x", 1, 2))
+    return frame(ARRAYS).withColumn("features", array_to_vector("x")).withColumn("some", some).cache()
+
+
+def network(kind: type = TorchClassifier, **given: Any) -> Any:
+    settings = {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.5), "inputCols": ["x"], "epochs": 3}
+    return kind(**settings | {"labelCol": "several", "batchSize": 32} | given)
 
 
 def fold_of(count: int, seed: int) -> np.ndarray:
@@ -40,16 +59,13 @@ def fold_of(count: int, seed: int) -> np.ndarray:
 
 
 def vectors(level: DataFrame) -> np.ndarray:
-    """The level-one features in the order of the rows."""
+    """The meta features in the order of the rows."""
     found = level.select("row", vector_to_array(LEVEL_ONE).alias("z")).toPandas().sort_values("row")
     return np.stack(found["z"].to_numpy())
 
 
-# ---- nothing is seen before it is predicted -------------------------------------------------------------------------
-
-
 def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> tuple[StackingModel, np.ndarray]:
-    """A stacking, and the features that its meta model was trained on."""
+    """A stacking, and the training features of its meta model."""
     kept: dict[str, Any] = {}
 
     class Watched(LogisticRegression):
@@ -57,73 +73,42 @@ def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> 
             kept["z"] = vectors(dataset)
             return super()._fit(dataset)
 
-    meta = given.pop("meta", None) or Watched(regParam=0.01)
-    model = Stacking(bases=bases, meta=meta, numFolds=count, idCol="row", **given).fit(data)
+    model = Stacking(bases=bases, meta=Watched(regParam=0.01), numFolds=count, idCol="row", **given).fit(data)
     return model, kept["z"]
 
 
-@pytest.mark.slow
-def test_a_base_that_memorises_rows_gains_nothing(data):
-    _, z = stacked(data, [ClassMemoriser("coin")])
-    assert (z == 0.5).all()  # it knows nothing of any row
-
-
-@pytest.fixture
-def leaking(monkeypatch):
-    """Members of folds that are given all rows."""
-    monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: AllRows())
-
-
-def accuracy(model: Any, data: DataFrame, label: str) -> float:
-    return model.transform(data).agg(F.avg((F.col("prediction") == F.col(label)).cast("double"))).first()[0]
-
-
-def learned(data: DataFrame) -> tuple[float, float]:
-    """How far the features of level one tell coins, and how well meta does by them, beyond the majority's share."""
-    _, z = stacked(data, [ClassMemoriser("coin")])
-    coin = ARRAYS["coin"]
-    spread = abs(z[coin == 1, 1].mean() - z[coin == 0, 1].mean())
-    majority = max(coin.mean(), 1 - coin.mean())
-    level = frame({"features": z, "coin": coin}).withColumn("features", array_to_vector("features"))
-    meta = LogisticRegression(labelCol="coin", regParam=0.01).fit(level)
-    return spread, accuracy(meta, level, "coin") - majority
+# ---- out-of-fold predictions -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_what_is_learned_by_heart_is_not_told(data):
-    assert learned(data) == pytest.approx((0.0, 0.0), abs=1e-9)
+@pytest.mark.parametrize("leaks", [False, True])
+def test_memorised_labels_do_not_reach_meta(data, monkeypatch, leaks):
+    """With all rows for the members of folds instead, the same measure sees the leak."""
+    if leaks:
+        monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: AllRows())
+    _, z = stacked(data, [Memoriser("coin", KnownClasses)])
+    if leaks:
+        np.testing.assert_array_equal(z[:, 1], ARRAYS["coin"])
+    else:
+        assert (z == 0.5).all()
 
 
-@pytest.mark.slow
-def test_the_test_above_sees_a_leak(data, leaking):
-    spread, gain = learned(data)
-    assert spread == 1.0
-    assert gain > 0.4
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_each_row_is_predicted_once_by_a_member_that_was_not_given_it(data, count):
-    rows, folds, bases = Rows(data, "row"), Folds(count, 9), [Memoriser("y", ones=True), Memoriser("coin", ones=True)]
-    models: list[Any] = []
-    for base in range(2):
-        drawn = [folds.without(fold).counts(ARRAYS["row"]) for fold in range(count)] + [np.ones(ROWS)]
+def test_each_row_is_predicted_once_by_members_that_did_not_see_it(data):
+    rows, folds, models = Rows(data, "row"), Folds(3, 9), list[Any]()
+    for _ in range(2):
+        drawn = [folds.without(fold).counts(ARRAYS["row"]) for fold in range(3)] + [np.ones(ROWS)]
         models += [Known({int(i): 1.0 for i in np.flatnonzero(counts)}) for counts in drawn]
-        assert all(len(model.labels) < ROWS for model in models[folds.index(base, 0) : folds.index(base)])
     level = level_one(rows, folds, models, LevelOne())
     assert sorted(row for (row,) in level.select("row").collect()) == list(range(ROWS))
     assert (vectors(level) == np.zeros((ROWS, 2))).all()
-    assert len(bases) * (count + 1) == len(models)
 
 
 @pytest.mark.slow
-def test_members_are_trained_on_the_rows_that_their_draws_say(data):
+def test_bases_train_on_all_rows_and_history_lists_members(data):
     model, _ = stacked(data, [Memoriser("coin"), Memoriser("coin")], 3, seed=2)
     assert [sorted(base.labels) for base in model.models] == 2 * [list(range(ROWS))]
     assert [row["fold"] for row in model.history] == [0, 1, 2, None, 0, 1, 2, None, None]
     assert [row["base"] for row in model.history] == [0, 0, 0, 0, 1, 1, 1, 1, None]
-
-
-# ---- it is what NumPy computes --------------------------------------------------------------------------------------
 
 
 def least_squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -134,11 +119,11 @@ def applied(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.c_[x, np.ones(len(x))] @ weights
 
 
-@pytest.mark.parametrize("passthrough", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_linear_stacking_is_that_of_numpy(data, passthrough):
+@pytest.mark.slow
+@pytest.mark.parametrize("passthrough", [False, True])
+def test_linear_stacking_equals_numpy(data, passthrough):
     x, y, fold = ARRAYS["x"], ARRAYS["y"], fold_of(4, 6)
-    squares = data.withColumn("s", array_to_vector(F.transform("x", lambda each: each * each)))
-    inputs = [x, x * x]
+    inputs = [x, x[:, :2]]
     z = np.zeros((ROWS, 2))
     for base, features in enumerate(inputs):
         for k in range(4):
@@ -147,33 +132,33 @@ def test_linear_stacking_is_that_of_numpy(data, passthrough):
     whole = np.stack([applied(least_squares(each, y), each) for each in inputs], 1)
     more = [x] if passthrough else []
     expected = applied(least_squares(np.hstack([z, *more]), y), np.hstack([whole, *more]))
-
-    bases = [LinearRegression(labelCol="y"), LinearRegression(labelCol="y", featuresCol="s")]
+    bases = [LINE(), LINE(featuresCol="some")]
     stacking = Stacking(bases=bases, numFolds=4, seed=6, idCol="row", passthrough=passthrough, parallelism=2)
-    found = stacking.fit(squares).transform(squares).toPandas().sort_values("row")
+    found = stacking.fit(data).transform(data).toPandas().sort_values("row")
     np.testing.assert_allclose(found["prediction"], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_level_one_is_the_probabilities_of_members(data):
-    bases = [LogisticRegression(labelCol="several", regParam=0.1), DecisionTreeClassifier(labelCol="several")]
-    folds, rows = Folds(2, 4), Rows(data, "row")
-    fold = fold_of(2, 4)
-    models = [
-        base.fit(data.where(F.col("row").isin(np.flatnonzero(fold != k).tolist()))) for base in bases for k in (0, 1, 0)
-    ]
-    expected = np.zeros((ROWS, 6))
-    for base in range(2):
+def test_meta_features_are_probabilities_scores_or_classes(data):
+    folds, fold = Folds(2, 4), fold_of(2, 4)
+    parts = [data.where(F.col("row").isin(np.flatnonzero(fold != k).tolist())) for k in (0, 1)]
+    bases = [DecisionTreeClassifier(labelCol="several"), LinearSVC(labelCol="coin", maxIter=2), Crippled(1.0, "coin")]
+    models = [base.fit(part) for base in bases for part in (*parts, parts[0])]
+    expected = []
+    for base, name in enumerate(("probability", "rawPrediction")):
+        each = []
         for k in range(2):
-            scored = models[folds.index(base, k)].transform(data).select("row", vector_to_array("probability"))
-            z = np.array([each for _, each in sorted(scored.collect())])
-            expected[fold == k, 3 * base : 3 * base + 3] = z[fold == k]
-    np.testing.assert_allclose(vectors(level_one(rows, folds, models, LevelOne(3))), expected, rtol=1e-12)
+            scored = models[folds.index(base, k)].transform(data).select("row", vector_to_array(name))
+            each.append(np.array([numbers for _, numbers in sorted(scored.collect())]))
+        expected.append(np.where(fold[:, None] == 0, each[0], each[1]))
+    found = vectors(level_one(Rows(data, "row"), folds, models, LevelOne(3)))
+    zeros = np.zeros((ROWS, 1))  # for the class that the second base does not know
+    np.testing.assert_allclose(found, np.hstack([*expected, zeros, zeros + 1]), rtol=1e-12)
 
 
 @pytest.mark.slow
-def test_a_class_that_members_have_not_seen_has_a_probability_of_0(data):
-    # All rows of class 2 are in fold 0, whose member knows two classes, and all others three.
+def test_class_missing_in_a_fold_has_probability_0(data):
+    # All rows of class 2 are in fold 0, whose member knows two classes; all others know three.
     rare = np.where(fold_of(3, 1) == 0, np.arange(ROWS) % 3, np.arange(ROWS) % 2).astype(np.float64)
     some = data.withColumn("rare", F.element_at(F.lit(rare.tolist()), F.col("row").cast("int") + 1))
     model, z = stacked(some, [LogisticRegression(labelCol="rare", regParam=0.1)], 3, seed=1)
@@ -185,109 +170,189 @@ def test_a_class_that_members_have_not_seen_has_a_probability_of_0(data):
     assert model.transform(some).count() == ROWS
 
 
-# ---- any bases, any meta --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-def test_pytorch_bases_go_with_those_of_pyspark(data):
-    svm = Pipeline(
-        stages=[
-            StandardScaler(inputCol="features", outputCol="scaled"),
-            DecisionTreeClassifier(labelCol="several", featuresCol="scaled", maxDepth=2),
-        ]
-    )
-    model, z = stacked(data, [torch_base(), svm], 2, seed=5)
-    assert z.shape == (ROWS, 6)
-    np.testing.assert_allclose(z[:, :3].sum(1), 1, rtol=1e-6)
-    assert accuracy(model, data, "several") > 0.8
-    assert model.transform(data).columns == [*COLUMNS, "rawPrediction", "probability", "prediction"]
-
-
-@pytest.mark.slow
-def test_scores_and_classes_where_there_are_no_probabilities(data):
-    bases = [LinearSVC(labelCol="coin", maxIter=2), Crippled(1.0, "coin")]
-    folds, scores = Folds(2, 0), data.drop("coin").withColumn("coin", F.col("row") % 2)
-    models = [base.fit(scores) for base in bases for _ in range(3)]
-    z = vectors(level_one(Rows(scores, "row"), folds, models, LevelOne(2)))
-    raw = np.array([each for _, each in sorted(models[0].transform(scores).select("row", "rawPrediction").collect())])
-    np.testing.assert_allclose(z, np.c_[raw, np.ones(ROWS)])
-
-
-def test_what_comes_after_a_prediction_in_a_pipeline(data):
-    """The last stage that predicts counts, here before one that takes a column away."""
+def test_arrays_and_passthrough_are_concatenated(data):
+    made = network(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="y", model=nets.column).fit(data)
+    arrays = network(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="x").fit(data)
+    # The last stage that predicts counts, here before one that drops a column.
     last = SQLTransformer(statement="SELECT * EXCEPT (scaled) FROM __THIS__")
     scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
-    line = LinearRegression(labelCol="y", featuresCol="scaled").fit(scaler.transform(data))
-    z = vectors(LevelOne().of(data, [PipelineModel([scaler, line, last]), PipelineModel([scaler, line])]))
-    assert z.shape == (ROWS, 2)
-    np.testing.assert_array_equal(z[:, 0], z[:, 1])
+    line = LINE(featuresCol="scaled").fit(scaler.transform(data))
+    models = [made, arrays, PipelineModel([scaler, line, last]), PipelineModel([scaler, line])]
+    z = vectors(LevelOne(passthrough=("x", "y")).of(data, models))
+    assert z.shape == (ROWS, 1 + 3 + 1 + 1 + 3 + 1)
+    np.testing.assert_array_equal(z[:, 4], z[:, 5])
+    np.testing.assert_array_equal(z[:, 6:9], X)
+    np.testing.assert_array_equal(z[:, 9], ARRAYS["y"])
+    with pytest.raises(InvalidInput, match=rf"the model {scaler.uid} of base 0 writes none of probabilityCol"):
+        LevelOne().of(data, [scaler])
+
+
+# ---- any bases, any meta ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_arrays_of_numbers_are_features_side_by_side(data):
-    base = torch_base(TorchEstimator, loss=torch.nn.CrossEntropyLoss(), labelCol="row")
-    made = base.copy({base.labelCol: "y", base.loss: torch.nn.MSELoss(), base.model: nets.column}).fit(data)
-    arrays = torch_base(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="x", model=nets.scores).fit(data)
-    z = vectors(LevelOne(passthrough=("x", "y")).of(data, [made, arrays, made]))
-    assert z.shape == (ROWS, 1 + 3 + 1 + 3 + 1)
-    np.testing.assert_array_equal(z[:, 0], z[:, 4])
-    np.testing.assert_array_equal(z[:, 5:8], X)
-    np.testing.assert_array_equal(z[:, 8], ARRAYS["y"])
-
-
-@pytest.mark.slow
-def test_a_pytorch_meta_reads_level_one(data):
+@pytest.mark.timeout(300)
+def test_networks_and_pipelines_are_bases_and_meta(data):
+    scaler = StandardScaler(inputCol="features", outputCol="scaled")
+    tree = DecisionTreeClassifier(labelCol="several", featuresCol="scaled", maxDepth=2)
+    model, z = stacked(data, [network(), Pipeline(stages=[scaler, tree])], 2, seed=5)
+    assert z.shape == (ROWS, 6)
+    np.testing.assert_allclose(z[:, :3].sum(1), 1, rtol=1e-6)
+    scored = model.transform(data)
+    assert scored.columns == [*COLUMNS, "rawPrediction", "probability", "prediction"]
+    assert scored.where("prediction = several").count() > 0.8 * ROWS
     meta = TorchRegressor(model=partial(nets.mlp, 2, outputs=1), inputCols=["elsewhere"], epochs=2)
-    bases = [LinearRegression(labelCol="y"), DecisionTreeRegressor(labelCol="y", maxDepth=2)]
+    bases = [LINE(predictionCol="p"), DecisionTreeRegressor(labelCol="y", maxDepth=2, predictionCol="p")]
     model = Stacking(bases=bases, meta=meta, numFolds=2, idCol="row").fit(data)
     assert (model.meta.getInputCols(), meta.getInputCols()) == ([LEVEL_ONE], ["elsewhere"])
     assert model.transform(data).columns == [*COLUMNS, "prediction"]
-
-
-@pytest.mark.slow
-def test_a_pipeline_is_a_meta_estimator(data):
     stages = [StandardScaler(inputCol="any", outputCol="scaled"), LinearRegression(featuresCol="scaled")]
-    bases = [LinearRegression(labelCol="y")]
-    model = Stacking(bases=bases, meta=Pipeline(stages=stages), numFolds=2, idCol="row").fit(data)
-    assert model.transform(data).columns == [*COLUMNS, "scaled", "prediction"]
-    assert stages[0].getInputCol() == "any"
-
-
-@pytest.mark.slow
-def test_bases_that_write_the_same_columns_and_rows_that_have_them(data):
     other = data.withColumn("prediction", F.lit("mine"))
-    bases = [LinearRegression(labelCol="y", predictionCol="p"), LinearRegression(labelCol="y", predictionCol="p")]
-    meta = LinearRegression(predictionCol="p", regParam=0.1)
-    found = Stacking(bases=bases, meta=meta, numFolds=2, idCol="row").fit(other).transform(other)
-    assert found.columns == [*COLUMNS, "prediction", "p"]
-    assert {row.prediction for row in found.collect()} == {"mine"}
+    last = stages[1].copy({stages[1].predictionCol: "p"})
+    model = Stacking(bases=bases[:1], meta=Pipeline(stages=[stages[0], last]), numFolds=2).fit(other)
+    assert model.transform(other).columns == [*COLUMNS, "prediction", "scaled", "p"]
+    assert (stages[0].getInputCol(), model.report["rows"]) == ("any", ROWS)
 
 
 @pytest.mark.slow
 def test_one_pass_over_the_rows(data, tmp_path):
     data.select("row", "x", "y").write.parquet(str(tmp_path / "rows"))
     rows = data.sparkSession.read.parquet(str(tmp_path / "rows")).withColumn("features", array_to_vector("x"))
-    bases = [LinearRegression(labelCol="y"), torch_base(TorchRegressor, model=nets.column, labelCol="y")]
+    bases = [LINE(), network(TorchRegressor, model=nets.column, labelCol="y")]
     model = Stacking(bases=bases, numFolds=2, idCol="row").fit(rows)
     plan = model.transform(rows)._jdf.queryExecution().executedPlan().toString()
     assert plan.count("FileScan") == 1
 
 
-# ---- real data ------------------------------------------------------------------------------------------------------
+# ---- with pyspark.ml -------------------------------------------------------------------------------------------------
+
+
+def linear(**given: Any) -> Stacking:
+    bases = [LINE(regParam=0.01), LINE(featuresCol="some")]
+    return Stacking(**{"bases": bases, "meta": LINE(), "numFolds": 2, "idCol": "row"} | given)
+
+
+def test_copies_have_their_own_bases(spark):
+    stacking = linear(passthrough=True)
+    first, meta = stacking.getBases()[0], stacking.getMeta()
+    copied = stacking.copy({first.regParam: 7.0, meta.regParam: 8.0, stacking.numFolds: 9})
+    assert (copied.getBases()[0].getRegParam(), copied.getMeta().getRegParam(), copied.getNumFolds()) == (7.0, 8.0, 9)
+    assert (first.getRegParam(), meta.getRegParam(), stacking.getNumFolds()) == (0.01, 0.0, 2)
+    assert (copied.uid, copied.getPassthrough(), len(copied.getBases())) == (stacking.uid, True, 2)
+    assert linear(meta=None).copy({}).getMeta() is None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_it_is_as_good_as_the_better_of_its_bases_on_adult(spark):
-    frames = {
-        name: frame({"row": np.arange(len(y)), "x": x, "label": y})
-        .select("row", "label", array_to_vector("x").alias("features"))
-        .repartition(2)
-        .cache()
-        for name, (x, y) in adult().items()
-    }
-    bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=8)]
-    alone = [accuracy(base.fit(frames["train"]), frames["test"], "label") for base in bases]
-    model = Stacking(bases=bases, numFolds=5, idCol="row", parallelism=2).fit(frames["train"])
-    both = accuracy(model, frames["test"], "label")
-    assert both > max(alone) - 0.002, f"{alone} alone, {both} stacked"
+def test_maps_do_not_change_the_input_of_meta(data):
+    level, lines = LevelOne(), [LINE().fit(data)]
+    z = level.of(data, lines).withColumnRenamed(LEVEL_ONE, "z")
+    meta: Any = LINE(featuresCol="z").fit(z)
+    model: Any = StackingModel(lines, meta.setFeaturesCol(LEVEL_ONE), level)
+    expected = model.transform(data).collect()
+    assert model.transform(data, {meta.featuresCol: "features"}).collect() == expected
+    assert model.transform(data, {meta.predictionCol: "q"}).columns[-1] == "q"
+    scaler = StandardScaler(inputCol="z", outputCol="scaled").fit(z).setInputCol(LEVEL_ONE)
+    piped: Any = StackingModel(lines, PipelineModel([scaler, meta]), level)
+    copied = piped.copy({scaler.inputCol: "features", scaler.outputCol: "s", meta.featuresCol: "s"})
+    first, second = copied.meta.stages
+    assert (first.getInputCol(), first.getOutputCol(), second.getFeaturesCol()) == (LEVEL_ONE, "s", "s")
+    torch_meta = member(kind="regressor").setFeaturesCol(LEVEL_ONE)
+    copied = StackingModel([], torch_meta).copy({torch_meta.inputCols: ["x", "y"], torch_meta.predictionCol: "q"})
+    assert (copied.meta.getInputCols(), copied.meta.getPredictionCol()) == ([LEVEL_ONE], "q")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_fits_repeat_restore_and_are_saved(data, tmp_path):
+    bases = [network(TorchRegressor, model=nets.column, labelCol="y")]
+    stacking = linear(bases=bases, passthrough=True, runDir=str(tmp_path / "run"))
+    model, again = stacking.fit(data), stacking.fit(data)
+    assert (model.report["trained"], again.report["restored"]) == (list(range(4)), list(range(4)))
+    assert (model.uid, len(model.models)) == (stacking.uid, 1)
+    with pytest.raises(InvalidInput, match="numFolds"):
+        stacking.copy().setNumFolds(3).fit(data)
+    other = linear(bases=bases, passthrough=True, seed=2).fit(data)
+    features = [LevelOne().of(data, each.models).select(LEVEL_ONE).collect() for each in (model, again, other)]
+    assert features[0] == features[1] != features[2]
+    stacking.save(str(tmp_path / "estimator"))
+    loaded = Stacking.load(str(tmp_path / "estimator"))
+    assert [each.uid for each in loaded.bases()] == [each.uid for each in stacking.bases()]
+    assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getNumFolds()) == (stacking.getMeta().uid, True, 2)
+    assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
+    linear(meta=None).save(str(tmp_path / "other"))
+    assert Stacking.load(str(tmp_path / "other")).getMeta() is None
+    PipelineModel([model]).save(str(tmp_path / "model"))
+    (again,) = PipelineModel.load(str(tmp_path / "model")).stages
+    assert isinstance(again, StackingModel)
+    names = ("uid", "level", "history", "report")
+    assert [getattr(again, name) for name in names] == [getattr(model, name) for name in names]
+    assert again.transform(data).collect() == model.transform(data).collect()
+
+
+# ---- invalid settings ------------------------------------------------------------------------------------------------
+
+SQUARES = partial(network, TorchEstimator, loss=torch.nn.MSELoss())
+SCALER = partial(StandardScaler, inputCol="x")
+
+INVALID: dict[str, tuple[Any, str]] = {
+    "no bases": (lambda: {"bases": []}, r"bases is \[\]; expected at least one estimator"),
+    "not given": (dict, r"bases is \[\]; expected at least one estimator"),
+    "no list": (lambda: {"bases": LINE()}, "expected a list of pyspark"),
+    "no estimator": (lambda: {"bases": [3]}, r"bases is \[3\]; expected a list of pyspark.ml Estimators"),
+    "name of meta": (lambda: {"bases": [], "meta": "best"}, "meta is 'best'; expected a pyspark.ml Estimator"),
+    "kinds": (
+        lambda: {"bases": [LINE(), LogisticRegression(labelCol="y")]},
+        r"bases are of several kinds: LinearRegression_\w+ is a regressor, LogisticRegression_\w+ is a classifier",
+    ),
+    "labels": (
+        lambda: {"bases": [LINE(), LinearRegression(labelCol="coin")]},
+        r"different label columns: \['y', 'coin'\]; expected one labelCol",
+    ),
+    "no label": (lambda: {"bases": [LinearRegression()]}, "labelCol of the bases is 'label'; the data has"),
+    "no labels at all": (
+        lambda: {"bases": [SQUARES(labelCol=None)]},
+        r"labelCol of TorchEstimator_\w+ is None; expected the labels that meta learns from",
+    ),
+    "several labels": (
+        lambda: {"bases": [SQUARES(labelCol=["y", "coin"])]},
+        r"labelCol is \['y', 'coin'\]; several labels expect a PyTorch estimator",
+    ),
+    "several labels, one of meta": (
+        lambda: {"bases": [SQUARES(labelCol=["y", "coin"])], "meta": LinearRegression()},
+        r"meta is LinearRegression_\w+, which reads one label",
+    ),
+    "no predictions": (lambda: {"bases": [SCALER()]}, "StandardScaler, which has no predictionCol"),
+    "meta has another label": (
+        lambda: {"bases": [LINE()], "meta": LinearRegression(labelCol="coin")},
+        "labelCol of meta is 'coin', but the bases have 'y'; expected the same",
+    ),
+    "meta has no label": (
+        lambda: {"bases": [LINE()], "meta": SCALER()},
+        r"meta is StandardScaler_\w+, which has no labelCol",
+    ),
+    "meta reads no vector": (
+        lambda: {"bases": [LINE()], "meta": Pipeline(stages=[VectorAssembler(inputCols=["x"]), LINE()])},
+        r"meta begins with VectorAssembler_\w+, which has no featuresCol and no inputCol",
+    ),
+    "features made by a base": (
+        lambda: {"bases": [Pipeline(stages=[SCALER(outputCol="s"), LINE(featuresCol="s")])], "passthrough": True},
+        r"passthrough=True, but the features \['s'\] of Pipeline_\w+ are no columns",
+    ),
+    "too many folds": (
+        lambda: {"bases": [LINE()], "numFolds": ROWS + 1},
+        f"there are {ROWS} rows for numFolds={ROWS + 1}",
+    ),
+    "one class": (
+        lambda: {"bases": [LogisticRegression(labelCol="one")]},
+        "all labels in 'one' are 1; expected at least two classes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_settings_raise_before_training(data, name, monkeypatch):
+    monkeypatch.setattr("sparkdl.ensembles.stacking.fit_members", lambda *_: pytest.fail("a member was trained"))
+    given, message = INVALID[name]
+    with pytest.raises(InvalidInput, match=message):
+        Stacking(**{"idCol": "row"} | given()).fit(data.withColumn("one", F.lit(1.0)))

@@ -1,4 +1,4 @@
-"""Gradient boosting: the same as scikit-learn's, and as a computation on one's own."""
+"""Gradient boosting: equal to scikit-learn and to a serial computation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
+from pyspark.ml.regression import DecisionTreeRegressor, GBTRegressor, LinearRegression
 from pyspark.sql import functions as F
 from sklearn.ensemble import GradientBoostingRegressor
 
+from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.boosting.estimator import Boosting
 from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, start_of
 from sparkdl.ensembles.boosting.target import Target
@@ -29,17 +30,14 @@ TARGET = Target("label", "w", validation="held")
 
 @pytest.fixture
 def begin(spark):
-    """Rounds of rows; they are closed after the test."""
+    """Starts rounds, and closes them after the test."""
     opened = []
 
-    def begun(arrays, partitions=3, target=TARGET, rate=0.5, stopping=None):
+    def begun(arrays, partitions=3):
         given = frame_of(arrays, partitions).withColumn(ROW_ID, F.col("row"))
-        start = start_of(given, target)
-        opened.append(
-            GradientRounds(
-                given, target, start, rate, prediction="prediction", stopping=stopping or EarlyStopping(None)
-            )
-        )
+        start = start_of(given, TARGET)
+        settings = {"prediction": "prediction", "stopping": EarlyStopping(None)}
+        opened.append(GradientRounds(given, TARGET, start, 0.5, **settings))
         return opened[-1], start
 
     yield begun
@@ -48,13 +46,12 @@ def begin(spark):
 
 
 def held_out() -> dict[str, np.ndarray]:
-    arrays = rows()
-    return arrays | {"held": arrays["row"] % 4 == 0}
+    return rows() | {"held": rows()["row"] % 4 == 0}
 
 
-def test_rounds_are_those_of_a_serial_computation(begin):
+def test_rounds_equal_a_serial_computation_in_any_partitions(begin):
     arrays = held_out()
-    rounds, start = begin(arrays)
+    (rounds, start), (other, _) = begin(arrays), begin(arrays, 1)
     x, y, w, train = arrays["x"], arrays["label"], arrays["w"], ~arrays["held"]
     model = np.full(len(x), math.fsum((w * y)[train]) / math.fsum(w[train]))
     assert start.mean == pytest.approx(model[0], rel=1e-13)
@@ -63,30 +60,16 @@ def test_rounds_are_those_of_a_serial_computation(begin):
         assert given == pytest.approx({row: (y - model)[row] for row in arrays["row"][train]}, rel=1e-12)
         model += 0.5 * member.of(x)
         row = rounds.evaluate_member(index, member).row
+        assert other.evaluate_member(index, member).row == row
         for name, chosen in (("loss", train), ("valid_loss", ~train)):
             expected = math.fsum((w * (y - model) ** 2)[chosen]) / math.fsum(w[chosen])
             assert row[name] == pytest.approx(expected, rel=1e-12)
 
 
-def test_partitions_do_not_matter(begin):
-    one, other = begin(held_out(), 1)[0], begin(held_out(), 4)[0]
-    for index, member in enumerate(MEMBERS):
-        assert one.evaluate_member(index, member).row == other.evaluate_member(index, member).row
-
-
-def test_it_is_over_when_the_loss_no_longer_falls(begin):
-    rounds, _ = begin(held_out(), stopping=EarlyStopping(1))
-    good, bad = Cut(1.5, -0.5, 0.5), Cut(1.5, 2.0, -2.0)
-    assert [
-        rounds.evaluate_member(index, member).stop_reason is not None for index, member in enumerate((good, bad))
-    ] == [False, True]
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
-def test_predictions_that_are_not_finite(begin, value):
-    rounds, _ = begin(held_out())
+def test_infinite_predictions_raise(begin, value):
     with pytest.raises(SparkdlError, match="member 7 predicts numbers that are not finite"):
-        rounds.evaluate_member(7, Cut(2.5, 0.0, value))
+        begin(held_out())[0].evaluate_member(7, Cut(2.5, 0.0, value))
 
 
 @pytest.mark.parametrize(
@@ -94,48 +77,30 @@ def test_predictions_that_are_not_finite(begin, value):
     [
         ([0.0, math.nan], [1.0, 1.0], [False, True], "1 rows have a label"),
         ([0.0, 1.0], [-1.0, 1.0], [False, True], "1 rows have a weight"),
-        ([0.0, 1.0], [0.0, 1.0], [False, True], "no training row of weight above 0"),
-        ([0.0, 1.0], [1.0, 1.0], [False, False], "no row of weight above 0 is held out by 'held'"),
+        ([0.0, 1.0], [0.0, 1.0], [False, True], "no training row has a weight above 0"),
+        ([0.0, 1.0], [1.0, 1.0], [False, False], "no validation row of 'held' has a weight above 0"),
     ],
 )
-def test_rows_that_cannot_be(spark, labels, weights, held, message):
+def test_invalid_rows_raise(spark, labels, weights, held, message):
     given = frame({"label": np.array(labels), "w": np.array(weights), "held": np.array(held)})
     with pytest.raises(InvalidInput, match=message):
         start_of(given, TARGET)
 
 
-# ---- whole fits -------------------------------------------------------------------------------------------------
+# ---- whole fits ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def patients(spark):
     x, y = diabetes()
-    arrays = {
-        "x": x,
-        "label": y,
-        "far": y + 100,
-        "w": np.linspace(0.5, 3.0, len(y)),
-        "held": np.arange(len(y)) % 5 == 0,
-    }
+    arrays = {"x": x, "far": y + 100, "w": np.linspace(0.5, 3.0, len(y)), "held": np.arange(len(y)) % 5 == 0}
     vectors = array_to_vector("x").alias("features")
-    return frame(arrays).select("label", "far", "w", "held", vectors).repartition(3).cache()
+    return frame(arrays).select("far", "w", "held", vectors).repartition(3).cache()
 
 
-def test_trees_boosted_are_those_of_scikit_learn(patients):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_boosted_trees_equal_those_of_scikit_learn(patients, weighted):
     """Every split is of the same rows, for there are as many bins as values."""
-    x, y = diabetes()
-    base = DecisionTreeRegressor(maxDepth=2, maxBins=512)
-    fitted = Boosting(base=base, numModels=6).fit(patients)
-    expected = GradientBoostingRegressor(n_estimators=6, max_depth=2).fit(x, y)
-    assert [row["loss"] for row in fitted.history] == pytest.approx(list(expected.train_score_), rel=1e-9)
-    found = [row[0] for row in fitted.transform(patients.coalesce(1)).select("prediction").collect()]
-    loss = np.mean((np.array(found) - [row[0] for row in patients.coalesce(1).select("label").collect()]) ** 2)
-    assert loss == pytest.approx(expected.train_score_[-1], rel=1e-9)
-    assert (fitted.rule, fitted.weights, fitted.intercept) == ("sum", [0.1] * 6, pytest.approx(0.0, abs=1e-12))
-
-
-@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_numbers_far_from_0_are_boosted_as_by_scikit_learn(patients, weighted):
     x, y = diabetes()
     base = DecisionTreeRegressor(maxDepth=2, maxBins=512, labelCol="far")
     if weighted:
@@ -144,20 +109,36 @@ def test_numbers_far_from_0_are_boosted_as_by_scikit_learn(patients, weighted):
     weights = np.linspace(0.5, 3.0, len(y)) if weighted else None
     expected = GradientBoostingRegressor(n_estimators=3, max_depth=2, learning_rate=0.5).fit(x, y + 100, weights)
     assert [row["loss"] for row in fitted.history] == pytest.approx(list(expected.train_score_), rel=1e-9)
+    assert (fitted.rule, fitted.weights) == ("sum", [0.5] * 3)
     assert fitted.intercept == pytest.approx(np.average(y + 100, weights=weights), rel=1e-12)
-    scored = fitted.transform(patients).select("far", "prediction").toPandas().sort_values("far")
-    order = np.argsort(y, kind="stable")
+    scored = fitted.transform(patients).select("prediction").toPandas()
     np.testing.assert_allclose(np.sort(scored["prediction"]), np.sort(expected.predict(x)), rtol=1e-9)
-    np.testing.assert_array_equal(scored["far"], (y + 100)[order])
 
 
 def test_early_stopping_keeps_the_members_up_to_the_best(patients):
     """With a rate of 1 the first line leaves nothing for the second."""
-    boosting = Boosting(
-        base=LinearRegression(), numModels=5, learningRate=1.0, validationIndicatorCol="held", patience=1, seed=3
-    )
+    base = LinearRegression(labelCol="far")
+    boosting = Boosting(base=base, numModels=5, learningRate=1.0, validationIndicatorCol="held", patience=1, seed=3)
     fitted = boosting.fit(patients)
     assert (len(fitted.models), len(fitted.history)) == (1, 2)
     assert fitted.report["over"] == "the loss on validation rows"
-    alone = LinearRegression().fit(patients.where("not held"))
+    alone = base.fit(patients.where("not held"))
     np.testing.assert_allclose(fitted.models[0].coefficients, alone.coefficients, rtol=1e-6)
+
+
+def test_validation_rows_of_a_pyspark_base_are_its_own(patients):
+    """GBTRegressor stops early on its validation rows; boosting shows them to members, and counts none of them."""
+    base = GBTRegressor(labelCol="far", maxIter=8, maxDepth=3, validationIndicatorCol="held", seed=1)
+    fitted = Boosting(base=base, numModels=1, learningRate=1.0).fit(patients)
+    training = patients.where("not held")
+    mean = training.agg(F.avg("far")).first()[0]
+    assert fitted.intercept == pytest.approx(mean, rel=1e-12)
+    residuals = patients.withColumn("far", F.col("far") - mean)
+    [tree] = [base.copy({base.seed: fitted.models[0].getSeed()}).fit(residuals)]
+    assert fitted.models[0].toDebugString.partition("\n")[2] == tree.toDebugString.partition("\n")[2]
+    assert fitted.models[0].getNumTrees < 8
+    loss = fitted.transform(training).agg(F.avg((F.col("prediction") - F.col("far")) ** 2)).first()[0]
+    assert fitted.history[0]["loss"] == pytest.approx(loss, rel=1e-9)
+    [bagged] = Bagging(base=base, numModels=1, bootstrap=False, subsamplingRate=0.5).fit(patients).models
+    assert bagged.getOrDefault("validationIndicatorCol") == "held"
+    assert bagged.getNumTrees < 8

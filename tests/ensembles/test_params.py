@@ -1,0 +1,173 @@
+"""Row numbers that Spark gives, while members depend on them; and param maps with estimators."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from pyspark import StorageLevel
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
+from pyspark.sql import functions as F
+
+from sparkdl.ensembles import params
+from sparkdl.ensembles.bagging import Bagging
+from sparkdl.ensembles.best_of import BestOf
+from sparkdl.ensembles.boosting.estimator import Boosting
+from sparkdl.ensembles.stacking import Stacking
+from sparkdl.errors import SparkdlError
+from tests.sessions import frame
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The fingerprints that a fit computes."""
+    found, real = [], params.fingerprint
+    monkeypatch.setattr(params, "fingerprint", lambda rows: found.append(rows) or real(rows))
+    return found
+
+
+@pytest.fixture
+def given(spark):
+    return frame({"id": np.arange(30), "x": np.linspace(0, 1, 30), "label": np.linspace(0, 1, 30) ** 2})
+
+
+NONE = StorageLevel.NONE
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "level", "persisted"),
+    [
+        (Stacking(), NONE, True),
+        (Stacking(idCol="id"), NONE, False),
+        (Stacking(), StorageLevel.MEMORY_AND_DISK, False),
+        (Stacking(), StorageLevel.MEMORY_ONLY, True),  # evicted rows would be computed again
+        *((make(runDir="run"), NONE, True) for make in (Bagging, Boosting)),
+        *((make(runDir="run", idCol="id"), NONE, False) for make in (Bagging, Boosting)),
+        *((make(), NONE, False) for make in (Bagging, Boosting)),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_rows_are_persisted_while_members_depend_on_their_numbers(
+    given, tmp_path, looks, ensemble, level, persisted, fails
+):
+    if level != NONE:
+        given.persist(level)
+    stored = ensemble.getRunDir() is not None
+    made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(str(tmp_path) if stored else None)
+    with suppress(RuntimeError), made.running(given) as (rows, plan):
+        assert rows.frame.storageLevel.useDisk == persisted
+        assert ((plan.kept is not None), plan.parallelism) == (stored, 1)
+        if fails:
+            raise RuntimeError
+    assert (rows.frame.storageLevel, given.storageLevel) == (NONE, level)
+    given.unpersist()
+    numbered = ensemble.getIdCol() is None and (stored or isinstance(ensemble, Stacking))
+    # One look for the stored members, and another at the end if Spark numbers the rows.
+    assert len(looks) == (stored or numbered) + (numbered and not fails)
+
+
+@pytest.mark.slow
+def test_members_train_on_the_persisted_rows(given, tmp_path, monkeypatch):
+    plans, real = [], LinearRegression._fit
+
+    def fit(self, rows):
+        plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        return real(self, rows)
+
+    monkeypatch.setattr(LinearRegression, "_fit", fit)
+    data = VectorAssembler(inputCols=["x"], outputCol="features").transform(given)
+    Bagging(base=LinearRegression(), numModels=1, runDir=str(tmp_path)).fit(data)
+    assert ["InMemoryTableScan" in plan for plan in plans] == [True]
+
+
+JUDGED = "members may have been evaluated on their training rows. Set idCol"
+DRAWN = "stored members may have trained on other rows than their fingerprint says. Set idCol"
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "stored", "message"),
+    [
+        (Stacking(bases=[]), False, JUDGED),
+        (Stacking(bases=[]), True, JUDGED),
+        (Bagging(), True, DRAWN),
+        (Boosting(), True, DRAWN),
+    ],
+)
+def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble, stored, message):
+    """Evicted rows are computed again, and may come in another order."""
+    at_random = F.expr("reflect('java.util.UUID', 'randomUUID')")  # the plan holds no seed
+    unordered = frame({"x": np.arange(20)}).withColumn("u", at_random).orderBy("u").drop("u")
+    directory = str(tmp_path / "run") if stored else None
+    made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(directory)
+    message = f"row numbers changed while members trained: {message}"
+    message += f".* Also delete '{directory}'" if stored else ""
+    with pytest.raises(SparkdlError, match=message), made.running(unordered) as (rows, _):
+        rows.frame.unpersist(blocking=True)
+    assert rows.frame.storageLevel == NONE
+
+
+# ---- param maps ------------------------------------------------------------------------------------------------------
+
+
+def pipeline(depth: int) -> Pipeline:
+    scaler = StandardScaler(inputCol="features")
+    return Pipeline(stages=[scaler, DecisionTreeRegressor(featuresCol=scaler.getOutputCol(), maxDepth=depth)])
+
+
+def bagged(depth: int) -> Bagging:
+    """A copy by a map with a tree and a value for the tree."""
+    bagging, tree = Bagging(base=pipeline(1), idCol="id"), DecisionTreeRegressor()
+    return bagging.copy({bagging.base: tree, tree.maxDepth: depth})
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (lambda: Bagging(base=pipeline(2)), "base", pipeline),
+        (lambda: Stacking(bases=[pipeline(2)], meta=pipeline(3)), "meta", pipeline),
+        (lambda: BestOf(candidates=[pipeline(2)]), "candidates", lambda depth: [pipeline(depth), pipeline(3)]),
+        (
+            lambda: BestOf(candidates=[pipeline(2)]),
+            "evaluator",
+            lambda which: RegressionEvaluator(metricName=["r2", "mae"][which - 1]),
+        ),
+        (None, "value for a tree of the map", None),
+    ],
+)
+def test_estimators_of_a_map_have_their_own_directories(given, tmp_path, make, name, value):
+    def found(which: int) -> str:
+        if make is None:
+            ensemble = bagged(which)
+        else:
+            ensemble = make().setIdCol("id")
+            ensemble = ensemble.copy({ensemble.getParam(name): value(which)})
+        with ensemble.setRunDir(str(tmp_path)).running(given) as (_, plan):
+            directory: str = plan.kept.directory
+        assert directory.startswith(f"{tmp_path}/")
+        return directory
+
+    assert found(1) == found(1)  # of other objects, with other uids
+    assert found(1) != found(2)
+
+
+def test_maps_name_bases_of_one_class_by_their_places(spark):
+    one, other = LinearRegression(), LinearRegression()
+    stacking = Stacking(bases=[one, other], runDir="/nowhere")
+    maps = [{one.regParam: 1.0, other.regParam: 2.0}, {one.regParam: 2.0, other.regParam: 1.0}]
+    assert stacking.copy(maps[0])._map != stacking.copy(maps[1])._map
+    assert stacking.copy(maps[0])._map == stacking.copy(dict(reversed(maps[0].items())))._map
+
+
+@pytest.mark.slow
+def test_fits_with_maps_restore_their_members(given, tmp_path):
+    data = VectorAssembler(inputCols=["x"], outputCol="features").transform(given)
+    bagging = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))
+    maps = [{bagging.base: pipeline(depth)} for depth in (1, 2)]
+    assert [bagging.fit(data, given).report["trained"] for given in maps] == [[0], [0]]
+    again = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))
+    found = again.fit(data, {again.base: pipeline(2)})
+    assert (found.report["trained"], found.report["restored"]) == ([], [0])
