@@ -180,11 +180,6 @@ def test_pipelines_searches_and_saved_models(data, tmp_path):
     )
     found = search.fit(data)
     assert found.avgMetrics[0] < found.avgMetrics[1]
-    stage.save(str(tmp_path / "estimator"))
-    loaded = BestOf.load(str(tmp_path / "estimator"))
-    assert [each.uid for each in loaded.getCandidates()] == [each.uid for each in stage.getCandidates()]
-    assert loaded.getEvaluator().getMetricName() == "rmse"
-    assert (loaded.uid, loaded.getNumFolds(), loaded.getIdCol(), loaded.getSeed()) == (stage.uid, 2, "row", 3)
     model = found.bestModel.stages[0]
     found.bestModel.save(str(tmp_path / "model"))
     (again,) = PipelineModel.load(str(tmp_path / "model")).stages

@@ -171,3 +171,16 @@ def test_fits_with_maps_restore_their_members(given, tmp_path):
     again = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))
     found = again.fit(data, {again.base: pipeline(2)})
     assert (found.report["trained"], found.report["restored"]) == ([], [0])
+
+
+@pytest.mark.parametrize("kind", [Bagging, Boosting])
+def test_copies_and_saved_estimators_have_their_own_base(spark, tmp_path, kind):
+    tree = DecisionTreeRegressor(maxDepth=2)
+    first = kind(base=tree, numModels=3, seed=4)
+    other = first.copy({tree.maxDepth: 5, first.numModels: 7})
+    assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
+    assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
+    other.save(str(tmp_path / "saved"))
+    loaded = kind.load(str(tmp_path / "saved"))
+    assert (loaded.uid, loaded.getNumModels(), loaded.getSeed()) == (first.uid, 7, 4)
+    assert (loaded.getBase().uid, loaded.getBase().getMaxDepth()) == (tree.uid, 5)

@@ -8,22 +8,19 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from pyspark.ml import Estimator, Pipeline, PipelineModel
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
-from pyspark.ml.util import MLReadable, MLWritable
 
 from sparkdl import TorchClassifier
 from sparkdl.ensembles.base_learner import leaf
+from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.param_declaration import param
-from sparkdl.ml.param_types import to_int
 from sparkdl.ml.persistence import reader_writer
 from tests.ml import nets
 from tests.sessions import frame
@@ -188,46 +185,26 @@ def test_damaged_model_raises(spark, tmp_path):
         EnsembleModel.load(str(tmp_path / "whole/members/00000"))
 
 
-class Committee(EnsembleParams, Estimator, MLReadable, MLWritable):
-    """An ensemble of bases and an evaluator, as far as Params go."""
-
-    experts = param("estimators that are trained", default=[])
-    rounds = param("how many", to_int, 1)
-    evaluator = param("judges")
-
-    def bases(self):
-        return list(self.getOrDefault(self.experts))
-
-    def with_bases(self, bases):
-        return self._set(experts=bases)
-
-    def _fit(self, dataset):
-        raise NotImplementedError
-
-
 def test_estimator_is_saved_with_its_bases_and_needs_trust(spark, tmp_path):
-    bases = [
+    candidates = [
         TorchClassifier(model=nets.scores, epochs=3),
         LogisticRegression(regParam=0.25),
         Pipeline(stages=[TorchClassifier(model=nets.digits)]),
     ]
-    committee = Committee().with_bases(bases).setSeed(7).setRunDir("here")._set(rounds=5)
-    committee._set(evaluator=MulticlassClassificationEvaluator(metricName="accuracy"))
-    path = tmp_path / "committee"
-    committee.save(str(path))
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
+    ensemble, path = BestOf(candidates=candidates, evaluator=evaluator, seed=7, runDir="here"), tmp_path / "best"
+    ensemble.save(str(path))
     assert {entry.name for entry in path.iterdir()} == {"metadata", "bases", "params"}
-    loaded = Committee.load(str(path))
-    assert (loaded.uid, loaded.getSeed(), loaded.getRunDir()) == (committee.uid, 7, "here")
-    assert loaded.getOrDefault(loaded.rounds) == 5
-    assert loaded.getOrDefault(loaded.evaluator).getMetricName() == "accuracy"
-    torch_base, other, pipeline = loaded.bases()
-    assert (torch_base.uid, torch_base.getModel(), torch_base.getEpochs()) == (bases[0].uid, nets.scores, 3)
-    assert other.getRegParam() == 0.25
-    assert pipeline.getStages()[0].getModel() is nets.digits
+    loaded = BestOf.load(str(path))
+    assert (loaded.uid, loaded.getSeed(), loaded.getRunDir()) == (ensemble.uid, 7, "here")
+    assert loaded.getEvaluator().getMetricName() == "accuracy"
+    network, other, pipeline = loaded.bases()
+    assert (network.uid, network.getModel(), network.getEpochs()) == (candidates[0].uid, nets.scores, 3)
+    assert (other.getRegParam(), pipeline.getStages()[0].getModel()) == (0.25, nets.digits)
     base = in_pipeline(TorchClassifier(model=lambda: nets.mlp(3, outputs=3)), Pipeline)
-    committee.with_bases([base]).write().overwrite().save(str(path))
+    ensemble.with_bases([base]).write().overwrite().save(str(path))
     with pytest.raises(InvalidInput, match=r"has pickled parts, .*\['model'\]"):
-        Committee.load(str(path))
-    (again,) = Committee.read().trust().load(str(path)).bases()
+        BestOf.load(str(path))
+    (again,) = BestOf.read().trust().load(str(path)).bases()
     assert (type(again), again.uid) == (Pipeline, base.uid)
     assert isinstance(leaf(again).getModel()(), nets.nn.Module)

@@ -194,16 +194,3 @@ def test_invalid_input_raises_before_training(wine, untrained, base, given, mess
 def test_invalid_values_raise(spark, given):
     with pytest.raises(InvalidInput, match=f"{next(iter(given))} is"):
         Boosting(**given)
-
-
-@pytest.mark.slow
-def test_copies_and_saved_estimators_have_their_own_base(spark, tmp_path):
-    tree = DecisionTreeClassifier(maxDepth=2, weightCol="w")
-    first = Boosting(base=tree, numModels=3, learningRate=0.5, seed=4)
-    other = first.copy({tree.maxDepth: 5, first.numModels: 7})
-    assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
-    assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
-    first.save(str(tmp_path / "boosting"))
-    loaded = Boosting.load(str(tmp_path / "boosting"))
-    assert (loaded.uid, loaded.getNumModels(), loaded.getLearningRate(), loaded.getSeed()) == (first.uid, 3, 0.5, 4)
-    assert (loaded.getBase().getMaxDepth(), loaded.getBase().getWeightCol()) == (2, "w")

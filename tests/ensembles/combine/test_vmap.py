@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -12,13 +11,11 @@ from torch import nn
 
 from sparkdl.data.batch import Ragged
 from sparkdl.ensembles.combine.rules import Combining
-from sparkdl.ensembles.combine.vmap import VmapEnsemble, VmapFactory, _probe, same_architecture
+from sparkdl.ensembles.combine.vmap import VmapEnsemble, _probe, same_architecture
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import pack
 from sparkdl.ml.inference.batch_size import batch_rows
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.scorer import score
-from sparkdl.ml.persistence.export import Program, export
 from tests.ml import nets
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 6))).float()
@@ -112,28 +109,6 @@ class Pair(Inner):
 
     def forward(self, x):
         return self.inner(x), x
-
-
-class Bag(nn.Module):
-    """Ragged rows with offsets."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.EmbeddingBag(10, 3, mode="mean")
-
-    def forward(self, values, offsets):
-        return self.table(values, offsets)
-
-
-class Padded(nn.Module):
-    """Ragged rows with padding."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(10, 3)
-
-    def forward(self, values, mask):
-        return (self.table(values) * mask.unsqueeze(-1)).sum(1)
 
 
 def each(members, *inputs):
@@ -242,20 +217,11 @@ def test_members_run_one_by_one(members, x):
     torch.testing.assert_close(found, each(members(), x), rtol=0, atol=0)
 
 
-def test_exported_programs_run_one_by_one():
-    programs = [Program(export(one, (X[:2],))) for one in seeded(perceptron, 3)]
-    module = VmapFactory(tuple((one, b"") for one in programs), Combining("soft", (1.0,) * 3), "fp32")()
-    assert not module.stacked
-    with torch.inference_mode():
-        torch.testing.assert_close(module.outputs(X), each(seeded(perceptron, 3), X), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("make", [Bag, Padded])
-def test_ragged_rows(make):
+def test_ragged_rows():
     lengths = torch.randint(1, 6, (40,))
     bounds = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    rows = Ragged(torch.randint(0, 10, (int(bounds[-1]),)), bounds, None if make is Bag else 0)
-    members = seeded(make)
+    rows = Ragged(torch.randint(0, 10, (int(bounds[-1]),)), bounds, None)
+    members = seeded(partial(nn.EmbeddingBag, 10, 3))
     with torch.inference_mode():
         expected = torch.stack([score(CachedModel(member), (rows,)) for member in members])
         found = score(CachedModel(ensemble(members)), (rows,))
@@ -294,17 +260,6 @@ def test_architectures_that_differ(one, other):
 def test_architecture_does_not_depend_on_weights():
     for make in (perceptron, normalised, Tied, nets.Images, nets.Connections, nets.Scaled):
         assert same_architecture(*seeded(make, 2))
-
-
-def test_pickled_factory_builds_its_members():
-    make = partial(nets.mlp, 6, 16, outputs=3)
-    members = seeded(make, 3)
-    for index, member in enumerate(members):
-        member[0].weight.data += index
-    factory = VmapFactory(tuple((make, pack(member)) for member in members), Combining("hard", (1.0,) * 3), "fp32")
-    module = cloudpickle.loads(cloudpickle.dumps(factory))()
-    torch.testing.assert_close(module.outputs(X), each(members, X), rtol=1e-5, atol=1e-6)
-    assert not any(member.training for member in module.members)
 
 
 def test_errors_of_members():

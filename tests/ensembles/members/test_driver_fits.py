@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,12 +11,9 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
-from torch import nn
 
-from sparkdl import TorchClassifier
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.members.driver_fits import drawn, fit_on_driver, takes_weights
 from sparkdl.ensembles.members.member import Member, Plan, Rows
 from sparkdl.ensembles.members.store import MemberStore
@@ -100,12 +96,10 @@ def test_copies_have_their_own_ids(numbers, kind):
     assert {row["id"]: row["w"] for row in again.collect()} == found
 
 
-def test_ids_of_nested_bases_and_of_single_rows(numbers):
+def test_ids_of_nested_bases(numbers):
     inner = Pipeline(stages=[StandardScaler(inputCol="id"), Bagging(base=WithIds(1)._set(idCol="id"))])
     found = [row["id"] for row in drawn(Member(0, inner, REPEATING), numbers)[1].collect()]
     assert len(found) == len({*found}) > COUNT
-    single = drawn(Member(0, WithIds(1)._set(idCol="id"), SHARE), numbers)[1]
-    assert sorted(row["id"] for row in single.collect()) == np.flatnonzero(counts(SHARE)).tolist()
 
 
 # ---- real estimators -------------------------------------------------------------------------------------------------
@@ -118,17 +112,6 @@ def test_tree_of_weights_equals_tree_of_repeated_rows_in_any_partitions(people):
     repeated = people.frame.withColumn("copy", F.explode(F.array_repeat(F.lit(0), draw.column(col(ROW_ID)))))
     found = {model.toDebugString.split(":", 1)[1] for model in (one, other, tree.fit(repeated))}
     assert len(found) == 1
-
-
-def test_network_behind_a_scaler_is_fitted_on_copies(people):
-    """The scaler would ignore weights; the network's gang rejects repeated ids."""
-    network = TorchClassifier(
-        model=partial(nn.Linear, 20, 2), featuresCol="scaled", idCol="id", numWorkers=2, batchSize=500
-    )
-    base = Pipeline(stages=[StandardScaler(inputCol="features", outputCol="scaled"), network])
-    draw, some = Bootstrap(1.0, True, 1), Rows(people.frame.where("id < 500"), ROW_ID)
-    [model] = fit_on_driver([Member(0, base, draw)], some, Plan()).models
-    assert leaf(model).report["rows"] == draw.counts(np.arange(500)).sum()
 
 
 # ---- parallel fits ---------------------------------------------------------------------------------------------------
@@ -271,8 +254,3 @@ def test_error_names_the_member_and_keeps_its_class(error, kind, numbers, counti
         assert failed.value.message.startswith("member 1: ")
         assert failed.value.message.endswith("1 of 2 members are trained; without runDir, fit stores none.")
         assert failed.value.trace == getattr(failed.value.__cause__, "trace", None)
-
-
-def test_error_of_spark_names_the_member(people):
-    with pytest.raises(WorkerFailed, match=r"member 0: .*gone"):
-        fit_on_driver([Member(0, LogisticRegression(labelCol="gone"))], people, Plan())
