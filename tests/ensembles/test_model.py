@@ -11,7 +11,6 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
-from pyspark.ml.regression import LinearRegression
 from pyspark.ml.tuning import CrossValidatorModel
 from pyspark.sql import types as T
 from scipy.special import softmax
@@ -48,12 +47,21 @@ def way(request):
     return (lambda models: models) if request.param == "together" else chained
 
 
-# ---- votes -----------------------------------------------------------------------------------------------------------
+# ---- votes and numbers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["soft", "hard"])
-@pytest.mark.parametrize("factory", [linear, one_score])
-def test_votes_equal_numpy(spark, way, rule, factory):
+@pytest.mark.parametrize(
+    ("rule", "factory", "thresholds"),
+    [
+        ("soft", linear, None),
+        ("hard", linear, None),
+        ("soft", one_score, None),
+        ("hard", one_score, None),
+        ("soft", linear, [0.2, 0.5, 0.9]),
+        ("hard", linear, [0.9, 0.0, 0.9]),
+    ],
+)
+def test_votes_equal_numpy(spark, way, rule, factory, thresholds):
     models, x = members(factory), X.copy()
     x[7, 1] = np.nan  # no member has a prediction of this row
     made = EnsembleModel(
@@ -62,6 +70,8 @@ def test_votes_equal_numpy(spark, way, rule, factory):
         weights=[*WEIGHTS, 0.0],
         numClasses=2 if factory is one_score else 3,
     ).setDisagreementCol("apart")
+    if thresholds is not None:
+        made.setThresholds(thresholds)
     columns = found(made, frame({"row": np.arange(50), "x": x}), *VECTORS, "apart")
     assert all(np.isnan(values[7]).all() for values in columns)
     raw, probability, prediction, apart = (np.delete(values, 7, 0) for values in columns)
@@ -69,11 +79,76 @@ def test_votes_equal_numpy(spark, way, rule, factory):
     expected = votes(chances, rule, WEIGHTS)
     np.testing.assert_allclose(raw, expected, rtol=1e-5)
     np.testing.assert_allclose(probability, expected / sum(WEIGHTS), rtol=1e-5)
-    np.testing.assert_array_equal(prediction, expected.argmax(1))
-    others = chances.argmax(-1) != expected.argmax(1)
-    np.testing.assert_allclose(apart, np.dot(WEIGHTS, others) / sum(WEIGHTS), rtol=1e-12)
-    assert len(set(prediction)) == expected.shape[1]
-    assert 0 < apart.max() < 1
+    with np.errstate(divide="ignore", invalid="ignore"):  # as pyspark does, a threshold of 0 wins unless the vote is 0
+        scaled = expected if thresholds is None else np.where(expected == 0, 0, expected / thresholds)
+    np.testing.assert_array_equal(prediction, scaled.argmax(1))
+    assert (prediction != expected.argmax(1)).any() == (thresholds is not None)
+    others = chances.argmax(-1) != prediction
+    np.testing.assert_allclose(apart, np.dot(WEIGHTS, others) / sum(WEIGHTS), atol=1e-12)
+    assert apart.max() > 0
+    with pytest.raises(Exception, match="thresholds has 1 numbers"):
+        made.setThresholds([0.5]).transform(data().coalesce(1)).collect()
+
+
+@pytest.mark.parametrize("rule", ["soft", "hard"])
+def test_smallest_class_wins_a_tie(spark, way, rule):
+    module = linear()
+    module.weight.data.zero_()
+    models = []
+    for index in (2, 1):  # members that always predict this class, equally certain
+        module.bias.data = 3 * torch.eye(3)[index]
+        models.append(TorchModel(factory=linear, weights=pack(module), kind="classifier").setInputCols(["x"]))
+    made = EnsembleModel(way(models), rule=rule, weights=[0.1, 0.1], numClasses=3)
+    assert set(found(made, data(), "prediction")[0]) == {1}
+
+
+def test_thresholds_of_members_count_in_hard_votes(spark):
+    models = [model.setThresholds([1.0, 1.0, 0.0]) for model in members()]
+    (prediction,) = found(EnsembleModel(models, rule="hard", numClasses=3), data(), "prediction")
+    assert set(prediction) == {2}
+    (raw,) = found(EnsembleModel(models, rule="soft"), data(), "rawPrediction")
+    np.testing.assert_allclose(raw, probabilities(models).sum(0), rtol=1e-5)
+
+
+def flat():
+    return nn.Sequential(linear(1), nn.Flatten(0))
+
+
+@pytest.mark.parametrize(
+    ("factories", "kind", "types"),
+    [
+        ([one_score, one_score, flat], "regressor", {"fp32": T.DoubleType(), "fp64": T.DoubleType()}),
+        (
+            3 * [nets.Autoencoder],
+            "estimator",
+            {"fp32": T.ArrayType(T.FloatType()), "fp64": T.ArrayType(T.DoubleType())},
+        ),
+        (3 * [nets.column], "scalar", {"fp32": T.FloatType()}),
+    ],
+)
+def test_means_and_sums_equal_numpy(spark, way, factories, kind, types):
+    for precision, expected_type in types.items():
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        exact = {"rtol": 1e-12} if precision == "fp64" else {"rtol": 1e-3, "atol": 1e-5}
+        given = {"precision": precision, "dtype": dtype}
+        given |= {"kind": "estimator", "scalar": True} if kind == "scalar" else {"kind": kind}
+        models = [member(factory, seed=seed, **given) for seed, factory in enumerate(factories)]
+        numbers, shares = np.stack([scores([model]).reshape(50, -1) for model in models]), np.array(WEIGHTS)
+        shares = shares / shares.sum()
+        mean = EnsembleModel(way(models), rule="mean", weights=WEIGHTS).setDisagreementCol("apart")
+        output = mean.transform(data())
+        assert output.columns == ["row", "x", "prediction", "apart"]
+        assert (output.schema["prediction"].dataType, output.schema["apart"].dataType) == (
+            expected_type,
+            T.DoubleType(),
+        )
+        prediction, apart = found(mean, data(), "prediction", "apart")
+        expected = np.tensordot(shares, numbers, 1)
+        np.testing.assert_allclose(prediction.reshape(50, -1), expected, **exact)
+        np.testing.assert_allclose(apart, np.sqrt(shares @ ((numbers - expected) ** 2).mean(-1)), **exact)
+        total = EnsembleModel(way(models), rule="sum", weights=[-1.0, 2.0, 0.1], intercept=5.0)
+        expected = 5 + np.tensordot([-1, 2, 0.1], numbers, 1)
+        np.testing.assert_allclose(found(total, data(), "prediction")[0].reshape(50, -1), expected, **exact)
 
 
 def test_output_columns(spark, way):
@@ -87,94 +162,9 @@ def test_output_columns(spark, way):
     assert made.transform(data(), {made.predictionCol: "other"}).columns == ["row", "x", "other"]
     with pytest.raises(InvalidInput, match="there is a column 'x' already; drop it, or set predictionCol"):
         made.setPredictionCol("x").transform(data())
-
-
-def certain(index):
-    """A member that always predicts this class, with the same probability as others of its kind."""
-    module = linear()
-    module.weight.data.zero_()
-    module.bias.data = 3 * torch.eye(3)[index]
-    return TorchModel(factory=linear, weights=pack(module), kind="classifier").setInputCols(["x"])
-
-
-@pytest.mark.parametrize("rule", ["soft", "hard"])
-def test_smallest_class_wins_a_tie(spark, way, rule):
-    made = EnsembleModel(way([certain(2), certain(1)]), rule=rule, weights=[0.1, 0.1], numClasses=3)
-    assert set(found(made, data(), "prediction")[0]) == {1}
-
-
-@pytest.mark.parametrize(("rule", "thresholds"), [("soft", [0.2, 0.5, 0.9]), ("hard", [0.9, 0.0, 0.9])])
-def test_thresholds_equal_those_of_pyspark(spark, way, rule, thresholds):
-    models = members()
-    made = EnsembleModel(way(models), rule=rule, numClasses=3).setThresholds(thresholds).setDisagreementCol("apart")
-    prediction, apart = found(made, data(), "prediction", "apart")
-    expected = votes(probabilities(models), rule, [1 / 3] * 3)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = np.where(expected == 0, 0, expected / thresholds)
-    np.testing.assert_array_equal(prediction, scaled.argmax(1))
-    np.testing.assert_allclose(apart, (probabilities(models).argmax(-1) != prediction).mean(0), atol=1e-12)
-    assert (prediction != expected.argmax(1)).any()
-    with pytest.raises(Exception, match="thresholds has 2 numbers"):
-        made.setThresholds([0.5, 0.5]).transform(data().coalesce(1)).collect()
-
-
-def test_thresholds_of_members_count_in_hard_votes(spark):
-    models = [model.setThresholds([1.0, 1.0, 0.0]) for model in members()]
-    (prediction,) = found(EnsembleModel(models, rule="hard", numClasses=3), data(), "prediction")
-    assert set(prediction) == {2}
-    (raw,) = found(EnsembleModel(models, rule="soft"), data(), "rawPrediction")
-    np.testing.assert_allclose(raw, probabilities(models).sum(0), rtol=1e-5)
-
-
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def flat():
-    return nn.Sequential(linear(1), nn.Flatten(0))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_means_and_sums_equal_numpy(spark, way, precision):
-    dtype = torch.float64 if precision == "fp64" else torch.float32
-    exact = {"rtol": 1e-12} if precision == "fp64" else {"rtol": 1e-4, "atol": 1e-5}
-    given = {"precision": precision, "dtype": dtype}
-    models = [*members(one_score, "regressor", 2, **given), member(flat, "regressor", 2, **given)]
-    made = EnsembleModel(way(models), rule="mean", weights=WEIGHTS).setDisagreementCol("apart")
-    output = made.transform(data())
-    assert output.columns == ["row", "x", "prediction", "apart"]
-    assert output.schema["prediction"].dataType == T.DoubleType()
-    prediction, apart = found(made, data(), "prediction", "apart")
-    numbers, shares = np.stack([scores([model]).reshape(50) for model in models]), np.array(WEIGHTS) / sum(WEIGHTS)
-    np.testing.assert_allclose(prediction, shares @ numbers, **exact)
-    np.testing.assert_allclose(apart, np.sqrt(shares @ (numbers - shares @ numbers) ** 2), **exact)
-    total = EnsembleModel(way(models), rule="sum", weights=[-1.0, 2.0, 0.1], intercept=5.0)
-    np.testing.assert_allclose(found(total, data(), "prediction")[0], 5 + np.dot([-1, 2, 0.1], numbers), **exact)
+    total = EnsembleModel(way(members(one_score, "regressor")), rule="sum").setDisagreementCol("apart")
     with pytest.raises(InvalidInput, match="disagreementCol is 'apart', but members of a sum"):
-        total.setDisagreementCol("apart").transform(data())
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_arrays_stay_arrays(spark, way, precision):
-    dtype, element = (torch.float64, T.DoubleType()) if precision == "fp64" else (torch.float32, T.FloatType())
-    models = members(nets.Autoencoder, "estimator", precision=precision, dtype=dtype)
-    mean = EnsembleModel(way(models), rule="mean", weights=WEIGHTS).setDisagreementCol("apart")
-    assert mean.transform(data()).schema["prediction"].dataType.elementType == element
-    arrays = scores(models)
-    expected = np.tensordot(WEIGHTS, arrays, 1)
-    prediction, apart = found(mean, data(), "prediction", "apart")
-    np.testing.assert_allclose(prediction, expected / sum(WEIGHTS), rtol=1e-3, atol=1e-5)
-    squares = ((arrays - expected / sum(WEIGHTS)) ** 2).mean(-1)
-    np.testing.assert_allclose(apart, np.sqrt(np.dot(WEIGHTS, squares) / sum(WEIGHTS)), rtol=1e-3)
-    total = EnsembleModel(way(models), rule="sum", weights=WEIGHTS)
-    np.testing.assert_allclose(found(total, data(), "prediction")[0], expected, rtol=1e-3, atol=1e-5)
-
-
-def test_single_numbers_of_estimators_stay_floats(spark, way):
-    models = members(nets.column, "estimator", scalar=True)
-    made = EnsembleModel(way(models), rule="mean").setDisagreementCol("apart")
-    assert [field.dataType for field in made.transform(data()).schema][2:] == [T.FloatType(), T.DoubleType()]
-    expected = scores(models)[..., 0].mean(0)
-    np.testing.assert_allclose(found(made, data(), "prediction")[0], expected, rtol=1e-3, atol=1e-5)
+        total.transform(data())
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -266,19 +256,9 @@ def test_members_may_be_searches_and_ensembles(spark, mixed):
     (probability,) = found(outer, rows, "probability")
     chances = [found(model, rows, "probability")[0] for model in (models[0], models[1], models[3])]
     np.testing.assert_allclose(probability, (chances[0] / 2 + chances[1] / 2 + chances[2]) / 2, rtol=1e-6)
-
-
-def test_mean_of_numbers_of_any_library(spark, mixed):
-    rows, _ = mixed
-    models = [LinearRegression(maxIter=3, regParam=reg).fit(rows) for reg in (0.0, 0.5)]
-    models.append(member(one_score, "regressor"))
-    each = np.stack([found(model, rows, "prediction")[0] for model in models])
-    made = EnsembleModel(models, rule="mean").setDisagreementCol("apart")
-    prediction, apart = found(made, rows, "prediction", "apart")
-    np.testing.assert_allclose(prediction, each.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(apart, each.std(0), rtol=1e-6)
+    numbers = [member(one_score, "regressor"), member(nets.Autoencoder, "estimator")]
     with pytest.raises(InvalidInput, match="some members predict numbers and others arrays"):
-        EnsembleModel([*models, member(nets.Autoencoder, "estimator")], rule="mean").transform(rows)
+        EnsembleModel(chained(numbers), rule="mean").transform(rows)
 
 
 # ---- copies and changes ----------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_null_is_no_prediction(spark, ansi, null):
     said = [NULL if at in null else "if(id % 3 = 0, 0D, 1D)" for at in range(3)]
     told = [Told(each, 2, f"if({each} is null, null, array(1 - {each}, {each}))") for each in said]
     arrays = EnsembleModel([Told(f"array({each}, 1D)") for each in said], rule="mean")
-    models = [EnsembleModel(told, rule=rule, weights=WEIGHTS) for rule in ("hard", "mean", "sum", "soft")]
+    models = [EnsembleModel(told, rule=rule, weights=WEIGHTS, numClasses=2) for rule in ("hard", "mean", "sum", "soft")]
     for model in models:
         model.setDisagreementCol("" if model.rule == "sum" else "apart")
     before = spark.conf.get("spark.sql.ansi.enabled")
