@@ -35,7 +35,7 @@ from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, member_seed
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.errors import InvalidInput
@@ -43,7 +43,7 @@ from sparkdl.ml.param_declaration import Scope
 from sparkdl.spark.columns import col
 
 
-class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
+class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
     """Trains the same base on a new bootstrap sample for each member."""
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
@@ -75,13 +75,13 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
         )
 
     def _checked(self, dataset: DataFrame) -> Estimator[Any]:
-        base: Estimator[Any] = self.getBase()
+        base = self.getBase()
         kind = kind_of(base)
         label = column(base, "labelCol")
         if kind == "classifier" and label is not None and label not in dataset.columns:
             raise InvalidInput(
-                f"labelCol of the base is {label!r}; the data has {listed(dataset.columns)}. Create the column before the "
-                "ensemble, so that all members number the classes alike."
+                f"labelCol of the base is {label!r}; the data has {listed(dataset.columns)}. Create the column "
+                "before the ensemble, so that all members number the classes alike."
             )
         if not self.getBootstrap() and self.getSubsamplingRate() > 1:
             raise InvalidInput(
@@ -115,20 +115,6 @@ class Bagging(BaggingParams, EnsembleParams, Estimator[EnsembleModel]):
             **{name: value for name, value in last.items() if name not in ("seconds", "rows_per_second")},
             "seconds": models.seconds[position],
         }
-
-    def bases(self) -> list[Estimator[Any]]:
-        """The base, as a list."""
-        return [self.getBase()] if self.isDefined(self.base) else []
-
-    def with_bases(self, bases: list[Estimator[Any]]) -> Bagging:
-        """Set the base."""
-        return self._set(base=bases[0]) if bases else self
-
-    def getBase(self) -> Any:
-        """The base estimator."""
-        if not self.isDefined(self.base):
-            raise InvalidInput("base is not set; expected it as Bagging(base=...).")
-        return self.getOrDefault(self.base)
 
 
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:

@@ -159,9 +159,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
         judged = column(evaluator, "labelCol")
         made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # may create their own label column
         if judged is not None and judged not in dataset.columns and not made:
-            raise InvalidInput(
-                f"labelCol of the evaluator is {judged!r}; the data has {listed(dataset.columns)}."
-            )
+            raise InvalidInput(f"labelCol of the evaluator is {judged!r}; the data has {listed(dataset.columns)}.")
         for candidate in candidates:
             _refuse_unread(candidate, evaluator, dataset)
         return candidates, evaluator
@@ -205,9 +203,7 @@ def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: 
     numbers = [index for index, mean in enumerate(means) if not math.isnan(mean)]
     lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
     if not numbers:
-        raise InvalidInput(
-            f"the metric of every candidate is NaN: {', '.join(lost)}; expected at least one number."
-        )
+        raise InvalidInput(f"the metric of every candidate is NaN: {', '.join(lost)}; expected at least one number.")
     if lost:
         warnings.warn(f"the metric is NaN, which loses to every number, for candidate {', '.join(lost)}.", stacklevel=4)
     return max(numbers, key=lambda index: means[index] if larger else -means[index])

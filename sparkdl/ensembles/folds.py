@@ -87,8 +87,8 @@ class Folds:
             )
         if empty:
             raise InvalidInput(
-                f"with numFolds={self.count}, the folds {empty} have none of the {total} rows; set fewer folds, or another "
-                "seed."
+                f"with numFolds={self.count}, the folds {empty} have none of the {total} rows; set fewer folds, "
+                "or another seed."
             )
         lows, highs = ([each[end] for each in found.values() if each[end] is not None] for end in (1, 2))
         if lows and min(lows) == max(highs):

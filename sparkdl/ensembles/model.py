@@ -28,8 +28,9 @@ from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import DataFrame
 
+from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
-from sparkdl.ensembles.combine.sql import SqlCombiner, last
+from sparkdl.ensembles.combine.sql import SqlCombiner
 from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
@@ -177,12 +178,10 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
     def _classes(self, models: Sequence[Model]) -> int | None:
         if self.rule != "hard" or self.numClasses is not None:
             return self.numClasses
-        counts = [getattr(last(model), "numClasses", None) for model in models]
+        counts = [getattr(leaf(model), "numClasses", None) for model in models]
         found = max((count for count in counts if count is not None), default=None)
         if found is None:
-            raise InvalidInput(
-                "the members have no numClasses; hard votes expect EnsembleModel(numClasses=...)."
-            )
+            raise InvalidInput("the members have no numClasses; hard votes expect EnsembleModel(numClasses=...).")
         return int(found)
 
     def _check(self) -> None:
@@ -199,7 +198,10 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             wanted = "not all 0" if self.rule == "sum" else "at least 0, not all 0"
             raise InvalidInput(f"weights is {self.weights}; expected finite numbers, {wanted}.")
         if self.intercept and self.rule != "sum":
-            warnings.warn(f"intercept is {self.intercept}, but only a sum uses it; the rule {self.rule!r} ignores it.", stacklevel=4)
+            warnings.warn(
+                f"intercept is {self.intercept}, but only a sum uses it; the rule {self.rule!r} ignores it.",
+                stacklevel=4,
+            )
         for index, model in enumerate(self.models):
             _check_member(index, model, self.rule)
 
@@ -209,7 +211,7 @@ def _best(model: Any) -> Any:
 
 
 def _check_member(index: int, model: Any, rule: Rule) -> None:
-    found = last(model)
+    found: Any = leaf(model)
     if not isinstance(model, Model) or not found.hasParam("predictionCol"):
         raise InvalidInput(f"member {index} is a {type(model).__name__}; expected a fitted model that predicts.")
     if rule not in VOTES:

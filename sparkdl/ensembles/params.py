@@ -121,8 +121,8 @@ class EnsembleParams(MembersParams, Saveable):
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
         with _persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
             mark = fingerprint(rows.frame) if watched or directory is not None else ""
-            if directory is not None:
-                directory = self._own_directory(directory, mark)
+            if directory is not None and self._map is not None:
+                directory = files.join(directory, map_hash(self._map, mark))
             keeping = nullcontext() if directory is None else self._keeping(directory, mark)
             with keeping as kept, watching(self._watch(directory)) as watch:
                 watch.begin(dataset.sparkSession)
@@ -140,11 +140,6 @@ class EnsembleParams(MembersParams, Saveable):
         finally:
             kept.end()
 
-    def _own_directory(self, directory: str, mark: str) -> str:
-        if self._map is None:
-            return directory
-        return files.join(directory, map_hash(self._map, mark))
-
     def _watch(self, directory: str | None) -> Watch:
         told = {param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
         told |= {"class": type(self).__name__}
@@ -159,9 +154,7 @@ class EnsembleParams(MembersParams, Saveable):
         directory = self.getRunDir()
         judged = "members may have been evaluated on their training rows"
         drawn = "stored members may have trained on other rows than their fingerprint says"
-        kept = (
-            "" if directory is None else f" Also delete {directory!r}, which has such members."
-        )
+        kept = "" if directory is None else f" Also delete {directory!r}, which has such members."
         return SparkdlError(
             f"row numbers changed while members trained: {judged if self._judged_by_rows else drawn}. "
             f"Set idCol, or write the rows to a table and train on it.{kept}"
@@ -178,6 +171,26 @@ class EnsembleParams(MembersParams, Saveable):
         if model.rule != "soft":  # otherwise, members apply their own thresholds or have none
             outputs.pop("thresholds", None)
         return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
+
+
+class SingleBaseParams(EnsembleParams):
+    """Shared behavior of the ensembles with one base."""
+
+    base: Param[Estimator[Any]]
+
+    def bases(self) -> list[Estimator[Any]]:
+        """The base, as a list."""
+        return [self.getBase()] if self.isDefined(self.base) else []
+
+    def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
+        """Set the base."""
+        return self._set(base=bases[0]) if bases else self
+
+    def getBase(self) -> Any:
+        """The base estimator."""
+        if not self.isDefined(self.base):
+            raise InvalidInput(f"base is not set; expected an estimator, as {type(self).__name__}(base=...).")
+        return self.getOrDefault(self.base)
 
 
 def _identity(dataset: DataFrame, name: str) -> Column:

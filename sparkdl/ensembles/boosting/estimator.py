@@ -26,7 +26,7 @@ from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
@@ -36,7 +36,7 @@ _RATES = {"classifier": 1.0, "regressor": 0.1}
 _MOST = {"classifier": 50, "regressor": 100}
 
 
-class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
+class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
     """Boosts classifiers by SAMME and regressors by gradient boosting.
 
     Members train one at a time, since each depends on the members before it. With a ``runDir``, ``fit`` stores each
@@ -48,14 +48,6 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
     Raises:
         InvalidInput: a Param has an invalid value.
     """
-
-    def bases(self) -> list[Estimator[Any]]:
-        """The base."""
-        return [self.getBase()] if self.isSet(self.base) else []
-
-    def with_bases(self, bases: list[Estimator[Any]]) -> Boosting:
-        """Set the base."""
-        return self._set(base=bases[0]) if bases else self
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
@@ -74,8 +66,6 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
         return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
 
     def _checked(self) -> tuple[Estimator[Any], EstimatorKind]:
-        if not self.isSet(self.base):
-            raise InvalidInput("base is not set; expected an estimator, as Boosting(base=...).")
         base = self.getBase()
         kind = kind_of(base)
         if kind == "estimator":
@@ -93,8 +83,8 @@ class Boosting(BoostingParams, EnsembleParams, Estimator[EnsembleModel]):
         self._check_stopping(base, kind)
         if kind == "regressor" and self.getDisagreementCol():
             raise InvalidInput(
-                f"disagreementCol is {self.getDisagreementCol()!r}, but members of a boosted regressor predict different "
-                "quantities; expected ''."
+                f"disagreementCol is {self.getDisagreementCol()!r}, but members of a boosted regressor predict "
+                "different quantities; expected ''."
             )
         if self.isSet(self.parallelism) and self.getParallelism() > 1:
             warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)

@@ -27,11 +27,6 @@ from sparkdl.spark.columns import col
 _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "sparkdl prediction"
 
 
-def last(model: Any) -> Any:
-    """The predicting model; of a pipeline, its last predicting stage."""
-    return leaf(model)
-
-
 @dataclass(frozen=True)
 class SqlCombiner:
     """Combines members by Spark expressions.
@@ -146,7 +141,7 @@ class SqlCombiner:
 
 
 def _predicted(frame: DataFrame, model: Model, index: int, wanted: Sequence[str]) -> DataFrame:
-    found = last(model)
+    found: Any = leaf(model)
     names = {param: _name(index, param.removesuffix("Col")) for param in ("predictionCol", "probabilityCol")}
     names["rawPredictionCol"] = _name(index, "raw")
     if isinstance(found, PredictionParams):  # models of sparkdl skip columns named ""

@@ -32,9 +32,7 @@ from sparkdl.ml.run import differences
 _ENSEMBLE = "ensemble.json"
 _MEMBERS = "members"
 _FORMAT = 2
-_ADVICE = (
-    ". If the query returns other rows or another order each time, write its result to a table, or set idCol"
-)
+_ADVICE = ". If the query returns other rows or another order each time, write its result to a table, or set idCol"
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class MemberStore:
             clauses = "; ".join(differences(found, given))
             clauses += _ADVICE if found.get("rows") != given.get("rows") else ""
             raise InvalidInput(
-                f"{self._folder.path} has the members of another ensemble; these settings differ: {clauses}. Set another "
-                "runDir, or restore these settings to continue."
+                f"{self._folder.path} has the members of another ensemble; these settings differ: {clauses}. Set "
+                "another runDir, or restore these settings to continue."
             )
         for name in names:  # left by interrupted saves
             if name.endswith((".tmp", ".old")):
@@ -179,8 +177,8 @@ class MemberStore:
         except FileNotFoundError:
             if any(name.startswith(("member-", "model-")) for name in names):
                 raise InvalidInput(
-                    f"{self._members.path} has members, but {path}, which describes them, is missing; set another runDir, "
-                    "or delete them."
+                    f"{self._members.path} has members, but {path}, which describes them, is missing; set another "
+                    "runDir, or delete them."
                 ) from None
             return None
         try:

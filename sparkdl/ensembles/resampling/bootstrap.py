@@ -13,14 +13,15 @@ and is drawn ``k_i`` times:
 The Poisson draw needs no row count: N. Oza and S. Russell, Online bagging and boosting, AISTATS 2001. The bootstrap of
 ``n`` out of ``n`` rows has the same mean and, for many rows, the same distribution.
 
-Each rule has a NumPy version for tasks and a Spark column; both return the same numbers.
+Each rule is written once, for NumPy arrays in tasks and for Spark columns. Only the hash has two versions: Spark's own
+keeps plans lazy and in the JVM, and tasks have no Spark.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,30 +41,36 @@ _FIRST = 42  # seed of Spark's xxhash64()
 _MOST = 100
 
 
-class Draw(Protocol):
-    """How often each row is drawn; a frozen dataclass."""
+class Draw:
+    """How often each row is drawn; subclasses are frozen dataclasses with a ``seed``."""
+
+    seed: int
+    training_only = False
+    """Whether it samples only training rows; each validation row then appears once."""
 
     @property
     def repeats(self) -> bool:
         """Whether a row may be drawn more than once."""
-
-    @property
-    def training_only(self) -> bool:
-        """Whether it samples only training rows; each validation row then appears once."""
+        return False
 
     def counts(self, ids: Ids) -> Counts:
         """Number of draws of each row, int64 ``[rows]``."""
+        found: Counts = self._times(uniform(ids, self.seed))
+        return found
 
     def column(self, row_id: Column) -> Column:
         """Number of draws of each row, as a Spark column of integers."""
+        found: Column = self._times(uniform_column(row_id, self.seed))
+        return found
+
+    def _times(self, chances: Any) -> Any:
+        """``k_i`` by ``u_i``, both NumPy arrays or both Spark columns."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class AllRows:
+class AllRows(Draw):
     """Each row once."""
-
-    repeats = False
-    training_only = False
 
     def counts(self, ids: Ids) -> Counts:
         """Ones."""
@@ -75,7 +82,7 @@ class AllRows:
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class Bootstrap(Draw):
     """Random rows, with or without replacement.
 
     Attributes:
@@ -107,19 +114,9 @@ class Bootstrap:
         """Equals ``replace``."""
         return self.replace
 
-    def counts(self, ids: Ids) -> Counts:
-        """``k_i`` with or without replacement."""
-        found, chances = np.zeros(len(ids), np.int64), uniform(ids, self.seed)
-        for bound in self._bounds():
-            found += chances >= bound
+    def _times(self, chances: Any) -> Any:
+        found = sum(_integer(chances >= bound) for bound in self._bounds())
         return found if self.replace else 1 - found
-
-    def column(self, row_id: Column) -> Column:
-        """``k_i`` with or without replacement."""
-        chance, found = uniform_column(row_id, self.seed), F.lit(0)
-        for bound in self._bounds():
-            found = found + F.when(chance >= F.lit(bound), 1).otherwise(0)
-        return found if self.replace else F.lit(1) - found
 
     def _bounds(self) -> list[float]:
         """``P(X <= k)`` for k = 0, 1, ... until the sum no longer grows."""
@@ -135,8 +132,8 @@ class Bootstrap:
 
 
 @dataclass(frozen=True)
-class LeaveFoldOut:
-    """Each row outside one fold once.
+class LeaveFoldOut(Draw):
+    """Each row outside one fold once; validation rows too, since early stopping on a row of the fold would leak it.
 
     Attributes:
         held: the excluded fold, from 0.
@@ -148,17 +145,13 @@ class LeaveFoldOut:
     folds: int
     seed: int
 
-    repeats = False
-    training_only = False  # early stopping on a row of the fold would leak it
+    def _times(self, chances: Any) -> Any:
+        floor: Any = F.floor if isinstance(chances, Column) else np.floor
+        return _integer(floor(chances * self.folds) != self.held)
 
-    def counts(self, ids: Ids) -> Counts:
-        """0 for the rows of the fold, 1 for all others."""
-        found: Counts = (np.floor(uniform(ids, self.seed) * self.folds) != self.held).astype(np.int64)
-        return found
 
-    def column(self, row_id: Column) -> Column:
-        """0 for the rows of the fold, 1 for all others."""
-        return F.when(fold_column(row_id, self.folds, self.seed) != self.held, 1).otherwise(0)
+def _integer(condition: Any) -> Any:
+    return condition.cast("int") if isinstance(condition, Column) else condition.astype(np.int64)
 
 
 def fold_column(row_id: Column, folds: int, seed: int) -> Column:
