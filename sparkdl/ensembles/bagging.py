@@ -75,7 +75,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         )
 
     def _checked(self, dataset: DataFrame) -> Estimator[Any]:
-        base = self.getBase()
+        base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
         label = column(base, "labelCol")
         if kind == "classifier" and label is not None and label not in dataset.columns:

@@ -224,6 +224,3 @@ def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: Dat
                 f"{name} of the evaluator is {read!r}, which the candidate {candidate.uid} does not write; it writes "
                 f"{', '.join(repr(each) for each in written if each)}."
             )
-
-
-__all__ = ["BestOf", "BestOfModel"]

@@ -24,7 +24,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import EstimatorKind, changed, kind_of, leaf
+from sparkdl.ensembles.base_learner import changed, kind_of, leaf
 from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.folds import FoldParams, Folds, seeded, summary
 from sparkdl.ensembles.members.fit import fit_members
@@ -159,11 +159,13 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         with self.running(dataset) as (rows, plan):
             tally = folds.checked(rows, classes)
             level = LevelOne(tally.classes, features)
-            first = fit_members(_members(folds, bases), rows, plan)
+            whole = [folds.member(bases, base) for base in range(len(bases))]
+            members = sorted(folds.members(bases) + whole, key=lambda member: member.index)
+            first = fit_members(members, rows, plan)
             models = [first.models[folds.index(base)] for base in range(len(bases))]
             last = folds.index(len(bases), 0)
-            member = Member(last, seeded(meta, folds.seed, last))
-            second = fit_members([member], Rows(level_one(rows, folds, first.models, level), rows.row_id), plan)
+            level_rows = Rows(level_one(rows, folds, first.models, level), rows.row_id)
+            second = fit_members([Member(last, seeded(meta, folds.seed, last))], level_rows, plan)
         made = StackingModel(
             models,
             second.models[0],
@@ -177,7 +179,7 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         bases = self.getBases()
         if not bases:
             raise InvalidInput(f"bases is {bases}; expected at least one estimator, as Stacking(bases=[...]).")
-        kinds: dict[EstimatorKind, None] = dict.fromkeys(map(kind_of, bases))
+        kinds = set(map(kind_of, bases))
         if len(kinds) > 1:
             raise InvalidInput(
                 f"bases are of several kinds: {', '.join(f'{base.uid} is a {kind_of(base)}' for base in bases)}; "
@@ -190,7 +192,11 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
                     f"labelCol of the bases is {name!r}; the data has {listed(dataset.columns)}. Create the column "
                     "before the ensemble: meta also learns from it."
                 )
-        return label, _reading(self.getMeta() or _default(next(iter(kinds)), label), label)
+        meta = self.getMeta()
+        if meta is None and not isinstance(label, str):
+            raise InvalidInput(f"labelCol is {label}; several labels expect a PyTorch estimator as Stacking(meta=...).")
+        default = LogisticRegression if "classifier" in kinds else LinearRegression
+        return label, _reading(default() if meta is None else meta, label)
 
     def getBases(self) -> list[Estimator[Any]]:
         """The bases."""
@@ -221,26 +227,12 @@ def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne
     return reduce(DataFrame.union, parts)
 
 
-def _members(folds: Folds, bases: list[Estimator[Any]]) -> list[Member]:
-    found = folds.members(bases) + [folds.member(bases, base) for base in range(len(bases))]
-    return sorted(found, key=lambda member: member.index)
-
-
 def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for index in range(len(first.models)):
+    for index, seconds in enumerate(first.seconds):
         base, fold = divmod(index, folds.count + 1)
-        rows.append({"member": index, "base": base, "fold": fold if fold < folds.count else None})
-    rows.append({"member": len(first.models), "base": None, "fold": None})
-    for row, seconds in zip(rows, [*first.seconds, *second.seconds], strict=False):
-        row["seconds"] = seconds
-    return rows
-
-
-def _default(kind: EstimatorKind, label: str | list[str]) -> Estimator[Any]:
-    if not isinstance(label, str):
-        raise InvalidInput(f"labelCol is {label}; several labels expect a PyTorch estimator as Stacking(meta=...).")
-    return LogisticRegression() if kind == "classifier" else LinearRegression()
+        rows.append({"member": index, "base": base, "fold": fold if fold < folds.count else None, "seconds": seconds})
+    return [*rows, {"member": len(rows), "base": None, "fold": None, "seconds": second.seconds[0]}]
 
 
 def _label(bases: list[Estimator[Any]]) -> str | list[str]:
@@ -274,7 +266,7 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
 
 def _first(meta: Any) -> Params:
     while isinstance(meta, (Pipeline, PipelineModel)):
-        meta = meta.getStages()[0] if isinstance(meta, Pipeline) else meta.stages[0]
+        meta = (meta.getStages() if isinstance(meta, Pipeline) else meta.stages)[0]
     found: Params = meta
     return found
 
@@ -294,6 +286,3 @@ def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
 def _of(base: Estimator[Any], name: str) -> Any:
     found = leaf(base)
     return found.getOrDefault(name) if found.hasParam(name) and found.isDefined(name) else None
-
-
-__all__ = ["LEVEL_ONE", "Stacking", "StackingModel"]

@@ -86,8 +86,6 @@ def test_votes_equal_numpy(spark, way, rule, factory, thresholds):
     others = chances.argmax(-1) != prediction
     np.testing.assert_allclose(apart, np.dot(WEIGHTS, others) / sum(WEIGHTS), atol=1e-12)
     assert apart.max() > 0
-    with pytest.raises(Exception, match="thresholds has 1 numbers"):
-        made.setThresholds([0.5]).transform(data().coalesce(1)).collect()
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
@@ -165,6 +163,8 @@ def test_output_columns(spark, way):
     total = EnsembleModel(way(members(one_score, "regressor")), rule="sum").setDisagreementCol("apart")
     with pytest.raises(InvalidInput, match="disagreementCol is 'apart', but members of a sum"):
         total.transform(data())
+    with pytest.raises(Exception, match="thresholds has 2 numbers"):
+        EnsembleModel(way(members()), rule="soft").setThresholds([1.0, 1.0]).transform(data().coalesce(1)).collect()
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------

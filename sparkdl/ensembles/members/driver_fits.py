@@ -8,7 +8,7 @@ another fitted stage, such as a scaler, which would ignore the weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
@@ -24,7 +24,6 @@ from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, column, leaf
 from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
-from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.spark.columns import col as called
@@ -72,22 +71,26 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
     inheriting = inheritable_thread_target(rows.frame.sparkSession)
     with ThreadPool(max(1, min(plan.parallelism, len(members)))) as pool:
         if plan.kept is not None:
-            jobs = [(member, plan.kept) for member in members]
-            restored = pool.starmap(inheriting(_restored), jobs, chunksize=1)
-            found |= {member.index: each for member, each in zip(members, restored, strict=True) if each is not None}
+            indices = [member.index for member in members]
+            models = pool.map(inheriting(plan.kept.load), indices, chunksize=1)
+            found |= {
+                index: Fitted(model, plan.kept.seconds(index), kept=True, restored=True)
+                for index, model in zip(indices, models, strict=True)
+                if model is not None
+            }
         missing = [member for member in members if member.index not in found]
         plan.expect(len(members), sorted(found))
         with _cached(rows.frame, len(missing)):
             fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan) for each in missing], chunksize=1)
         found |= {member.index: each for member, each in zip(missing, fitted, strict=True)}
-    outcomes = [found[member.index] for member in members]
-    _raise_first(members, outcomes, plan)
+    found = {member.index: found[member.index] for member in members}
+    _raise_first(found, plan)
     return Models(
-        [each.model for each in outcomes if each.model is not None],
-        [member.index for member in members],
-        [each.seconds for each in outcomes],
-        trained=[member.index for member, each in zip(members, outcomes, strict=True) if not each.restored],
-        restored=[member.index for member, each in zip(members, outcomes, strict=True) if each.restored],
+        [each.model for each in found.values() if each.model is not None],
+        list(found),
+        [each.seconds for each in found.values()],
+        trained=[index for index, each in found.items() if not each.restored],
+        restored=[index for index, each in found.items() if each.restored],
     )
 
 
@@ -134,11 +137,6 @@ def takes_weights(base: Estimator[Any]) -> bool:
     return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)  # type: ignore[arg-type]
 
 
-def _restored(member: Member, kept: MemberStore) -> Fitted | None:
-    model = kept.load(member.index)
-    return None if model is None else Fitted(model, kept.seconds(member.index), kept=True, restored=True)
-
-
 def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
     start, kept = time.monotonic(), plan.kept
     if stop_requested() is not None:
@@ -169,18 +167,17 @@ def _cached(frame: DataFrame, fits: int) -> Iterator[None]:
         frame.unpersist()
 
 
-def _raise_first(members: Sequence[Member], outcomes: Sequence[Fitted], plan: Plan) -> None:
-    pairs = zip(members, outcomes, strict=True)
-    failed = [(member.index, each.error) for member, each in pairs if each.error is not None]
+def _raise_first(found: Mapping[int, Fitted], plan: Plan) -> None:
+    failed = {index: each.error for index, each in found.items() if each.error is not None}
     if not failed:
         return
-    index, error = failed[0]
+    (index, error), *others = failed.items()
     if not isinstance(error, Exception):
         raise error
     raise with_others(
         member_error(index, error),
-        [other for other, _ in failed[1:]],
-        finished=len(outcomes) - len(failed),
-        count=len(members),
-        kept=None if plan.kept is None else sum(each.kept for each in outcomes),
+        [other for other, _ in others],
+        finished=len(found) - len(failed),
+        count=len(found),
+        kept=None if plan.kept is None else sum(each.kept for each in found.values()),
     ) from error

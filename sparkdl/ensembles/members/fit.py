@@ -38,12 +38,16 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
             failures.append(error)
     if failures:
         raise failures[0]
-    places = {index: (lot, place) for lot in found for place, index in enumerate(lot.indices)}
-    ordered = [places[member.index] for member in members]
+    fitted = {
+        index: (model, seconds)
+        for lot in found
+        for index, model, seconds in zip(lot.indices, lot.models, lot.seconds, strict=True)
+    }
+    ordered = [fitted[member.index] for member in members]
     return Models(
-        [lot.models[place] for lot, place in ordered],
+        [model for model, _ in ordered],
         [member.index for member in members],
-        [lot.seconds[place] for lot, place in ordered],
+        [seconds for _, seconds in ordered],
         trained=sorted(index for lot in found for index in lot.trained),
         restored=sorted(index for lot in found for index in lot.restored),
     )
@@ -51,15 +55,14 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
 
 def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
     """Group the members that train together; members of one job read the same columns."""
-    lots: list[tuple[Fit, object, list[Member]]] = []
+    lots: list[tuple[object, list[Member]]] = []
     for member in members:
         base = member.estimator
         columns = base.read_columns() if isinstance(base, DistributedEstimator) and trains_in_task(base) else None
-        fit: Fit = fit_on_driver if columns is None else fit_in_tasks
-        for _, known, some in lots:
+        for known, some in lots:
             if known == columns:
                 some.append(member)
                 break
         else:
-            lots.append((fit, columns, [member]))
-    return [(fit, some) for fit, _, some in lots]
+            lots.append((columns, [member]))
+    return [(fit_on_driver if columns is None else fit_in_tasks, some) for columns, some in lots]

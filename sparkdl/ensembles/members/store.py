@@ -96,19 +96,17 @@ class MemberStore:
 
     def read(self, index: int) -> dict[str, Any] | None:
         """State of a member that a task wrote; None if it is missing, or, with a warning, if it is damaged."""
-        name = _file(index)
+        name = _name("member", index)
         try:
-            packed = self._members.read(name)
-        except FileNotFoundError:
-            return None
-        try:
-            found = unpack_state(packed)  # which has a checksum
+            found = unpack_state(self._members.read(name))  # verifies a checksum
             if not isinstance(found, dict) or found.get("member") != index:
                 raise InvalidInput("the file is not the state of this member.")
+            state: dict[str, Any] = found["state"]
+        except FileNotFoundError:
+            return None
         except InvalidInput as error:
             _warn_damaged(index, self._members.at(name), error)
             return None
-        state: dict[str, Any] = found["state"]
         return state
 
     def write(self, index: int, state: Mapping[str, Any]) -> None:
@@ -119,7 +117,7 @@ class MemberStore:
             Fenced: a later driver has taken over.
         """
         self.check()
-        self._members.write(_file(index), *pack_pieces({"member": index, "state": dict(state)}))
+        self._members.write(_name("member", index), *pack_pieces({"member": index, "state": dict(state)}))
 
     def check(self) -> None:
         """Check from a task whether it can store a member; raises the errors of ``write``."""
@@ -139,7 +137,7 @@ class MemberStore:
         except FileNotFoundError:
             return None
         except Exception as error:  # Spark's own errors, and any error from a damaged file
-            _warn_damaged(index, self._members.at(_folder_name(index)), error)
+            _warn_damaged(index, self._members.at(_name("model", index)), error)
             return None
 
     def seconds(self, index: int) -> float:
@@ -158,7 +156,7 @@ class MemberStore:
             Whether the model is stored.
         """
         try:
-            save_model(join(self.directory, _MEMBERS), _folder_name(index), model, seconds)
+            save_model(join(self.directory, _MEMBERS), _name("model", index), model, seconds)
         except Exception as error:  # from Spark or the model's own code; the trained model is still used
             warnings.warn(
                 f"member {index} is not stored; the next fit would train it again: {_reason(error)}",
@@ -168,7 +166,7 @@ class MemberStore:
         return True
 
     def _model(self, index: int) -> str:
-        return join(join(self.directory, _MEMBERS), _folder_name(index))
+        return join(join(self.directory, _MEMBERS), _name("model", index))
 
     def _configuration(self, names: list[str]) -> dict[str, Any] | None:
         path = self._folder.at(_ENSEMBLE)
@@ -191,12 +189,8 @@ class MemberStore:
         return configuration
 
 
-def _file(index: int) -> str:
-    return f"member-{index:05d}"
-
-
-def _folder_name(index: int) -> str:
-    return f"model-{index:05d}"
+def _name(kind: str, index: int) -> str:
+    return f"{kind}-{index:05d}"
 
 
 def _reason(error: Exception) -> str:

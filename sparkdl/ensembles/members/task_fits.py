@@ -10,7 +10,7 @@ Without a store, the driver collects the members one by one when all tasks have 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked
-from sparkdl.errors import InvalidInput, SparkdlError, WorkerLost
+from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
@@ -77,13 +77,12 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
 
 @contextmanager
 def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[TaskRunner]:
-    columns = replace(_torch(members[0]).read_columns(), row_id=InputColumn(rows.row_id, "int64"))
-    plaintext = all(_torch(member).getAllowUnencrypted() for member in members)
     base, watch = _torch(members[0]), plan.watch
+    columns = replace(base.read_columns(), row_id=InputColumn(rows.row_id, "int64"))
     cluster = SparkCluster(
         rows.frame.sparkSession,
         1,
-        allow_unencrypted=plaintext,
+        allow_unencrypted=all(_torch(member).getAllowUnencrypted() for member in members),
         events=None if watch is None else watch.folder,
         logs=base.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
@@ -104,7 +103,10 @@ def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, whole: b
             )
         objectives[member.index] = _objective(member, seen[estimator.uid])
     # Only its task can verify the rows of a partition's member.
-    states = _finished(members, plan) if whole else {}
+    states = dict[int, dict[str, Any]]()
+    if whole and plan.kept is not None:
+        found = {each.index: plan.kept.read(each.index) for each in members}
+        states = {index: state for index, state in found.items() if state is not None}
     missing = [member for member in members if member.index not in states]
     # If boosting repeats a step, this fit may already have trained and stored the member.
     restored = [index for index, state in states.items() if plan.kept is None or state["fit"] != plan.kept.token]
@@ -119,39 +121,26 @@ def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, whole: b
         {each.index: each.draw for each in missing},
         plan.kept,
     )
-    for found in jobs.each(work, [member.index for member in missing], all_rows=whole):
-        if found.trouble is not None:
-            failures.append(found)
+    for result in jobs.each(work, [member.index for member in missing], all_rows=whole):
+        if result.trouble is not None:
+            failures.append(result)
             continue
-        states[found.index] = found.note["state"] or _read(plan.kept, found.index)
-        restored += [] if found.note["trained"] else [found.index]
+        states[result.index] = result.note["state"] or _read(plan.kept, result.index)
+        restored += [] if result.note["trained"] else [result.index]
     if failures:
-        raise _failed(failures, states, members, plan)
+        raise with_others(
+            failures[0].error(f"member {failures[0].index}"),
+            [each.index for each in failures[1:]],
+            finished=len(states),
+            count=len(members),
+            kept=None if plan.kept is None else len(states),
+        )
     return Models(
         [_model(_torch(each), objectives[each.index], states[each.index]) for each in members],
         [each.index for each in members],
         [states[each.index]["seconds"] for each in members],
         trained=[each.index for each in members if each.index not in restored],
         restored=[each.index for each in members if each.index in restored],
-    )
-
-
-def _finished(members: Sequence[Member], plan: Plan) -> dict[int, dict[str, Any]]:
-    if plan.kept is None:
-        return {}
-    found = {each.index: plan.kept.read(each.index) for each in members}
-    return {index: state for index, state in found.items() if state is not None}
-
-
-def _failed(
-    failures: Sequence[TaskResult], states: Mapping[int, Any], members: Sequence[Member], plan: Plan
-) -> SparkdlError:
-    return with_others(
-        failures[0].error(f"member {failures[0].index}"),
-        [each.index for each in failures[1:]],
-        finished=len(states),
-        count=len(members),
-        kept=None if plan.kept is None else len(states),
     )
 
 
@@ -165,17 +154,14 @@ def _objective(member: Member, seen: DataSummary) -> Objective:
 
 
 def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> Model:
-    report, seconds = state["report"], state["seconds"]
-    told = {
-        "seconds": seconds,
-        "train_seconds": report["train_seconds"],
-        "feed_wait_seconds": report["feed_wait_seconds"],
-        "rows": report["rows"],
+    report = state["report"]
+    told = {name: report[name] for name in ("train_seconds", "feed_wait_seconds", "rows", "best_epoch")}
+    told |= {
+        "seconds": state["seconds"],
         "rows_per_second": state["history"][-1]["samples"] / max(report["train_seconds"], 1e-9),
         "bytes": 0,
         "restarts": 0,
         "workers": [1],
-        "best_epoch": report["best_epoch"],
     }
     weights = state["weights"].numpy().tobytes()
     fitted = Fitted(weights, state["history"], told, scalar_output([report["output"]]), report["inputs"])
@@ -190,8 +176,7 @@ def _read(kept: MemberStore | None, index: int) -> dict[str, Any]:
 
 
 def _collate(estimator: DistributedEstimator) -> Transforms | None:
-    found = Transforms(estimator.getCollate(), None, estimator.objective().criterion().denominators)
-    return found if found else None
+    return Transforms(estimator.getCollate(), None, estimator.objective().criterion().denominators) or None
 
 
 def _warn_of_unused(estimator: DistributedEstimator) -> None:

@@ -47,12 +47,17 @@ class MemberWork:
         rows = str(fingerprint(part)) if part.count > 1 else None  # only for members of a partition
         found = None if self.kept is None else self.kept.read(index)
         if found is not None:
-            _check_rows(found["rows"], rows, index)
+            if found["rows"] != rows:
+                raise InvalidInput(
+                    f"member {index} was trained on other rows than partition {index} has now; set another runDir, or "
+                    "keep the partitions: write them to a table, or call repartition(n, column)."
+                )
             return {}, {"trained": self.kept is not None and found["fit"] == self.kept.token, "state": None}
         if self.kept is not None:
             self.kept.check()  # fail before hours of training, not after
         start = time.monotonic()
-        trained = train(World(), _as_only_shard(drawn(part, self.draws[index])), self.trainings[index])
+        shard = drawn(part, self.draws[index])
+        trained = train(World(), replace(shard, index=0, count=1, parts=(shard.rows,)), self.trainings[index])
         state = {
             "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
             "history": trained.history,
@@ -88,10 +93,6 @@ def drawn(part: Shard, draw: Draw) -> Shard:
     return part.subset(positions, (len(positions),))
 
 
-def _as_only_shard(part: Shard) -> Shard:
-    return replace(part, index=0, count=1, parts=(part.rows,))
-
-
 def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
     """Store a member; retry after an OSError, since a failure would lose the training.
 
@@ -106,11 +107,3 @@ def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
             if not left:
                 raise WorkerFailed(f"it is trained, but cannot be stored: {type(error).__name__}: {error}") from error
         time.sleep(BREATH)
-
-
-def _check_rows(before: str | None, now: str | None, index: int) -> None:
-    if before != now:
-        raise InvalidInput(
-            f"member {index} was trained on other rows than partition {index} has now; set another runDir, or keep "
-            "the partitions: write them to a table, or call repartition(n, column)."
-        )
