@@ -96,9 +96,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
             warnings.warn(f"voting is set, but only classifiers use it; this {kind} ignores it.", stacklevel=4)
         for name in self.names_outside(Scope.PARTITIONED) if self.getPartitioned() else ():
             if self.isSet(name):
-                warnings.warn(
-                    f"{name} is {self.getOrDefault(name)!r}, which is ignored with partitioned=True.", stacklevel=4
-                )
+                warnings.warn(f"partitioned=True ignores {name}={self.getOrDefault(name)!r}.", stacklevel=4)
         return base
 
     def _rule(self, kind: str) -> Rule:

@@ -116,7 +116,7 @@ def test_classes_missing_in_a_draw_are_classes_of_the_ensemble(spark):
 @pytest.mark.slow
 def test_partitions_and_stored_members(frame, tmp_path):
     bagging = Bagging(base=network(epochs=1), partitioned=True, numModels=3)
-    with pytest.warns(UserWarning, match="numModels is 3, which is ignored"):
+    with pytest.warns(UserWarning, match="partitioned=True ignores numModels=3"):
         model = bagging.fit(frame)
     assert sum(member.report["rows"] for member in model.models) == ROWS
     assert len(model.models) == 4

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.ml import Model
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting.exact_sums import exact_sums
@@ -98,7 +98,11 @@ class GradientRounds:
         prediction: str,
         stopping: EarlyStopping,
     ) -> None:
-        self.running = RunningSums(rows, F.lit(start.mean), Contribution(prediction, _number))
+        self.running = RunningSums(
+            rows,
+            F.lit(start.mean),
+            Contribution(prediction, lambda found: F.coalesce(found.cast("double"), F.lit(math.nan))),
+        )
         self.stopping = stopping
         self._target, self._start, self._rate = target, start, rate
 
@@ -131,7 +135,3 @@ class GradientRounds:
             row["valid_loss"] = sums["valid_loss"] / self._start.held
         over = "valid_loss" in row and self.stopping.after(index + 1, row["valid_loss"])
         return MemberResult(self._rate, row, "the loss on validation rows" if over else None)
-
-
-def _number(prediction: Column) -> Column:
-    return F.coalesce(prediction.cast("double"), F.lit(math.nan))

@@ -55,28 +55,25 @@ class RunningSums:
         term: contribution of each member.
     """
 
+    frame: DataFrame
+    """The rows with their sums in ``SUM``."""
+
     def __init__(self, rows: DataFrame, start: Column, term: Contribution) -> None:
         self._given = rows.withColumn(SUM, start)
         self._term = term
         self._members: list[tuple[Model, float]] = []
-        self._held = _materialize(self._given)
-        self._frame = self._held
-
-    @property
-    def frame(self) -> DataFrame:
-        """The rows with their sums in ``SUM``."""
-        return self._frame
+        self._held = self.frame = _materialize(self._given)
 
     def look(self, model: Model) -> DataFrame:
         """The rows with their sums, and the contribution of a new member in ``TERM``."""
-        before, self._held = self._held, _materialize(self._with_term(self._frame, model))
+        before, self._held = self._held, _materialize(self._with_term(self.frame, model))
         release(before)
-        self._frame = self._held.drop(TERM)
+        self.frame = self._held.drop(TERM)
         return self._held
 
     def add(self, model: Model, weight: float) -> None:
         """Add the member of the last ``look``."""
-        self._frame = _summed(self._held, weight)
+        self.frame = _summed(self._held, weight)
         self._members.append((model, weight))
 
     def retry_on_lost_blocks(self, step: Callable[[], T]) -> T:
@@ -129,7 +126,7 @@ class RunningSums:
             _log.warning("executors lost more rows while fit computed lost rows again: %s", error)
             return
         release(self._held)
-        self._held = self._frame = held
+        self._held = self.frame = held
 
 
 def _summed(frame: DataFrame, weight: float) -> DataFrame:

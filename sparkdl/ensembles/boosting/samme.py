@@ -156,11 +156,22 @@ class SammeRounds:
         Raises:
             InvalidInput: the first member is no better than chance.
         """
-        (found,) = self.running.look(model).agg(*self._sums()).collect()
+        counts, missed, held = self._target.counts, col(TERM) == 1.0, col(SUM)
+        sums = []
+        for name, rows in (("wrong", counts & missed), ("right", counts & ~missed)):
+            sums.append(fixed_sum(F.when(rows, self._units())).alias(name))
+            sums.append(F.max(F.when(rows, held)).alias(f"{name} peak"))
+        (found,) = self.running.look(model).agg(*sums).collect()
         wrong, right = int(found["wrong"] or 0), int(found["right"] or 0)
         error = wrong / (wrong + right)  # integer division rounds to the nearest double
         if self.arithmetic.by_chance(wrong, right):
-            return self._discarded(index, error)
+            if index == 0:
+                raise InvalidInput(
+                    f"the first member has a weighted error of {error:.3f}, and chance gives "
+                    f"{self.arithmetic.chance:.3f}; expected a base that is better than chance."
+                )
+            discarded = {"member": index, "error": error, "weight": 0.0}
+            return MemberResult(None, discarded, "a member no better than chance")
         alpha = self.arithmetic.alpha(error)
         self.running.add(model, alpha)
         row = {"member": index, "error": error, "weight": alpha}
@@ -168,15 +179,6 @@ class SammeRounds:
             return MemberResult(alpha, row, "a member without an error")
         self._reweigh(found, alpha)
         return MemberResult(alpha, row)
-
-    def _discarded(self, index: int, error: float) -> MemberResult:
-        chance = self.arithmetic.chance
-        if index == 0:
-            raise InvalidInput(
-                f"the first member has a weighted error of {error:.3f}, and chance gives {chance:.3f}; expected a base "
-                "that is better than chance."
-            )
-        return MemberResult(None, {"member": index, "error": error, "weight": 0.0}, "a member no better than chance")
 
     def _begin(self) -> None:
         counts, held = self._target.counts, col(SUM)
@@ -188,14 +190,6 @@ class SammeRounds:
 
     def _units(self) -> Column:
         return F.exp(col(SUM) - F.lit(self._peak))
-
-    def _sums(self) -> list[Column]:
-        counts, missed, held = self._target.counts, col(TERM) == 1.0, col(SUM)
-        which = {"wrong": counts & missed, "right": counts & ~missed}
-        return [
-            *(fixed_sum(F.when(rows, self._units())).alias(name) for name, rows in which.items()),
-            *(F.max(F.when(rows, held)).alias(f"{name} peak") for name, rows in which.items()),
-        ]
 
     def _reweigh(self, found: Row, alpha: float) -> None:
         """Update peak and mean: the weights of wrong rows grow by ``e^alpha``."""

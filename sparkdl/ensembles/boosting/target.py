@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.ml import Estimator
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, NumericType
+from pyspark.sql.types import BooleanType, NumericType
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
@@ -73,15 +73,20 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
     if label is None:
         raise InvalidInput("base has no labelCol, or several; boosting expects one column of labels.")
     found = Target(label, column(base, "weightCol"), validation, column(base, "validationIndicatorCol"))
-    number: tuple[type[DataType], ...] = (NumericType, BooleanType)
-    boolean: tuple[type[DataType], ...] = (BooleanType,)
-    wanted = {"labelCol": (found.label, number), "weightCol": (found.weight, number)}
-    wanted |= {
-        "validationIndicatorCol": (found.validation, boolean),
-        "base's validationIndicatorCol": (found.watched, boolean),
-    }
-    for param, (name, kinds) in wanted.items():
-        _require(dataset, param, name, kinds)
+    for param, name, boolean in (
+        ("labelCol", found.label, False),
+        ("weightCol", found.weight, False),
+        ("validationIndicatorCol", found.validation, True),
+        ("base's validationIndicatorCol", found.watched, True),
+    ):
+        if name is None:
+            continue
+        if name not in dataset.columns:
+            raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.")
+        kind = dataset.schema[name].dataType
+        if not isinstance(kind, BooleanType if boolean else (NumericType, BooleanType)):
+            wanted = "booleans" if boolean else "numbers"
+            raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {wanted}.")
     for param in OUTPUTS:
         if column(base, param) in dataset.columns:
             raise InvalidInput(
@@ -121,14 +126,3 @@ def weight_fault(target: Target) -> tuple[str, Column]:
     return f"a weight in {target.weight!r} that is no finite number of at least 0", counted(
         (target.counts | target.valid) & (not_finite(weights) | (weights < 0))
     )
-
-
-def _require(dataset: DataFrame, param: str, name: str | None, kinds: tuple[type[DataType], ...]) -> None:
-    if name is None:
-        return
-    if name not in dataset.columns:
-        raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.")
-    kind = dataset.schema[name].dataType
-    if not isinstance(kind, kinds):
-        wanted = "booleans" if kinds == (BooleanType,) else "numbers"
-        raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {wanted}.")

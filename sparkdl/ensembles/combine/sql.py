@@ -107,10 +107,10 @@ class SqlCombiner:
         arrays = {isinstance(kind, ArrayType) for kind in kinds}
         if len(arrays) > 1:
             raise InvalidInput("some members predict numbers and others arrays; expected all the same.")
-        found = self._arrays(frame) if arrays == {True} else self._scalars(frame)
+        found = self._arrays() if arrays == {True} else self._scalars()
         return frame, found | {"prediction": found["prediction"].cast(_common(kinds))}
 
-    def _scalars(self, frame: DataFrame) -> dict[str, Column]:
+    def _scalars(self) -> dict[str, Column]:
         mass = F.lit(in_order(self.combining.weights))
         total = self._sum(_number)
         number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
@@ -120,7 +120,7 @@ class SqlCombiner:
             found["disagreement"] = F.sqrt(squares / mass)
         return found
 
-    def _arrays(self, frame: DataFrame) -> dict[str, Column]:
+    def _arrays(self) -> dict[str, Column]:
         mass, weights = F.lit(in_order(self.combining.weights)), self.combining.weights
         arrays = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(self.models))]
         total = _weighted_arrays(arrays, weights)

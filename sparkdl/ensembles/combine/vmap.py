@@ -54,15 +54,9 @@ class VmapFactory:
 
     def holds_what(self, other: VmapFactory) -> bool:
         """Whether another factory has identical members and the same combination rule."""
-        if (self.combining, self.precision) != (other.combining, other.precision):
-            return False
-        ours, theirs = self.members, other.members
         # By identity: a factory may define any equality.
-        return len(ours) == len(theirs) and all(
-            one is another
-            for pair, like in zip(ours, theirs, strict=True)
-            for one, another in zip(pair, like, strict=True)
-        )
+        ours, theirs = ([id(each) for pair in one.members for each in pair] for one in (self, other))
+        return (self.combining, self.precision, ours) == (other.combining, other.precision, theirs)
 
 
 class VmapEnsemble(nn.Module):
@@ -153,29 +147,21 @@ class VmapEnsemble(nn.Module):
 
 def same_architecture(one: nn.Module, other: nn.Module) -> bool:
     """Whether two modules differ only in the values of their parameters and buffers."""
-    if type(one) is not type(other) or one._modules.keys() != other._modules.keys():
-        return False
+    ours, theirs = (dict(module.named_modules(remove_duplicate=False)) for module in (one, other))
+    return ours.keys() == theirs.keys() and all(_alike(ours[name], theirs[name]) for name in ours)
+
+
+def _alike(one: nn.Module, other: nn.Module) -> bool:
     try:
-        if not same(_attributes(one), _attributes(other)):
-            return False
+        return type(one) is type(other) and same(_attributes(one), _attributes(other))
     except (TypeError, ValueError, RuntimeError):  # an attribute without a plain equality, such as an array
         return False
-    tensors = ((one._parameters, other._parameters), (one._buffers, other._buffers))
-    if any(_forms(ours) != _forms(theirs) for ours, theirs in tensors):
-        return False
-    pairs = zip(one._modules.values(), other._modules.values(), strict=True)
-    return all(
-        a is b if a is None or b is None else same_architecture(a, b)  # a submodule may be None
-        for a, b in pairs
-    )
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name not in _PARTS}
-
-
-def _forms(tensors: Any) -> dict[str, Any]:
-    return {name: None if each is None else (each.shape, each.dtype) for name, each in tensors.items()}
+    tensors = {**module._parameters, **module._buffers}
+    forms = {name: None if each is None else (tuple(each.shape), str(each.dtype)) for name, each in tensors.items()}
+    return {name: value for name, value in vars(module).items() if name not in _PARTS} | {"tensors": forms}
 
 
 def _probe(given: Tensor) -> Tensor:

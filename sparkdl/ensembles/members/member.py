@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
@@ -14,15 +14,7 @@ from sparkdl.ensembles.resampling.bootstrap import AllRows, Draw
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.ml.fit_monitor import Watch
 
-
-class Told(Protocol):
-    """A model with the history and report of its fit."""
-
-    history: list[dict[str, Any]]
-    report: dict[str, Any]
-
-
-Reporting = TypeVar("Reporting", bound=Told)
+Reported = TypeVar("Reported", bound=Any)  # a model with ``history`` and ``report``
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Plan:
     parallelism: int = 1
     watch: Watch | None = None
 
-    def reported(self, model: Reporting) -> Reporting:
+    def reported(self, model: Reported) -> Reported:
         """Finish the monitor; return the model with its report. The run's directory gets history and timeline too."""
         if self.watch is not None:
             model.report = self.watch.report(model.history, model.report)
