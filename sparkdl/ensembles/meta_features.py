@@ -63,7 +63,9 @@ class LevelOne:
 
     def _predicted(self, frame: DataFrame, model: Model, index: int) -> tuple[DataFrame, str]:
         hidden = {name: f"sparkdl {name} {index}" for name in _OUTPUTS}
-        scored = writing(model, hidden).transform(frame)
+        last: Any = leaf(model)
+        columns = {last.getParam(name): column for name, column in hidden.items() if last.hasParam(name)}
+        scored = model.copy(columns).transform(frame)
         found = next((hidden[name] for name in _OUTPUTS if hidden[name] in scored.columns), None)
         if found is None:
             raise InvalidInput(
@@ -77,17 +79,6 @@ class LevelOne:
         # Other columns of a model, such as those of pipeline stages, would collide with those of the next model.
         part = f"sparkdl part {index}"
         return scored.select(*map(col, frame.columns), numbers.alias(part)), part
-
-
-def writing(model: Model, outputs: dict[str, str]) -> Model:
-    """A copy of a model with other output column names.
-
-    Args:
-        model: model of an estimator or a pipeline; of a pipeline, its last predicting stage changes.
-        outputs: column names by Params, such as ``"predictionCol"``; unknown Params are ignored.
-    """
-    last: Any = leaf(model)
-    return model.copy({last.getParam(name): column for name, column in outputs.items() if last.hasParam(name)})
 
 
 def _numbers(frame: DataFrame, name: str) -> SparkColumn:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
-from pyspark import StorageLevel
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param, Params
@@ -18,7 +17,7 @@ from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import MembersParams
 from sparkdl.ensembles.identity import configuration
-from sparkdl.ensembles.members.member import Plan, Rows
+from sparkdl.ensembles.members.member import Plan, Rows, persisted
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, SparkdlError
@@ -119,7 +118,7 @@ class EnsembleParams(MembersParams, Saveable):
         """
         rows, directory = self.numbered(dataset), self.getRunDir()
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
-        with _persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
+        with persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
             mark = fingerprint(rows.frame) if watched or directory is not None else ""
             if directory is not None and self._map is not None:
                 directory = files.join(directory, map_hash(self._map, mark))
@@ -201,15 +200,6 @@ def _identity(dataset: DataFrame, name: str) -> Column:
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer in each")).cast("bigint")
     return F.coalesce(col(name).cast("bigint"), missing)
-
-
-@contextmanager
-def _persisted(frame: DataFrame) -> Iterator[None]:
-    frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield
-    finally:
-        frame.unpersist()
 
 
 def _has_writer(value: Any) -> bool:

@@ -20,8 +20,7 @@ from sparkdl.ensembles.base_learner import EstimatorKind, changed, column, kind_
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
-from sparkdl.ensembles.boosting.target import OUTPUTS, Target, target_of
-from sparkdl.ensembles.combine.rules import Rule
+from sparkdl.ensembles.boosting.target import Target, target_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
@@ -53,17 +52,41 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
         start = time.monotonic()
         base, kind = self._checked()
         target = target_of(base, dataset, self.getValidationIndicatorCol())
-        begin = self._samme if kind == "classifier" else self._gradient
-        opened = begin(dataset, target, str(column(base, "predictionCol")))
+        stopping = EarlyStopping(self.getPatience(), self.getTol())
+        begin, settings = self._opened(base, dataset, target, stopping)
         with self.running(dataset) as (rows, plan):
-            course = _BoostingRun(base, self.getSeed(), plan)
-            rounds = opened.rounds(rows.frame)
+            run = _BoostingRun(base, self.getSeed(), plan)
+            rounds = begin(rows.frame)
             try:
-                over = course.run(rounds, self.getNumModels() or _MOST[kind])
+                over = run.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
                 rounds.running.close()
-        model = plan.reported(course.ensemble(opened, over, time.monotonic() - start))
-        return model._set(**_outputs(base), disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
+        used = len(run.models) if stopping.patience is None else stopping.best or 1
+        seconds = time.monotonic() - start
+        made = EnsembleModel(
+            run.models[:used],
+            weights=run.weights[:used],
+            history=run.history,
+            report={"trained": run.trained, "restored": run.restored, "over": over, "seconds": seconds},
+            **settings,
+        )
+        return self.named_as(plan.reported(made), base)
+
+    def _opened(
+        self, base: Estimator[Any], dataset: DataFrame, target: Target, stopping: EarlyStopping
+    ) -> tuple[Callable[[DataFrame], Rounds], dict[str, Any]]:
+        """The boosting rule for the rows, and the settings of its ensemble."""
+        kind, prediction = kind_of(base), str(column(base, "predictionCol"))
+        rate = self.getLearningRate() or _RATES[kind]
+        if kind == "classifier":
+            classes = classes_of(dataset, target)
+            settings = {"rule": "hard", "numClasses": classes.highest + 1}
+            return lambda rows: SammeRounds(rows, target, classes, rate, prediction), settings
+        start = start_of(dataset, target)
+        return (
+            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, stopping=stopping),
+            {"rule": "sum", "intercept": start.mean},
+        )
 
     def _checked(self) -> tuple[Estimator[Any], EstimatorKind]:
         base = self.getBase()
@@ -103,41 +126,6 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
                 "members, which then have no validation rows. Expected two columns, or one of them unset."
             )
 
-    def _samme(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
-        classes = classes_of(dataset, target)
-        rate = self.getLearningRate() or _RATES["classifier"]
-        return _Opened(
-            lambda rows: SammeRounds(rows, target, classes, rate, prediction), "hard", numClasses=classes.highest + 1
-        )
-
-    def _gradient(self, dataset: DataFrame, target: Target, prediction: str) -> _Opened:
-        start = start_of(dataset, target)
-        rate = self.getLearningRate() or _RATES["regressor"]
-        stopping = EarlyStopping(self.getPatience(), self.getTol())
-        return _Opened(
-            lambda rows: GradientRounds(rows, target, start, rate, prediction=prediction, stopping=stopping),
-            "sum",
-            intercept=start.mean,
-            stopping=stopping,
-        )
-
-
-def _outputs(base: Estimator[Any]) -> dict[str, Any]:
-    found = leaf(base)
-    names = [name for name in OUTPUTS if found.hasParam(name) and found.isDefined(name)]
-    return {name: found.getOrDefault(name) for name in names}
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """A boosting rule ready to start, with the settings of its ensemble."""
-
-    rounds: Callable[[DataFrame], Rounds]
-    rule: Rule
-    numClasses: int | None = None
-    intercept: float = 0.0
-    stopping: EarlyStopping | None = None
-
 
 @dataclass
 class _BoostingRun:
@@ -173,18 +161,3 @@ class _BoostingRun:
     def _member(self, index: int, rounds: Rounds) -> Models:
         estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
         return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), self.plan)
-
-    def ensemble(self, opened: _Opened, over: str, seconds: float) -> EnsembleModel:
-        """The ensemble of all members; with early stopping, up to the best one."""
-        used = len(self.models)
-        if opened.stopping is not None and opened.stopping.patience is not None:
-            used = opened.stopping.best or 1
-        return EnsembleModel(
-            self.models[:used],
-            rule=opened.rule,
-            weights=self.weights[:used],
-            intercept=opened.intercept,
-            numClasses=opened.numClasses,
-            history=self.history,
-            report={"trained": self.trained, "restored": self.restored, "over": over, "seconds": seconds},
-        )

@@ -8,13 +8,13 @@ another fitted stage, such as a scaler, which would ignore the weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
-from pyspark import StorageLevel, inheritable_thread_target
+from pyspark import inheritable_thread_target
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.param import Params
 from pyspark.sql import DataFrame
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, column, leaf
 from sparkdl.ensembles.members.failures import member_error, with_others
-from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Models, Plan, Rows, persisted
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.spark.columns import col as called
@@ -80,7 +80,9 @@ def fit_on_driver(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
             }
         missing = [member for member in members if member.index not in found]
         plan.expect(len(members), sorted(found))
-        with _cached(rows.frame, len(missing)):
+        level = rows.frame.storageLevel
+        caching = len(missing) > 1 and not (level.useMemory or level.useDisk)
+        with persisted(rows.frame) if caching else nullcontext():
             fitted = pool.starmap(inheriting(_fitted), [(each, rows, plan) for each in missing], chunksize=1)
         found |= {member.index: each for member, each in zip(missing, fitted, strict=True)}
     found = {member.index: found[member.index] for member in members}
@@ -152,19 +154,6 @@ def _fitted(member: Member, rows: Rows, plan: Plan) -> Fitted:
     saved = kept is not None and kept.save(member.index, model, seconds)
     plan.emit(member.index, seconds)
     return Fitted(model, seconds, kept=saved)
-
-
-@contextmanager
-def _cached(frame: DataFrame, fits: int) -> Iterator[None]:
-    level = frame.storageLevel
-    if fits < 2 or level.useMemory or level.useDisk:
-        yield
-        return
-    frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield
-    finally:
-        frame.unpersist()
 
 
 def _raise_first(found: Mapping[int, Fitted], plan: Plan) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pyspark import StorageLevel
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
@@ -98,3 +100,13 @@ class Models:
     seconds: list[float]
     trained: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[None]:
+    """Persist rows in memory and on disk for the block."""
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        frame.unpersist()

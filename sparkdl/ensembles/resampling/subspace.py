@@ -44,16 +44,15 @@ def max_features(value: Any) -> Size | None:
     Raises:
         InvalidInput: the value is invalid.
     """
-    if value is None or value == "all":
+    if value is None or (isinstance(value, str) and value == "all"):
         return None
-    if isinstance(value, str):
-        if value in _NAMED:
-            return value
-    elif isinstance(value, Integral) and not isinstance(value, bool):
-        if int(value) >= 1:
+    if isinstance(value, str) and value in _NAMED:
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        if isinstance(value, Integral) and int(value) >= 1:
             return int(value)
-    elif isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) <= 1:
-        return float(value)
+        if not isinstance(value, Integral) and 0 < float(value) <= 1:
+            return float(value)
     raise InvalidInput(f"maxFeatures is {value!r}; {_EXPECTED}.")
 
 
