@@ -147,16 +147,6 @@ def test_best_metric(spark):
         chosen([np.nan, np.nan], True)
 
 
-def test_candidate_with_a_nan_metric_loses(data):
-    def metric(dataset: DataFrame) -> float:
-        return float("nan") if dataset.where(F.col("prediction") != 5.0).isEmpty() else 99.0
-
-    with pytest.warns(UserWarning, match="the metric is NaN"):
-        model = best_of([Crippled(5.0, "y"), Crippled(90.0, "y")], evaluator=Calls(metric)).fit(data)
-    assert model.bestIndex == 1
-    assert np.isnan(model.avgMetrics[0])
-
-
 # ---- with pyspark.ml -------------------------------------------------------------------------------------------------
 
 

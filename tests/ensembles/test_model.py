@@ -33,7 +33,6 @@ from tests.ensembles.voters import (
     one_score,
     probabilities,
     scores,
-    votes,
 )
 from tests.ml import nets
 from tests.sessions import frame
@@ -41,13 +40,18 @@ from tests.sessions import frame
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["together", "chained"])
-def way(request):
-    """Members that score rows together, or one after the other."""
-    return (lambda models: models) if request.param == "together" else chained
-
-
-# ---- votes and numbers -----------------------------------------------------------------------------------------------
+def both_ways(models, names, rows, **given):
+    """Output columns of members that score rows together, which equal those of members one after the other."""
+    results = []
+    for each in (models, chained(models)):
+        made = EnsembleModel(each, **{name: value for name, value in given.items() if name != "thresholds"})
+        made.setThresholds(given.get("thresholds")).setDisagreementCol("apart" if "apart" in names else "")
+        results.append((found(made, rows, *names), made.transform(rows).schema))
+    (together, schema), (apart, other) = results
+    for one, another in zip(together, apart, strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
+    assert [field.dataType for field in schema] == [field.dataType for field in other]
+    return together, schema
 
 
 @pytest.mark.parametrize(
@@ -61,25 +65,21 @@ def way(request):
         ("hard", linear, [0.9, 0.0, 0.9]),
     ],
 )
-def test_votes_equal_numpy(spark, way, rule, factory, thresholds):
+def test_votes_are_equal_both_ways(spark, rule, factory, thresholds):
     models, x = members(factory), X.copy()
     x[7, 1] = np.nan  # no member has a prediction of this row
-    made = EnsembleModel(
-        way([*models, member().setInputCols(["missing"])]),  # members of weight 0 do not run
-        rule=rule,
-        weights=[*WEIGHTS, 0.0],
-        numClasses=2 if factory is one_score else 3,
-    ).setDisagreementCol("apart")
-    if thresholds is not None:
-        made.setThresholds(thresholds)
-    columns = found(made, frame({"row": np.arange(50), "x": x}), *VECTORS, "apart")
+    models.append(member().setInputCols(["missing"]))  # members of weight 0 do not run
+    classes = 2 if factory is one_score else 3
+    given = {"rule": rule, "weights": [*WEIGHTS, 0.0], "numClasses": classes, "thresholds": thresholds}
+    columns, _ = both_ways(models, [*VECTORS, "apart"], frame({"row": np.arange(50), "x": x}), **given)
     assert all(np.isnan(values[7]).all() for values in columns)
     raw, probability, prediction, apart = (np.delete(values, 7, 0) for values in columns)
-    chances = np.delete(probabilities(models), 7, 1)
-    expected = votes(chances, rule, WEIGHTS)
+    chances = np.delete(probabilities(models[:3]), 7, 1)
+    each = np.eye(classes)[chances.argmax(-1)]
+    expected = np.tensordot(WEIGHTS, each if rule == "hard" else chances, 1)
     np.testing.assert_allclose(raw, expected, rtol=1e-5)
     np.testing.assert_allclose(probability, expected / sum(WEIGHTS), rtol=1e-5)
-    with np.errstate(divide="ignore", invalid="ignore"):  # as pyspark does, a threshold of 0 wins unless the vote is 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # in pyspark, a threshold of 0 wins unless the vote is 0
         scaled = expected if thresholds is None else np.where(expected == 0, 0, expected / thresholds)
     np.testing.assert_array_equal(prediction, scaled.argmax(1))
     assert (prediction != expected.argmax(1)).any() == (thresholds is not None)
@@ -89,15 +89,15 @@ def test_votes_equal_numpy(spark, way, rule, factory, thresholds):
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-def test_smallest_class_wins_a_tie(spark, way, rule):
+def test_smallest_class_wins_a_tie(spark, rule):
     module = linear()
     module.weight.data.zero_()
     models = []
     for index in (2, 1):  # members that always predict this class, equally certain
         module.bias.data = 3 * torch.eye(3)[index]
         models.append(TorchModel(factory=linear, weights=pack(module), kind="classifier").setInputCols(["x"]))
-    made = EnsembleModel(way(models), rule=rule, weights=[0.1, 0.1], numClasses=3)
-    assert set(found(made, data(), "prediction")[0]) == {1}
+    ((prediction,), _) = both_ways(models, ["prediction"], data(), rule=rule, weights=[0.1, 0.1], numClasses=3)
+    assert set(prediction) == {1}
 
 
 def test_thresholds_of_members_count_in_hard_votes(spark):
@@ -113,42 +113,35 @@ def flat():
 
 
 @pytest.mark.parametrize(
-    ("factories", "kind", "types"),
+    ("factories", "given", "types"),
     [
-        ([one_score, one_score, flat], "regressor", {"fp32": T.DoubleType(), "fp64": T.DoubleType()}),
+        ([one_score, one_score, flat], {"kind": "regressor"}, {"fp32": T.DoubleType(), "fp64": T.DoubleType()}),
         (
             3 * [nets.Autoencoder],
-            "estimator",
+            {"kind": "estimator"},
             {"fp32": T.ArrayType(T.FloatType()), "fp64": T.ArrayType(T.DoubleType())},
         ),
-        (3 * [nets.column], "scalar", {"fp32": T.FloatType()}),
+        (3 * [nets.column], {"kind": "estimator", "scalar": True}, {"fp32": T.FloatType()}),
     ],
 )
-def test_means_and_sums_equal_numpy(spark, way, factories, kind, types):
+def test_means_and_sums_are_equal_both_ways(spark, factories, given, types):
     for precision, expected_type in types.items():
-        dtype = torch.float64 if precision == "fp64" else torch.float32
+        given |= {"precision": precision, "dtype": torch.float64 if precision == "fp64" else torch.float32}
         exact = {"rtol": 1e-12} if precision == "fp64" else {"rtol": 1e-3, "atol": 1e-5}
-        given = {"precision": precision, "dtype": dtype}
-        given |= {"kind": "estimator", "scalar": True} if kind == "scalar" else {"kind": kind}
         models = [member(factory, seed=seed, **given) for seed, factory in enumerate(factories)]
-        numbers, shares = np.stack([scores([model]).reshape(50, -1) for model in models]), np.array(WEIGHTS)
-        shares = shares / shares.sum()
-        mean = EnsembleModel(way(models), rule="mean", weights=WEIGHTS).setDisagreementCol("apart")
-        output = mean.transform(data())
-        assert output.columns == ["row", "x", "prediction", "apart"]
-        assert (output.schema["prediction"].dataType, output.schema["apart"].dataType) == (
-            expected_type,
-            T.DoubleType(),
-        )
-        prediction, apart = found(mean, data(), "prediction", "apart")
+        numbers = np.stack([scores([model]).reshape(50, -1) for model in models])
+        shares = np.array(WEIGHTS) / sum(WEIGHTS)
+        (prediction, apart), schema = both_ways(models, ["prediction", "apart"], data(), rule="mean", weights=WEIGHTS)
+        assert [field.dataType for field in schema][2:] == [expected_type, T.DoubleType()]
         expected = np.tensordot(shares, numbers, 1)
         np.testing.assert_allclose(prediction.reshape(50, -1), expected, **exact)
         np.testing.assert_allclose(apart, np.sqrt(shares @ ((numbers - expected) ** 2).mean(-1)), **exact)
-        total = EnsembleModel(way(models), rule="sum", weights=[-1.0, 2.0, 0.1], intercept=5.0)
-        expected = 5 + np.tensordot([-1, 2, 0.1], numbers, 1)
-        np.testing.assert_allclose(found(total, data(), "prediction")[0].reshape(50, -1), expected, **exact)
+        weights = [-1.0, 2.0, 0.1]
+        ((total,), _) = both_ways(models, ["prediction"], data(), rule="sum", weights=weights, intercept=5.0)
+        np.testing.assert_allclose(total.reshape(50, -1), 5 + np.tensordot(weights, numbers, 1), **exact)
 
 
+@pytest.mark.parametrize("way", [list, chained])
 def test_output_columns(spark, way):
     made = EnsembleModel(way(members()), rule="soft").setDisagreementCol("apart")
     output = made.transform(data())

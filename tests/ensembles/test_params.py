@@ -9,7 +9,7 @@ import pytest
 from pyspark import StorageLevel
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import functions as F
 
@@ -68,20 +68,6 @@ def test_rows_are_persisted_while_members_depend_on_their_numbers(
     numbered = ensemble.getIdCol() is None and (stored or isinstance(ensemble, Stacking))
     # One look for the stored members, and another at the end if Spark numbers the rows.
     assert len(looks) == (stored or numbered) + (numbered and not fails)
-
-
-@pytest.mark.slow
-def test_members_train_on_the_persisted_rows(given, tmp_path, monkeypatch):
-    plans, real = [], LinearRegression._fit
-
-    def fit(self, rows):
-        plans.append(rows._jdf.queryExecution().executedPlan().toString())
-        return real(self, rows)
-
-    monkeypatch.setattr(LinearRegression, "_fit", fit)
-    data = VectorAssembler(inputCols=["x"], outputCol="features").transform(given)
-    Bagging(base=LinearRegression(), numModels=1, runDir=str(tmp_path)).fit(data)
-    assert ["InMemoryTableScan" in plan for plan in plans] == [True]
 
 
 JUDGED = "members may have been evaluated on their training rows. Set idCol"
@@ -160,17 +146,6 @@ def test_maps_name_bases_of_one_class_by_their_places(spark):
     maps = [{one.regParam: 1.0, other.regParam: 2.0}, {one.regParam: 2.0, other.regParam: 1.0}]
     assert stacking.copy(maps[0])._map != stacking.copy(maps[1])._map
     assert stacking.copy(maps[0])._map == stacking.copy(dict(reversed(maps[0].items())))._map
-
-
-@pytest.mark.slow
-def test_fits_with_maps_restore_their_members(given, tmp_path):
-    data = VectorAssembler(inputCols=["x"], outputCol="features").transform(given)
-    bagging = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))
-    maps = [{bagging.base: pipeline(depth)} for depth in (1, 2)]
-    assert [bagging.fit(data, given).report["trained"] for given in maps] == [[0], [0]]
-    again = Bagging(base=pipeline(1), numModels=1, idCol="id", runDir=str(tmp_path))
-    found = again.fit(data, {again.base: pipeline(2)})
-    assert (found.report["trained"], found.report["restored"]) == ([], [0])
 
 
 @pytest.mark.parametrize("kind", [Bagging, Boosting])

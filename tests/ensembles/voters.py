@@ -1,4 +1,4 @@
-"""Members with known weights, and what NumPy makes of them."""
+"""Members with known weights, and their outputs by NumPy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_score():
 
 
 def moved(factory, seed, dtype=torch.float32):
-    """The factory's module with weights of its own."""
+    """The factory's module with other weights."""
     module, random = factory().to(dtype), torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         parameter.data = torch.randn(parameter.shape, generator=random, dtype=dtype)
@@ -47,7 +47,7 @@ def members(factory=linear, kind="classifier", count=3, **others):
 
 
 def chained(models):
-    """The same members, asked one by one."""
+    """The same members, which then score rows one after the other."""
     return [PipelineModel([model]) for model in models]
 
 
@@ -73,9 +73,3 @@ def probabilities(models):
     raw = scores(models)
     chance = expit(raw[..., 0])
     return np.stack([1 - chance, chance], -1) if raw.shape[-1] == 1 else softmax(raw, -1)
-
-
-def votes(chances, rule, weights):
-    if rule == "hard":
-        chances = np.eye(chances.shape[-1])[chances.argmax(-1)]
-    return np.tensordot(weights, chances, 1)

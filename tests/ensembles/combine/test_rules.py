@@ -89,11 +89,6 @@ def test_numbers_and_their_disagreement_equal_numpy(shape):
     np.testing.assert_allclose(equal[:, -1], 0, atol=1e-15)
 
 
-def test_numbers_have_double_precision_unless_same_type():
-    assert combined(NUMBERS.astype(np.float32), "mean").dtype == np.float64
-    assert combined(NUMBERS.astype(np.float32), "mean", same_type=True).dtype == np.float32
-
-
 def test_sums_run_in_the_order_of_the_members():
     """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ."""
     ones = torch.ones(3, 1)

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparkdl.data.batch import Ragged
 from sparkdl.ensembles.combine.rules import Combining
-from sparkdl.ensembles.combine.vmap import VmapEnsemble, _probe, same_architecture
+from sparkdl.ensembles.combine.vmap import VmapEnsemble, same_architecture
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.batch_size import batch_rows
 from sparkdl.ml.inference.model_cache import CachedModel
@@ -155,16 +155,6 @@ def test_batch_that_vmap_rejects_runs_one_by_one():
             for x in batches:
                 torch.testing.assert_close(module.outputs(x), each(seeded(Wary), x), rtol=1e-5, atol=1e-6)
         assert module.stacked
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_probe_has_the_shape_and_dtype_of_the_data(rows):
-    zeros = torch.zeros(rows)
-    inputs = [torch.rand(rows, 3), zeros.double(), torch.full((rows, 2), 9), zeros > 0]
-    found = [_probe(one) for one in inputs]
-    assert [(one.shape, one.dtype) for one in found] == [((2, *one.shape[1:]), one.dtype) for one in inputs]
-    np.testing.assert_allclose(found[0], np.sin(np.arange(1, 7)).reshape(2, 3), rtol=1e-6)
-    assert [found[2].tolist(), found[3].tolist()] == [[[0, 1], [0, 1]], [True, True]]
 
 
 def test_stacked_weights_are_in_memory_once():

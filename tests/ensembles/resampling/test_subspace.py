@@ -148,10 +148,3 @@ def test_saved_weights_have_the_masks(dtype):
     assert torch.equal(module(x), other(x))
     assert module(x).dtype == dtype
     assert export(masked(nets.scores, Subspace(2, 4), THREE)().eval(), (torch.rand(2, 3),))
-
-
-def test_masked_members_stack():
-    members = [masked(partial(nets.mlp, 3, outputs=2), Subspace(2, seed), THREE)() for seed in range(6)]
-    state, x = torch.func.stack_module_state(members), torch.randn(5, 3)
-    found = torch.vmap(lambda *each: torch.func.functional_call(members[0], each, (x,)))(*state)
-    torch.testing.assert_close(found, torch.stack([member(x) for member in members]))
