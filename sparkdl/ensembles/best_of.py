@@ -173,24 +173,22 @@ def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, para
     """
 
     def metric(member: int) -> float | BaseException:
-        if stop_requested() is not None:
-            return stopped("had not evaluated all candidates")
         try:
+            if stop_requested() is not None:
+                raise stopped("had not evaluated all candidates")
             held = folds.held(rows, member % folds.count)
             return float(evaluator.evaluate(first.models[member].transform(held)))
         except BaseException as error:  # the pool would never return if SystemExit ended a thread
             return error
 
     # Each call needs its own local properties: Spark identifies queries by them.
-    session = rows.frame.sparkSession
-    calls = [inheritable_thread_target(session)(partial(metric, member)) for member in range(len(first.models))]
+    inheriting = inheritable_thread_target(rows.frame.sparkSession)
+    calls = [inheriting(partial(metric, member)) for member in range(len(first.models))]
     with ThreadPool(min(parallelism, len(calls))) as pool:
-        outcomes = pool.map(lambda call: call(), calls, chunksize=1)
-    found: list[float] = []
-    for outcome in outcomes:
+        found = pool.map(lambda call: call(), calls, chunksize=1)
+    for outcome in found:
         if isinstance(outcome, BaseException):
             raise outcome
-        found.append(outcome)
     return [found[start : start + folds.count] for start in range(0, len(found), folds.count)]
 
 

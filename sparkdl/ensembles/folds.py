@@ -12,9 +12,7 @@ model that saw it.
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,7 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
 from sparkdl.ensembles.declarations import FoldCountParams
-from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Models, Rows
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ensembles.resampling.bootstrap import LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
@@ -127,15 +125,3 @@ class FoldParams(FoldCountParams, EnsembleParams):
     """Shared behavior of the ensembles with folds."""
 
     _judged_by_rows = True
-
-    @contextlib.contextmanager
-    def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """Number the rows and open the run; warn about an ignored ``disagreementCol``."""
-        if self.getDisagreementCol():
-            warnings.warn(
-                f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
-                "not vote.",
-                stacklevel=5,
-            )
-        with super().running(dataset) as found:
-            yield found

@@ -143,9 +143,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         members: list[Any] = list(models)
         scorers: list[Scorer] = [member._scorer() for member in members]
         first, apart = scorers[0], bool(self.getDisagreementCol())
-        if any(_needs(scorer) != _needs(first) for scorer in scorers):
-            return None
-        if self._votes != (first.kind == "classifier"):
+        if any(_needs(scorer) != _needs(first) for scorer in scorers) or self._votes != (first.kind == "classifier"):
             return None
         if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
             return None  # with thresholds, a member may not predict the class of its largest score
@@ -179,10 +177,9 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         if self.rule != "hard" or self.numClasses is not None:
             return self.numClasses
         counts = [getattr(leaf(model), "numClasses", None) for model in models]
-        found = max((count for count in counts if count is not None), default=None)
-        if found is None:
+        if not any(counts):
             raise InvalidInput("the members have no numClasses; hard votes expect EnsembleModel(numClasses=...).")
-        return int(found)
+        return max(int(count) for count in counts if count is not None)
 
     def _check(self) -> None:
         if self.rule not in RULES:

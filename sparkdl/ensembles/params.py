@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Estimator
@@ -116,28 +117,30 @@ class EnsembleParams(MembersParams, Saveable):
             InvalidInput: the ``runDir`` holds members of another ensemble or of other rows.
             SparkdlError: the numbers of rows without ids changed during the block.
         """
-        rows, directory = self.numbered(dataset), self.getRunDir()
+        if self._judged_by_rows and self.getDisagreementCol():
+            warnings.warn(
+                f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
+                "not vote.",
+                stacklevel=5,
+            )
+        rows, directory, kept = self.numbered(dataset), self.getRunDir(), None
         watched = self._ids() is None and (self._judged_by_rows or directory is not None)
-        with persisted(rows.frame) if watched and not dataset.storageLevel.useDisk else nullcontext():
+        with ExitStack() as stack:
+            if watched and not dataset.storageLevel.useDisk:
+                stack.enter_context(persisted(rows.frame))
             mark = fingerprint(rows.frame) if watched or directory is not None else ""
-            if directory is not None and self._map is not None:
-                directory = files.join(directory, map_hash(self._map, mark))
-            keeping = nullcontext() if directory is None else self._keeping(directory, mark)
-            with keeping as kept, watching(self._watch(directory)) as watch:
+            if directory is not None:
+                if self._map is not None:
+                    directory = files.join(directory, map_hash(self._map, mark))
+                kept = MemberStore(directory)
+                kept.begin(configuration(self, self.bases(), mark))
+                stack.callback(kept.end)
+            with watching(self._watch(directory)) as watch:
                 watch.begin(dataset.sparkSession)
                 yield rows, Plan(kept, self.getParallelism(), watch)
             # Spark recomputes persisted rows that were evicted or lost with an executor.
             if watched and fingerprint(rows.frame) != mark:
                 raise self._renumbered()
-
-    @contextmanager
-    def _keeping(self, directory: str, mark: str) -> Iterator[MemberStore]:
-        kept = MemberStore(directory)
-        kept.begin(configuration(self, self.bases(), mark))
-        try:
-            yield kept
-        finally:
-            kept.end()
 
     def _watch(self, directory: str | None) -> Watch:
         told = {param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
@@ -151,12 +154,15 @@ class EnsembleParams(MembersParams, Saveable):
 
     def _renumbered(self) -> SparkdlError:
         directory = self.getRunDir()
-        judged = "members may have been evaluated on their training rows"
-        drawn = "stored members may have trained on other rows than their fingerprint says"
-        kept = "" if directory is None else f" Also delete {directory!r}, which has such members."
+        members = (
+            "members may have been evaluated on their training rows"
+            if self._judged_by_rows
+            else "stored members may have trained on other rows than their fingerprint says"
+        )
+        stored = "" if directory is None else f" Also delete {directory!r}, which has such members."
         return SparkdlError(
-            f"row numbers changed while members trained: {judged if self._judged_by_rows else drawn}. "
-            f"Set idCol, or write the rows to a table and train on it.{kept}"
+            f"row numbers changed while members trained: {members}. Set idCol, or write the rows to a table and train "
+            f"on it.{stored}"
         )
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:

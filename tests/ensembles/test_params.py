@@ -96,6 +96,12 @@ def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble
     assert rows.frame.storageLevel == NONE
 
 
+def test_ensembles_with_folds_ignore_disagreement(given):
+    made = Stacking(disagreementCol="apart", idCol="id")
+    with pytest.warns(UserWarning, match="a Stacking ignores it: its members do not vote"), made.running(given):
+        pass
+
+
 # ---- param maps ------------------------------------------------------------------------------------------------------
 
 

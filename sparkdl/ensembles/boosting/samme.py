@@ -108,8 +108,8 @@ def classes_of(dataset: DataFrame, target: Target) -> Classes:
         F.max(F.when(target.counts, labels)).alias("highest"),
         F.max(F.when(target.counts, weights)).alias("peak"),
     ).collect()[0]
-    refuse({f"a label in {target.label!r} that is no whole number of at least 0": found["labels"]})
-    refuse({fault: found["weights"]})
+    label = f"a label in {target.label!r} that is no whole number of at least 0"
+    refuse({label: found["labels"], fault: found["weights"]})
     if found["present"] < 2:
         raise InvalidInput(
             f"the rows of weight above 0 have {found['present']} classes in {target.label!r}; boosting expects two or "

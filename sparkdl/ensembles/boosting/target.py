@@ -97,14 +97,7 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
 
 
 def refuse(faults: Mapping[str, object]) -> None:
-    """Raise for invalid rows.
-
-    Args:
-        faults: number of rows by fault.
-
-    Raises:
-        InvalidInput: a number is above 0.
-    """
+    """Raise InvalidInput if a number of faulty rows, given by fault, is above 0."""
     for what, rows in faults.items():
         if rows:
             raise InvalidInput(f"{rows} rows have {what}.")

@@ -85,8 +85,8 @@ class Combining:
         found = total / mass if self.rule == "mean" else total + self.intercept
         if not self.disagreement:
             return found.to(dtype)
-        squares = (outputs.double() - found).square_().flatten(2) if outputs.dim() > 2 else None
-        spread = (outputs.double() - found).square_() if squares is None else squares.mean(-1)
+        squares = (outputs.double() - found).square_()
+        spread = squares.flatten(2).mean(-1) if squares.dim() > 2 else squares
         apart = (weighted(spread, self.weights) / mass).sqrt_()
         return torch.cat([found.reshape(len(found), -1), apart.unsqueeze(1)], 1).to(dtype)
 
@@ -144,6 +144,10 @@ def _two_scores(output: Tensor) -> Tensor:
     return torch.stack([functional.logsigmoid(-score), functional.logsigmoid(score)], -1)
 
 
+def _number(output: Tensor) -> Tensor:
+    return output.reshape(-1) if output.dim() == 2 and output.shape[1] == 1 else output
+
+
 def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
     """Stack member outputs of compatible shapes to ``[M, B, ...]``.
 
@@ -152,11 +156,8 @@ def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
     Raises:
         InvalidInput: the shapes are incompatible.
     """
-    shapes = {tuple(output.shape) for output in outputs}
-    if len(shapes) > 1 and rule in VOTES:
-        outputs = [_two_scores(output) for output in outputs]
-    elif len(shapes) > 1:
-        outputs = [output.reshape(-1) if output.dim() == 2 and output.shape[1] == 1 else output for output in outputs]
+    if len({output.shape for output in outputs}) > 1:
+        outputs = [_two_scores(output) if rule in VOTES else _number(output) for output in outputs]
     shapes = {tuple(output.shape) for output in outputs}
     if len(shapes) > 1:
         found = ", ".join(str(list(shape)) for shape in sorted(shapes))

@@ -141,9 +141,8 @@ def count_features(dataset: DataFrame, name: str) -> int:
             f"maxFeatures is set, and column {name!r} has type {found.dataType.simpleString()[:200]}; expected an ML "
             "vector, as pyspark.ml.feature.VectorAssembler and pyspark.ml.functions.array_to_vector make them."
         )
-    told = found.metadata.get("ml_attr", {}).get("num_attrs")
-    if told is not None:
-        return int(told)
+    if (attributes := found.metadata.get("ml_attr", {}).get("num_attrs")) is not None:
+        return int(attributes)
     first = dataset.select(col(name)).where(col(name).isNotNull()).first()
     if first is None:
         raise InvalidInput(f"maxFeatures is set, and column {name!r} has no vectors: there are no rows to train on.")
