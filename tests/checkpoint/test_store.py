@@ -190,7 +190,6 @@ def test_only_processes_of_one_directory_see_its_token(directory, tmp_path):
     assert (first.sees(), second.sees()) == (True, False)
     with pytest.raises(InvalidInput, match=r"not share the driver's directory .*/elsewhere, which holds shards"):
         elsewhere.check("shards")
-    second.announce()
     second.take_over()
     assert (first.sees(), second.sees()) == (False, True)
     second.withdraw()
