@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -25,8 +26,9 @@ from tests.ml import nets
 from tests.sessions import frame as made
 
 ROWS = 300
-X = np.random.default_rng(1).normal(size=(ROWS, 3))
-Y = X @ [1.0, -2.0, 0.5]
+RANDOM = np.random.default_rng(1)
+X = RANDOM.normal(size=(ROWS, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.3 * RANDOM.normal(size=ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,9 @@ def test_members_that_the_driver_fits_get_draws_and_features(frame):
     assert np.allclose([*model.models[0].coefficients, model.models[0].intercept], wanted, atol=1e-8)
     assert model.rule == "mean"
     rounds = network(strategy=ParallelSGD(rounds=2), numWorkers=2)
-    [member] = Bagging(base=rounds, numModels=1).fit(frame).models
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        [member] = Bagging(base=rounds, numModels=1).fit(frame).models
     assert member.report["rows"] == (counts > 0).sum()
     assembler = VectorAssembler(inputCols=["vector"], outputCol="assembled")
     base = Pipeline(stages=[assembler, tree().setFeaturesCol("assembled")])

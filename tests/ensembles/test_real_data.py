@@ -1,4 +1,4 @@
-"""Ensembles on rows of Adult: bagging, boosting and stacking keep up with single models and scikit-learn."""
+"""Ensembles on Adult: bagging, boosting and stacking keep up with single models and scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from tests.ml import nets
 from tests.rounds.data import adult
 from tests.sessions import frame
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-TRAIN, TEST = 4000, 4000
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    data = adult()
-    return {name: tuple(each[:count] for each in data[name]) for name, count in (("train", TRAIN), ("test", TEST))}
+    return adult()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def frames(spark, rows):
 
 
 def accuracy(model, frames) -> float:
-    return model.transform(frames["test"]).where("prediction = label").count() / TEST
+    return model.transform(frames["test"]).where("prediction = label").count() / frames["test"].count()
 
 
 def test_bagged_networks_have_a_smaller_loss_than_one(rows, frames):
@@ -48,7 +45,7 @@ def test_bagged_networks_have_a_smaller_loss_than_one(rows, frames):
         model=partial(nets.mlp, x.shape[1], 64, outputs=2),
         inputCols=["x"],
         optimizer=partial(torch.optim.Adam, lr=2e-3),
-        batchSize=64,
+        batchSize=256,
         epochs=5,
         idCol="id",
     )
@@ -58,17 +55,17 @@ def test_bagged_networks_have_a_smaller_loss_than_one(rows, frames):
         chances = np.array([row[0] for row in scored.select(vector_to_array("probability")).collect()])
         losses.append(log_loss(y, chances / chances.sum(1, keepdims=True)))
     assert losses[0] <= losses[1]
-    assert losses[0] < 0.37
+    assert losses[0] < 0.33
 
 
 def test_boosted_stumps_are_as_accurate_as_those_of_scikit_learn(rows, frames):
-    fitted = Boosting(base=DecisionTreeClassifier(maxDepth=1, maxBins=512), numModels=6).fit(frames["train"])
-    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=6).fit(*rows["train"]).score(*rows["test"])
+    fitted = Boosting(base=DecisionTreeClassifier(maxDepth=1, maxBins=512), numModels=4).fit(frames["train"])
+    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=4).fit(*rows["train"]).score(*rows["test"])
     assert accuracy(fitted, frames) == pytest.approx(expected, abs=0.005)
 
 
 def test_stacking_is_as_accurate_as_the_better_of_its_bases(frames):
-    bases = [LogisticRegression(regParam=1e-4, maxIter=20), DecisionTreeClassifier(maxDepth=8)]
+    bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=8)]
     alone = [accuracy(base.fit(frames["train"]), frames) for base in bases]
     model = Stacking(bases=bases, numFolds=3, idCol="id", parallelism=2).fit(frames["train"])
     assert accuracy(model, frames) > max(alone) - 0.002
