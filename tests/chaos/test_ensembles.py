@@ -102,7 +102,7 @@ def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monke
     # Damaged members are trained again, and no others.
     flip(run / "members/member-00001")
     tear(run / "members/member-00003")
-    with pytest.warns(UserWarning, match=r"what is kept of member 1, .*cannot be used, and it is trained again"):
+    with pytest.warns(UserWarning, match=r"the stored member 1, .*cannot be used; fit trains it again"):
         assert fit(run) == (quiet, [1, 3])
 
     # A write that fails once is repeated; a disk that stays full costs the member. A partial file is no member.
@@ -119,7 +119,9 @@ def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "write", full)
-        with pytest.raises(WorkerFailed, match=r"member 2: .*cannot be kept.*No space left on device.*3 of 4 members"):
+        with pytest.raises(
+            WorkerFailed, match=r"member 2: .*cannot be stored.*No space left on device.*3 of 4 members"
+        ):
             fit(run)
     assert failures["member-00001"] == 0
     assert fit(run) == (quiet, [2])
