@@ -243,7 +243,8 @@ class LossContract:
                     runs = [jobs.each(work, [0, 1, 2, 3], all_rows=name == "all rows") for work in works]
                     found, quiet = [[each.tensors["sum"] for each in run] for run in runs]
                 assert all(map(torch.equal, found, quiet))
-                assert sorted(mark.name for mark in marks.iterdir()) == ["0-0", "1-0", "2-0", "2-1", "3-0"]
+                again = sorted(mark.name for mark in marks.iterdir() if not mark.name.endswith("-0"))
+                assert again == ["2-1"]
 
     @pytest.mark.chaos
     @pytest.mark.parametrize("rounds", [True, False])
