@@ -104,7 +104,7 @@ class TestSpark(MapReduceContract, LossContract):
         assert found.keys() == direct.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in direct.items())
         assert others == notes
-        self.test_results_of_any_kind_keep_their_kind_and_order(jobs)
+        self.test_results_keep_their_dtype_shape_and_order(jobs)
         with pytest.raises(WorkerFailed, match="shard 1 in round 3"):
             jobs.run(Raises(), STATE, number=3)
 
@@ -172,7 +172,7 @@ class TestSpark(MapReduceContract, LossContract):
         made: list[Any] = []
         original = tasks.SparkTaskRunner.close
         monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (made.extend(folders(jobs)), original(jobs)))
-        self.test_rows_that_cannot_be_used_are_refused(cluster)
+        self.test_bad_and_missing_rows_raise(cluster)
         assert not any(folder.exists() for folder in made)
 
     @pytest.mark.parametrize("same", [True, False])
