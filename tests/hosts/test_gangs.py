@@ -36,7 +36,7 @@ def test_fit_needs_shared_directory_and_another_driver_loads_its_model(cluster, 
     one, two = error.find("rank 0 on"), error.find("rank 1 on")
     assert f"{own}/checkpoints is not one directory for all workers" in error
     assert "cannot read what rank 0 on" in error
-    assert "Expected a runDir that all hosts share" in error
+    assert "Set runDir to a directory that all hosts share" in error
     assert {error[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}
     assert not model.exists()
     expected = cluster.driver().call(drivers.regress, tmp_path / "run", data, model).result()
