@@ -34,7 +34,7 @@ FOURTH = 4
 
 @dataclass(frozen=True)
 class Begins:
-    """A hook: when a member begins to train, it adds a line with its number and its executor's process to a file."""
+    """Adds a line to a file when a member begins to train: its number and its executor's process."""
 
     file: str
 
@@ -78,7 +78,7 @@ def main() -> None:
         model=partial(nn.Linear, 64, 10),
         optimizer=partial(torch.optim.Adam, lr=0.005),
         epochs=40,
-        hooks=[Begins(str(file))],
+        callbacks=[Begins(str(file))],
     )
     with SparkSession.builder.master("local-cluster[2,1,1024]").appName("recovery").getOrCreate() as spark:
         data = spark.createDataFrame(rows)

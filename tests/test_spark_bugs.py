@@ -229,14 +229,14 @@ def test_worker_froze_after_failed_ddp_loop(spark) -> None:
 
 
 def test_added_metric_was_in_every_estimator() -> None:
-    # The default of metrics was one dict for all estimators, and hooks stayed the caller's list, also of a copy.
+    # The default of metrics was one dict for all estimators, and callbacks stayed the caller's list, also of a copy.
     TorchRegressor().getMetrics()["error"] = 1
     assert TorchRegressor().getMetrics() == {}
-    hooks: list[object] = [1]
-    estimator = TorchRegressor(hooks=hooks)
-    hooks.append(2)
-    estimator.copy().getOrDefault("hooks").append(3)
-    assert estimator.getHooks() == [1]
+    callbacks: list[object] = [1]
+    estimator = TorchRegressor(callbacks=callbacks)
+    callbacks.append(2)
+    estimator.copy().getOrDefault("callbacks").append(3)
+    assert estimator.getCallbacks() == [1]
 
 
 def test_input_columns_in_param_map_were_ignored() -> None:

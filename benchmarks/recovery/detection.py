@@ -28,7 +28,7 @@ COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 @dataclass(frozen=True)
 class Strike:
-    """A hook that sends its member a signal, once the time is written down.
+    """A callback that sends its member a signal, once the time is written down.
 
     Attributes:
         signal: SIGKILL or SIGSTOP.
@@ -62,7 +62,7 @@ def detect(cluster: LocalCluster, kind: int, rank: int, limit: float) -> float:
     supervisor = Supervisor(cluster, max_restarts=0, heartbeat_timeout=limit)
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
         strike = Strike(kind, rank, f"{folder}/mark")
-        training = Training(Objective(small, nn.MSELoss(), adam), 256, hooks=(strike,))
+        training = Training(Objective(small, nn.MSELoss(), adam), 256, callbacks=(strike,))
         try:
             supervisor.gang(training, data, COLUMNS)
         except WorkerLost:

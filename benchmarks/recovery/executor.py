@@ -122,7 +122,7 @@ def recover(url: str, rank: int) -> Recovery:
         # keeper.
         began = time.time()
         estimator = TorchRegressor(
-            model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, hooks=[FirstStep()]
+            model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, callbacks=[FirstStep()]
         )
         keeper = MarkedKeeper(Checkpoints(folder, run="benchmark"), CheckpointInterval.of("1 second"))
         supervisor = Supervisor(SparkCluster(spark, MEMBERS))

@@ -21,7 +21,7 @@ class MarkedKeeper(Checkpointer):
 
 
 class FirstStep:
-    """A hook that tells the driver when the first step of an attempt is over."""
+    """A callback that tells the driver when the first step of an attempt is over."""
 
     def __init__(self) -> None:
         self._told = False

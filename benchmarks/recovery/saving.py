@@ -1,6 +1,6 @@
 """What a checkpoint that is saved beside the training costs the step loop, on two processes of this machine.
 
-One gang trains a large model. A hook takes down when each step ends, and the checkpoints' own events say when they
+One gang trains a large model. A callback takes down when each step ends, and the checkpoints' own events say when they
 began and when they were in their place. Steps while a checkpoint is copied, packed, hashed and written are compared
 with those before and after them, when nothing is saved.
 """
@@ -39,7 +39,7 @@ COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
 class Steps:
-    """A hook that tells the driver of each step when it has ended."""
+    """A callback that tells the driver of each step when it has ended."""
 
     def on_step(self, run: Any) -> None:
         """After each step."""
@@ -106,7 +106,7 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
         checkpoints = Checkpoints(folder, run="benchmark")
         course = CheckpointWatch(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
         keeper = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
-        training = Training(objective, BATCH * cluster.size, hooks=(Steps(),), keeper=keeper)
+        training = Training(objective, BATCH * cluster.size, callbacks=(Steps(),), keeper=keeper)
         cluster.gang(training, data, COLUMNS, listener=course)
     if course.trouble:
         raise RuntimeError(f"there is no checkpoint: {course.trouble[0]}")

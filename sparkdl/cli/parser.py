@@ -145,11 +145,12 @@ def _open_types(kind: type) -> dict[str, Any]:
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
         "metrics": dict[str, Metric] | None,
         "columnSpecs": list[InputColumn],
-        "hooks": list[Hook],
+        "callbacks": list[Callback],
+        "trackers": list[Callback],
     }
 
 
-class Hook(ABC):  # noqa: B024 - a class needs any of several methods, none in particular
+class Callback(ABC):  # noqa: B024 - a class needs any of several methods, none in particular
     """Any class with a callback's method, so that a configuration may name it with its arguments."""
 
     @classmethod

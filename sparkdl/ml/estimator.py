@@ -27,7 +27,6 @@ from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
 from sparkdl.ml.run import Run
-from sparkdl.ml.tracking.tracker import split_callbacks
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
@@ -61,7 +60,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             fit.run,
             type(self).__name__,
             self._configuration(),
-            hooks=split_callbacks(self.getHooks())[1],
+            trackers=self.getTrackers(),
             events=self.getTelemetry(),
             unit="Rank" if fit.algorithm is None else "Shard",
         )
@@ -114,8 +113,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         strategy = self.getStrategy()
         if not is_algorithm(strategy):
             return self.names_outside(Scope.GANG)
-        on_workers, saves = bool(split_callbacks(self.getHooks())[0]), self.getCheckpointInterval() != "never"
-        return unused_in_rounds(strategy, hooks=on_workers, saves=saves)
+        return unused_in_rounds(strategy, saves=self.getCheckpointInterval() != "never")
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""
@@ -162,7 +160,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             micro_batches=self.getMicroBatches(),
             measured=self.getTelemetry(),
             patience=self.getPatience(),
-            hooks=tuple(split_callbacks(self.getHooks())[0]),
+            callbacks=tuple(self.getCallbacks()),
             classes=self.classes(),
             collate=self.getCollate(),
             augment=self.getAugment(),

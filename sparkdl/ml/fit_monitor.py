@@ -19,7 +19,7 @@ from sparkdl.io.redaction import public
 from sparkdl.io.threads import BackgroundQueue
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
-from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
+from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.bottlenecks import PhaseTotals, spending
 from sparkdl.telemetry.chrome_trace import write_timeline
 from sparkdl.telemetry.event import Event
@@ -38,7 +38,7 @@ class Watch:
         run: the run's directory; nothing is written there before ``begin``.
         kind: the class of the estimator, such as ``"TorchClassifier"``.
         configuration: its Params, as JSON values by name.
-        hooks: the trackers.
+        trackers: the trackers.
         events: whether events are saved.
         unit: the meaning of an event's rank: ``"Rank"`` of a gang, a shard of rounds, or an ensemble's member.
 
@@ -53,7 +53,7 @@ class Watch:
         kind: str,
         configuration: Mapping[str, Any],
         *,
-        hooks: Sequence[Any] = (),
+        trackers: Sequence[Any] = (),
         events: bool = True,
         unit: str = "Rank",
     ) -> None:
@@ -63,10 +63,10 @@ class Watch:
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
         told = TrackerContext(self.title, run.directory, self._configuration)
-        self._hooks = DriverHooks(hooks, told) if hooks else None
+        self._trackers = TrackerList(trackers, told) if trackers else None
         # A tracker may be slow, so it has its own queue, and nothing waits for it.
         self._beside: BackgroundQueue[Callable[[], None]] | None = (
-            BackgroundQueue(lambda call: call(), "sparkdl-hooks") if hooks else None
+            BackgroundQueue(lambda call: call(), "sparkdl-trackers") if trackers else None
         )
         self._spent, self._unit = PhaseTotals(), unit
         views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._spent, self._hear]
@@ -117,15 +117,15 @@ class Watch:
 
     def _hear(self, event: Event) -> None:
         self._worked = self._worked or event.kind in _WORK
-        if self._hooks is None or self._beside is None or not self._hooks.wants(event):
+        if self._trackers is None or self._beside is None or not self._trackers.wants(event):
             return
         if event.kind == "progress" and self._beside.busy:
             return  # a slow tracker gets the latest values only
-        self._beside.put(partial(self._hooks, event))
+        self._beside.put(partial(self._trackers, event))
 
     def _end(self, **told: Any) -> None:
-        if self._hooks is not None and self._beside is not None:
-            self._beside.put(partial(self._hooks.finish, **told))
+        if self._trackers is not None and self._beside is not None:
+            self._beside.put(partial(self._trackers.finish, **told))
             self._beside.close()
 
     def _draw(self) -> None:

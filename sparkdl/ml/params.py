@@ -237,10 +237,15 @@ class TrainingParams(OutputParams, RunParams):
         None,
         scope=_STEPS,
     )
-    hooks: Param[list[Any]] = param(
-        "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all, with "
-        "on_driver on the driver, as trackers",
+    callbacks: Param[list[Any]] = param(
+        "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all ranks",
         to_list,
         [],
         scope=Scope.GANG | Scope.TASK | Scope.MEMBERS,
+    )
+    trackers: Param[list[Any]] = param(
+        "objects with any of on_start, on_step, on_epoch, on_end(run), called on the driver",
+        to_list,
+        [],
+        scope=Scope.GANG | Scope.ROUNDS | Scope.MEMBERS,
     )

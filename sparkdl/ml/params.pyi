@@ -102,7 +102,8 @@ class TrainingParams(OutputParams, RunParams):
     numClasses: Param[int | None]
     patience: Param[int | None]
     augment: Param[Callable[..., Any] | None]
-    hooks: Param[list[Any]]
+    callbacks: Param[list[Any]]
+    trackers: Param[list[Any]]
     def __init__(
         self,
         *,
@@ -127,7 +128,8 @@ class TrainingParams(OutputParams, RunParams):
         numClasses: int | None = None,
         patience: int | None = None,
         augment: Callable[..., Any] | None = None,
-        hooks: list[Any] = ...,
+        callbacks: list[Any] = ...,
+        trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
         columnSpecs: list[InputColumn] = ...,
@@ -172,7 +174,8 @@ class TrainingParams(OutputParams, RunParams):
         numClasses: int | None = None,
         patience: int | None = None,
         augment: Callable[..., Any] | None = None,
-        hooks: list[Any] = ...,
+        callbacks: list[Any] = ...,
+        trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
         columnSpecs: list[InputColumn] = ...,
@@ -235,5 +238,7 @@ class TrainingParams(OutputParams, RunParams):
     def setPatience(self, value: int | None) -> Self: ...
     def getAugment(self) -> Callable[..., Any] | None: ...
     def setAugment(self, value: Callable[..., Any] | None) -> Self: ...
-    def getHooks(self) -> list[Any]: ...
-    def setHooks(self, value: list[Any]) -> Self: ...
+    def getCallbacks(self) -> list[Any]: ...
+    def setCallbacks(self, value: list[Any]) -> Self: ...
+    def getTrackers(self) -> list[Any]: ...
+    def setTrackers(self, value: list[Any]) -> Self: ...

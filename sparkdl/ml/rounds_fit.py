@@ -94,17 +94,14 @@ def _check(fit: FitSpec, algorithm: Algorithm) -> None:
         )
 
 
-def unused_in_rounds(algorithm: Algorithm, *, hooks: bool, saves: bool) -> tuple[str, ...]:
+def unused_in_rounds(algorithm: Algorithm, *, saves: bool) -> tuple[str, ...]:
     """The names of the Params that rounds do not use.
 
     Args:
         algorithm: of the rounds.
-        hooks: whether the estimator has callbacks, which rounds never call.
         saves: whether rounds are saved; then every round is, whatever ``checkpointInterval`` is.
     """
     unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.uses_optimizer else Scope.ROUNDS)
-    if not hooks:
-        unused = tuple(name for name in unused if name != "hooks")
     if not getattr(algorithm, "shuffle", True):
         unused = (*unused, "numWorkers")
     return (*unused, "checkpointInterval") if saves else unused

@@ -33,7 +33,7 @@ _COMPUTING = ("forward", "backward", "update")
 _TOLD = {
     "validate": "validation",
     "checkpoint": "waiting for checkpoints to be copied",
-    "hooks": "hooks",
+    "callbacks": "callbacks",
     "other": "work between the phases",
 }
 

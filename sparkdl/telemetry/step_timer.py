@@ -9,7 +9,7 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
     update      clips gradients and runs the optimizer's step
     validate    runs the model on the validation rows
     checkpoint  waits until its state is copied
-    hooks       runs the user's callbacks
+    callbacks   runs the user's callbacks
     other       everything else
 
 Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread the calls do
@@ -44,7 +44,7 @@ from sparkdl.telemetry.emit import record
 
 __all__ = ["EVERY", "PHASES", "StepTimer", "end_step", "enter_phase", "flush", "measuring"]
 
-PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "hooks", "other")
+PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "callbacks", "other")
 """All phases, in the order of tables and charts."""
 EVERY = 0.1
 """Shortest time between two step events, in seconds."""

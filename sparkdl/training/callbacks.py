@@ -9,7 +9,7 @@ A callback is an object with at least one of these methods:
 
 The workers get pickled copies of a callback, so its changes stay on them. Only rank 0 calls it, unless its attribute
 ``every_rank`` is true: then every rank does, and it may use collectives. An error that it raises fails the run.
-Callbacks that run on the driver, such as trackers, are in ``sparkdl.ml.tracking.tracker``.
+Trackers, which run on the driver, are in ``sparkdl.ml.tracking.tracker``.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class CallbackContext:
     loss: float | None = None
 
 
-class Hooks:
-    """The user's callbacks ``hooks`` that the worker of this ``rank`` calls."""
+class CallbackList:
+    """The user's ``callbacks`` that the worker of this ``rank`` calls."""
 
-    def __init__(self, hooks: Sequence[Any], rank: int) -> None:
-        called = [hook for hook in hooks if rank == 0 or getattr(hook, "every_rank", False)]
-        self._called = {name: [getattr(hook, name) for hook in called if hasattr(hook, name)] for name in MOMENTS}
+    def __init__(self, callbacks: Sequence[Any], rank: int) -> None:
+        called = [callback for callback in callbacks if rank == 0 or getattr(callback, "every_rank", False)]
+        self._called = {
+            name: [getattr(callback, name) for callback in called if hasattr(callback, name)] for name in MOMENTS
+        }
 
     def __contains__(self, moment: str) -> bool:
         return bool(self._called[moment])
@@ -70,14 +72,28 @@ class Hooks:
             method(run)
 
 
-def check_hooks(hooks: Sequence[Any]) -> None:
-    """Check that every callback has at least one of the four methods.
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Check that every object is a callback, and none a tracker.
 
     Raises:
-        InvalidInput: an object has none of the four methods.
+        InvalidInput: an object has none of the four methods, or a method ``prepare``, as trackers have.
     """
-    for hook in hooks:
-        if not any(callable(getattr(hook, name, None)) for name in MOMENTS):
+    for callback in callbacks:
+        if hasattr(callback, "prepare"):
             raise InvalidInput(
-                f"hooks holds {hook!r}, which has none of the methods {', '.join(MOMENTS)}; expected one or more."
+                f"callbacks holds {callback!r}, a tracker, which runs on the driver; pass it as trackers=[...]."
+            )
+    check_methods("callbacks", callbacks)
+
+
+def check_methods(param: str, callbacks: Sequence[Any]) -> None:
+    """Check that every object in this ``param`` has at least one of the four methods.
+
+    Raises:
+        InvalidInput: an object has none of them.
+    """
+    for callback in callbacks:
+        if not any(callable(getattr(callback, name, None)) for name in MOMENTS):
+            raise InvalidInput(
+                f"{param} holds {callback!r}, which has none of the methods {', '.join(MOMENTS)}; expected one or more."
             )

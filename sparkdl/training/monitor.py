@@ -16,7 +16,7 @@ from sparkdl.data.batch import Batch, arguments
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
-from sparkdl.training.callbacks import CallbackContext, Hooks
+from sparkdl.training.callbacks import CallbackContext, CallbackList
 from sparkdl.training.evaluate import evaluate
 from sparkdl.training.trainer_state import TrainerState
 
@@ -31,7 +31,7 @@ class TrainingMonitor:
     def __init__(self, state: TrainerState) -> None:
         self.state = state
         self._criterion = state.training.objective.criterion(state.world.device)
-        self._hooks = Hooks(state.training.hooks, state.world.rank)
+        self._callbacks = CallbackList(state.training.callbacks, state.world.rank)
         self._shown = time.monotonic()
 
     @contextmanager
@@ -149,14 +149,14 @@ class TrainingMonitor:
         )
 
     def _call(self, moment: str) -> None:
-        if moment in self._hooks:
+        if moment in self._callbacks:
             state, world = self.state, self.state.world
             run = CallbackContext(
                 *(world.rank, world.size, world.clock, state.replica.module, world.device),
                 *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean()),
             )
-            enter_phase("hooks")
-            self._hooks.call(moment, run)
+            enter_phase("callbacks")
+            self._callbacks.call(moment, run)
             enter_phase("other")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
-from sparkdl.training.callbacks import check_hooks
+from sparkdl.training.callbacks import check_callbacks
 from sparkdl.training.labels import Classes
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
@@ -32,7 +32,7 @@ class TrainingSpec:
             optimizer's step stays the same.
         shuffle: False trains on the rows in row-id order.
         patience: stop after this many epochs without a smaller loss, with the best epoch's weights; default: none.
-        hooks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
+        callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
@@ -49,7 +49,7 @@ class TrainingSpec:
     micro_batches: int = 1
     shuffle: bool = True
     patience: int | None = None
-    hooks: Sequence[Any] = ()
+    callbacks: Sequence[Any] = ()
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
@@ -62,7 +62,7 @@ class TrainingSpec:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
         if self.patience is not None and self.patience < 1:
             raise InvalidInput(f"patience is {self.patience}; expected at least 1 epoch, or None.")
-        check_hooks(self.hooks)
+        check_callbacks(self.callbacks)
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""

@@ -27,7 +27,7 @@ from tests.sessions import ROOT
 
 @dataclass(frozen=True)
 class Pids:
-    """A hook with which workers leave their process ids in a folder."""
+    """A callback with which workers leave their process ids in a folder."""
 
     folder: str
     every_rank = True
@@ -55,12 +55,12 @@ def driver(folder: Path, *fault: object) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def main(folder: str, *fault: str) -> None:
-    hooks: list[Any] = [Pids(folder)]
+    callbacks: list[Any] = [Pids(folder)]
     if fault:
         how, rank, step, phase = fault
-        hooks.append(Fault(how, int(rank), int(step), f"{folder}/mark", phase))
+        callbacks.append(Fault(how, int(rank), int(step), f"{folder}/mark", phase))
     with LocalCluster(SIZE, timeout=60) as cluster:
-        found = fit(Supervisor(cluster, back_off=0, heartbeat_timeout=30), Path(folder), *hooks)
+        found = fit(Supervisor(cluster, back_off=0, heartbeat_timeout=30), Path(folder), *callbacks)
     Path(folder, "result").write_bytes(pickle.dumps(found))
 
 

@@ -1,6 +1,6 @@
 """The run to which faults happen: small, uses all a step may depend on, and accounts for every row.
 
-Two epochs of five steps. Each row has a number; the model notes the numbers of its rows, and a hook logs them.
+Two epochs of five steps. Each row has a number; the model notes the numbers of its rows, and a callback logs them.
 Replaced workers import this module, so it imports nothing slow (torch's optimizers, metrics).
 """
 
@@ -73,7 +73,7 @@ class Restless(nn.Module):
 
 @dataclass(frozen=True)
 class Rows:
-    """A hook that logs the rows of each step, in one file of a folder for each rank."""
+    """A callback that logs the rows of each step, in one file of a folder for each rank."""
 
     folder: str
     every_rank = True
@@ -108,13 +108,15 @@ def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Gen
     return fed((x + 0.1 * torch.randn(x.shape, generator=generator), row), target)
 
 
-def training(*hooks: Any, epochs: int = 2, checkpoints: Path | None = None) -> Training:
+def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None) -> Training:
     """The run; with a folder it saves a checkpoint every other step."""
     scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
     objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, max_grad_norm=0.5)
     keeper = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
     batch_size = len(TRAINED) // STEPS
-    return Training(objective, batch_size, epochs, seed=2, micro_batches=2, augment=augment, hooks=hooks, keeper=keeper)
+    return Training(
+        objective, batch_size, epochs, seed=2, micro_batches=2, augment=augment, callbacks=callbacks, keeper=keeper
+    )
 
 
 def kept(folder: Path) -> Checkpoints:
@@ -124,16 +126,16 @@ def kept(folder: Path) -> Checkpoints:
 def fit(
     cluster: Any,
     folder: Path,
-    *hooks: Any,
+    *callbacks: Any,
     data: Any = None,
     reads: Columns | None = None,
     epochs: int = 2,
     listener: Any = None,
 ) -> Any:
-    """Run, or resume, in a folder; ``hooks`` may be faults. ``data`` and ``reads`` are for clusters of Spark."""
-    faults = [hook for hook in hooks if isinstance(hook, Fault)]
+    """Run, or resume, in a folder; ``callbacks`` may be faults. ``data`` and ``reads`` are for clusters of Spark."""
+    faults = [callback for callback in callbacks if isinstance(callback, Fault)]
     return cluster.gang(
-        training(Rows(str(folder)), *hooks, epochs=epochs, checkpoints=folder),
+        training(Rows(str(folder)), *callbacks, epochs=epochs, checkpoints=folder),
         table() if data is None else data,
         reads or columns(faults, cluster.size),
         attempt=kept(folder).next_attempt(),

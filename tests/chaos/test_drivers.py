@@ -42,7 +42,7 @@ def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
 
 @dataclass(frozen=True)
 class Wakes:
-    """A hook that lets a stopped driver and its workers continue after a step, and waits for their end."""
+    """A callback that lets a stopped driver and its workers continue after a step, and waits for their end."""
 
     driver: int
     step: int

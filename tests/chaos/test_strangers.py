@@ -71,7 +71,7 @@ def leave() -> None:
 
 @dataclass(frozen=True)
 class Visits:
-    """A hook with which strangers come after a step, and stay until the end."""
+    """A callback with which strangers come after a step, and stay until the end."""
 
     folder: str
     every_rank = True

@@ -128,7 +128,7 @@ def test_fit_resumes_before_damaged_checkpoint(pair, whole, tmp_path):
 
 @dataclass(frozen=True)
 class Fills:
-    """A hook that fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
+    """Fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
 
     folder: str
 
@@ -154,9 +154,9 @@ def small_disk(tmp_path):
 
 def test_full_disk_keeps_earlier_checkpoint(pair, whole, small_disk, tmp_path):
     events = []
-    hooks = Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(str(small_disk))
+    callbacks = Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(str(small_disk))
     with pytest.raises(WorkerLost):
-        fit(pair, tmp_path, *hooks, listener=events.append)
+        fit(pair, tmp_path, *callbacks, listener=events.append)
     troubles = [event.payload["trouble"] for event in events if event.kind == "checkpoint"]
     assert any("No space left on device" in trouble[0] for trouble in troubles if trouble)
     check_checkpoints(tmp_path, 2, 4)

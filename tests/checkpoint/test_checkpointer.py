@@ -119,7 +119,7 @@ def checkpointer(folder, every=2, run="a run", **options):
 
 def fit(kept, *faults, rows=None, attempt=None, **options):
     training, columns = CASES["SGD"]()
-    options = {"keeper": kept, "hooks": [*training.hooks, *faults]} | options
+    options = {"keeper": kept, "callbacks": [*training.callbacks, *faults]} | options
     attempt = (0 if kept is None else kept.checkpoints.next_attempt()) if attempt is None else attempt
     return InlineCluster().gang(
         replace(training, **options), data() if rows is None else rows, columns, attempt=attempt
@@ -156,11 +156,11 @@ def test_finished_run_is_not_trained_again_and_more_epochs_resume(tmp_path, seen
 
 @pytest.mark.chaos
 def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, seen):
-    def training(batch, *hooks, **options):
+    def training(batch, *callbacks, **options):
         """Three epochs in float64, which depend on the split into shards by nothing but the rows of a batch."""
         optimizer = partial(torch.optim.Adam, lr=0.1)
         objective = Objective(partial(torch.nn.Linear, 3, 4), torch.nn.CrossEntropyLoss(), optimizer, precision="fp64")
-        return replace(Training(objective, batch, 3, seed=1), hooks=list(hooks), **options)
+        return replace(Training(objective, batch, 3, seed=1), callbacks=list(callbacks), **options)
 
     def weights(results):
         return torch.cat([each.flatten() for each in read_state(results[0].weights).values()])

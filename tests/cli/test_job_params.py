@@ -42,11 +42,14 @@ def test_columns_and_hooks_are_objects(estimator):
     import some_nets
 
     specs = [{"name": "image", "dtype": "float32", "shape": [1, 28, 28]}, {"name": "age"}]
-    hooks = [{"class_path": "some_nets.Saves", "init_args": {"every": 3}}, "some_nets.Saves"]
-    words = ["--estimator.columnSpecs", json.dumps(specs), "--estimator.hooks", json.dumps(hooks)]
-    for found in (estimator({"columnSpecs": specs, "hooks": hooks}), estimator({}, *words)):
+    callbacks = [{"class_path": "some_nets.Saves", "init_args": {"every": 3}}, "some_nets.Saves"]
+    words = ["--estimator.columnSpecs", json.dumps(specs), "--estimator.callbacks", json.dumps(callbacks)]
+    for found in (estimator({"columnSpecs": specs, "callbacks": callbacks}), estimator({}, *words)):
         assert found.getColumnSpecs() == [InputColumn("image", "float32", (1, 28, 28)), InputColumn("age")]
-        assert [(type(hook), hook.every) for hook in found.getHooks()] == [(some_nets.Saves, 3), (some_nets.Saves, 1)]
+        assert [(type(callback), callback.every) for callback in found.getCallbacks()] == [
+            (some_nets.Saves, 3),
+            (some_nets.Saves, 1),
+        ]
 
 
 @pytest.mark.parametrize("name", ["collate", "augment"])
@@ -87,8 +90,8 @@ def test_every_argument_is_a_key(estimator, kind, capsys):
         ({"columnSpecs": [{"nme": "image"}]}, "nme"),
         ({"columnSpecs": [{"name": "image", "dtype": "complex"}]}, "complex"),
         ({"collate": "some_nets.nothing"}, "nothing"),
-        ({"hooks": [{"class_path": "some_nets.Saves", "init_args": {"evry": 3}}]}, "did you mean 'every'"),
-        ({"hooks": ["some_nets.Nothing"]}, "Nothing"),
+        ({"callbacks": [{"class_path": "some_nets.Saves", "init_args": {"evry": 3}}]}, "did you mean 'every'"),
+        ({"callbacks": ["some_nets.Nothing"]}, "Nothing"),
         ({"patience": 0}, "patience is 0"),
         ({"numClasses": 1}, "numClasses is 1"),
         ({"thresholds": [1.0]}, "thresholds is [1.0]"),

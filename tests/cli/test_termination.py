@@ -44,7 +44,7 @@ class Holds:
 
 def arguments(data: Path, folder: Path, *, hold: bool) -> list[str]:
     """Two epochs on the digits, in which workers may wait at a step for the request to stop."""
-    hook = {"class_path": "holding.Holds", "init_args": {"folder": str(folder), "step": STEP}}
+    callback = {"class_path": "holding.Holds", "init_args": {"folder": str(folder), "step": STEP}}
     changes = {
         "config": "conf/train/digits.yaml",
         "data.path": data / "train",
@@ -53,7 +53,7 @@ def arguments(data: Path, folder: Path, *, hold: bool) -> list[str]:
         "estimator.runDir": folder / "run",
         "estimator.epochs": 2,
         "estimator.checkpointInterval": 1000,  # more steps than the run has
-        "estimator.hooks": json.dumps([hook] if hold else []),
+        "estimator.callbacks": json.dumps([callback] if hold else []),
     }
     return [str(word) for key, value in changes.items() for word in (f"--{key}", value)]
 

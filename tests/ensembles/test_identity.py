@@ -48,7 +48,7 @@ def test_configuration_has_what_members_depend_on(spark):
     ("given", "count"),
     [
         ({"resourceTimeout": 1.0, "maxRestarts": 1, "minWorkers": 1, "elasticTimeout": 1.0}, False),
-        ({"checkpointInterval": "never", "allowUnencrypted": True, "hooks": [print], "seed": 9}, False),
+        ({"checkpointInterval": "never", "allowUnencrypted": True, "callbacks": [print], "seed": 9}, False),
         ({"runDir": "/somewhere"}, False),
         ({"epochs": 2}, True),
         ({"numWorkers": 2}, True),

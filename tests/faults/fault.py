@@ -26,7 +26,7 @@ SLOW = 4.0  # seconds that a slow worker loses
 
 @dataclass(frozen=True)
 class Fault:
-    """A hook that ends, stops or fails the worker that calls it.
+    """A callback that ends, stops or fails the worker that calls it.
 
     Attributes:
         how: ``"kill"`` (SIGKILL), ``"stop"`` (SIGSTOP), ``"fail"`` (an exception), ``"full"`` (no space left on the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -140,3 +142,10 @@ class Connections(nn.Module):
     def forward(self, numbers: Tensor, protocol: Tensor, service: Tensor, flag: Tensor) -> Tensor:
         kinds = [table(kind) for table, kind in zip(self.tables, (protocol, service, flag), strict=True)]
         return self.layers(torch.cat([numbers, *kinds], 1))
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A callback that does nothing."""
+
+    def on_epoch(self, run: object) -> None: ...

@@ -69,7 +69,7 @@ def check_same(model, expected):
 @pytest.mark.cluster
 def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed):
     fault = Fault("kill", 0, 7, str(tmp_path / "mark"))
-    model = regressor(runDir=str(tmp_path / "run"), checkpointInterval=2, maxRestarts=1, hooks=[fault]).fit(data)
+    model = regressor(runDir=str(tmp_path / "run"), checkpointInterval=2, maxRestarts=1, callbacks=[fault]).fit(data)
     assert (tmp_path / "mark").exists()
     check_same(model, undisturbed)
     assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
@@ -82,7 +82,7 @@ def test_next_call_resumes_and_another_run_raises(data, tmp_path, undisturbed):
     given = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     with pytest.raises(WorkerLost):
-        regressor(hooks=[fault], maxRestarts=0, **given).fit(data)
+        regressor(callbacks=[fault], maxRestarts=0, **given).fit(data)
     check_same(regressor(**given).fit(data), undisturbed)
     config = (tmp_path / "run" / "config.json").read_text()
     for name, value in {"batchSize": 20, "loss": lambda output, target: (output - target).abs()}.items():
@@ -97,7 +97,7 @@ def test_without_a_directory_the_next_attempt_resumes(data, tmp_path, undisturbe
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     fault, steps = Fault("fail", 1, 7, str(tmp_path / "mark")), Steps(str(tmp_path / "steps"))
-    model = regressor(checkpointInterval=2, hooks=[fault, steps]).fit(data)
+    model = regressor(checkpointInterval=2, callbacks=[fault, steps]).fit(data)
     check_same(model, undisturbed)
     assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
     assert [int(step) for step in (tmp_path / "steps").read_text().split()] == [*range(1, 8), *range(7, 13)]

@@ -75,8 +75,6 @@ class Fails:
 
 
 class Diary:
-    on_driver = True
-
     def __init__(self) -> None:
         self.lines: list[Any] = []
 
@@ -105,7 +103,7 @@ def jobs(spark: Any) -> list[str]:
 
 def test_events_of_a_gang(spark, data, tmp_path, capsys):
     diary, run = Diary(), tmp_path / "one"
-    given = {"validationIndicatorCol": "valid", "runDir": str(run), "hooks": [diary, Talks()], "logLevel": "info"}
+    given = {"validationIndicatorCol": "valid", "runDir": str(run), "trackers": [diary, Talks()], "logLevel": "info"}
     spark.sparkContext.setJobDescription("mine")
     try:
         fitted = classifier(**given).fit(data)
@@ -141,15 +139,15 @@ def test_events_of_a_gang(spark, data, tmp_path, capsys):
 
     before = sorted((run / "events").iterdir())
     with pytest.raises(InvalidInput):
-        classifier(**given | {"hooks": []}, maxGradNorm=1.0).fit(data)  # another run
+        classifier(**given | {"callbacks": []}, maxGradNorm=1.0).fit(data)  # another run
     assert sorted((run / "events").iterdir()) == before
-    resumed = classifier(**given | {"hooks": []}, epochs=4).fit(data)
+    resumed = classifier(**given | {"callbacks": []}, epochs=4).fit(data)
     assert payloads(read_events(run / "events"), "epoch") == resumed.history
     assert len(resumed.history) == 4
 
 
 def test_slow_worker_is_named_and_warnings_are_shown(data, capsys):
-    report = classifier(model=Slow, epochs=2, hooks=[Talks()]).fit(data).report
+    report = classifier(model=Slow, epochs=2, trackers=[Talks()]).fit(data).report
     assert report["slowest_rank"] == 1
     assert report["skew_by_rank"][1] > 1.2
     assert "Rank 1 on" in report["verdict"]
@@ -188,7 +186,7 @@ def test_without_telemetry_nothing_is_measured_or_written(data, tmp_path, capsys
 def test_failed_fit_reports_its_error(data, tmp_path):
     diary = Diary()
     with pytest.raises(SparkdlError, match="no more"):
-        classifier(hooks=[diary, Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
+        classifier(trackers=[diary, Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
     kind, error, model = diary.lines[-1]
     assert (kind, model) == ("end", None)
     assert "LookupError: no more" in error
@@ -199,7 +197,7 @@ def test_failed_fit_reports_its_error(data, tmp_path):
 def test_events_of_rounds(spark, data, tmp_path):
     diary, run = Diary(), tmp_path / "two"
     strategy = ParallelSGD(rounds=2, epochs=2, shard_batch_size=8)
-    fitted = classifier(strategy=strategy, hooks=[diary], runDir=str(run)).fit(data)
+    fitted = classifier(strategy=strategy, trackers=[diary], runDir=str(run)).fit(data)
     events = read_events(run / "events")
     for shard in (0, 1):
         spans = payloads(events, "span", shard)
@@ -216,7 +214,7 @@ def test_events_of_rounds(spark, data, tmp_path):
 @pytest.mark.chaos
 def test_events_timeline_and_page_of_a_killed_worker(data, tmp_path):
     fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
-    fitted = classifier(runDir=str(run), checkpointInterval=2, hooks=[fault]).fit(data)
+    fitted = classifier(runDir=str(run), checkpointInterval=2, callbacks=[fault]).fit(data)
     assert fitted.report["restarts"] == 1
     events = read_events(run / "events")
     attempts = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]

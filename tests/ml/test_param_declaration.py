@@ -148,8 +148,8 @@ def test_set_params_of_an_ensemble():
 
 
 HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
-NOT_IN_ROUNDS = f"batchSize epochs microBatches hooks {HOW}"
-SAME_RESULT = f"{HOW} checkpointInterval hooks allowUnencrypted telemetry logLevel"
+NOT_IN_ROUNDS = f"batchSize epochs microBatches callbacks {HOW}"
+SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ SAME_RESULT = f"{HOW} checkpointInterval hooks allowUnencrypted telemetry logLev
         (TrainingParams, Scope.GANG, "maxRounds maxSeconds"),
         (TrainingParams, Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
         (TrainingParams, Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler maxGradNorm augment"),
-        (TrainingParams, Scope.TASK, f"{HOW} checkpointInterval runDir maxRounds maxSeconds"),
+        (TrainingParams, Scope.TASK, f"{HOW} trackers checkpointInterval runDir maxRounds maxSeconds"),
         (TrainingParams, Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
         (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),
         (TrainingParams, Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),

@@ -46,7 +46,8 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "numClasses": (None, 7),
     "patience": (None, 2),
     "augment": (None, nets.digits),
-    "hooks": ([], [TensorBoard("curves")]),
+    "callbacks": ([], [nets.Silent()]),
+    "trackers": ([], [TensorBoard("curves")]),
     "runDir": (None, "/shared/runs/1"),
     "resourceTimeout": (120.0, 7.5),
     "allowUnencrypted": (False, True),
@@ -234,7 +235,7 @@ def test_wrong_types_raise_as_in_pyspark(name, value):
         (TorchClassifier(), r"model is not set; expected it as TorchClassifier\(model="),
         (TorchEstimator(model=nets.scores), r"loss is not set; expected it as TorchEstimator\(loss="),
         (TorchClassifier(model=nets.scores, loss=nn.MSELoss(reduction="sum")), "has reduction='sum'; expected 'mean'"),
-        (TorchRegressor(model=nets.scores, hooks=[3]), "hooks holds .*on_epoch"),
+        (TorchRegressor(model=nets.scores, callbacks=[3]), "callbacks holds .*on_epoch"),
     ],
 )
 def test_settings_that_fit_no_run_raise_before_it(estimator, message):
@@ -320,8 +321,8 @@ def test_change_in_place_stays_in_one_instance(make, values):
 
 @each_estimator
 def test_getters_return_copies(kind):
-    estimator = kind(metrics={"a": torchmetrics.MeanMetric()}, labelCol=["a", "b"], hooks=[1], thresholds=[1.0, 2.0])
-    for name in ("metrics", "labelCol", "hooks", "thresholds", "inputCols"):
+    estimator = kind(metrics={"a": torchmetrics.MeanMetric()}, labelCol=["a"], callbacks=[1], thresholds=[1.0, 2.0])
+    for name in ("metrics", "labelCol", "callbacks", "thresholds", "inputCols"):
         got(estimator, name).clear()
         assert got(estimator, name)
 

@@ -182,8 +182,8 @@ class Notes:
 def test_repeated_search_takes_no_step(spark, path, tmp_path):
     def fit(folder: Path) -> Any:
         folder.mkdir()
-        hooks, runs = [Notes(str(folder))], str(tmp_path / "runs")
-        estimator = regressor(batchSize=20, hooks=hooks, runDir=runs, checkpointInterval=2)
+        callbacks, runs = [Notes(str(folder))], str(tmp_path / "runs")
+        estimator = regressor(batchSize=20, callbacks=callbacks, runDir=runs, checkpointInterval=2)
         grid = grid_of(estimator, epochs=[1, 2])
         pipeline = Pipeline(stages=[estimator])
         return search(pipeline, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics

@@ -35,7 +35,7 @@ def test_missing_phase_is_0() -> None:
         ([{"forward": 4.0, "exchange": 6.0}] * 2, "Exchange-bound: 60% of the time goes into the exchange even on"),
         ([{"forward": 4.0, "validate": 6.0}], "Bound by validation: 60% of the time."),
         ([{"forward": 8.0, "checkpoint": 2.0}], "20% goes into waiting for checkpoints to be copied."),
-        ([{"forward": 8.0, "hooks": 2.0}], "20% goes into hooks."),
+        ([{"forward": 8.0, "callbacks": 2.0}], "20% goes into callbacks."),
     ],
 )
 def test_verdict_names_bottleneck(phases, said) -> None:

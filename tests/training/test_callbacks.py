@@ -24,8 +24,8 @@ def line() -> nn.Module:
     return nn.Linear(1, 1)
 
 
-def training(*hooks: object) -> Training:
-    return Training(Objective(line, nn.MSELoss()), 4, 2, hooks=hooks)
+def training(*callbacks: object) -> Training:
+    return Training(Objective(line, nn.MSELoss()), 4, 2, callbacks=callbacks)
 
 
 class Diary:

@@ -53,7 +53,7 @@ class Restless(nn.Module):
 
 
 class Draws:
-    """A hook that draws random numbers."""
+    """A callback that draws random numbers."""
 
     every_rank = True
 
@@ -87,7 +87,7 @@ def adam() -> tuple[Training, Columns]:
         partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
         {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
     )
-    training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, hooks=[Draws()])
+    training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, callbacks=[Draws()])
     return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
 
 
@@ -207,7 +207,7 @@ def test_resumed_run_is_bit_identical(case, size, steps, pair, tmp_path):
 
 
 class Steps:
-    """A hook that writes down the steps it sees."""
+    """A callback that writes down the steps it sees."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -223,7 +223,7 @@ def test_finished_run_trains_no_more(case, tmp_path):
     constant = replace(CASES[case]()[0].objective, scheduler=None)
     expected = run(InlineCluster(), case, keeper := Folder(str(tmp_path)), objective=constant)
     keeper = replace(keeper, start=2 * STEPS)
-    found = run(InlineCluster(), case, keeper, objective=constant, hooks=[Steps(tmp_path / "seen")])
+    found = run(InlineCluster(), case, keeper, objective=constant, callbacks=[Steps(tmp_path / "seen")])
     assert not (tmp_path / "seen").exists()
     assert_alike(found, expected)
     longer = run(InlineCluster(), case, None, objective=constant, epochs=5)

@@ -30,7 +30,6 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.report import scalar_output
-from sparkdl.ml.tracking.tracker import split_callbacks
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.objective import Objective
@@ -180,13 +179,6 @@ def _collate(estimator: DistributedEstimator) -> Transforms | None:
 
 
 def _warn_of_unused(estimator: DistributedEstimator) -> None:
-    here = split_callbacks(estimator.getHooks())[1]
-    if here:
-        names = ", ".join(type(hook).__name__ for hook in here)
-        warnings.warn(
-            f"hooks has {names}, which run on the driver; members that train in tasks ignore them.",
-            stacklevel=6,
-        )
     for name in estimator.changed_from_default(estimator.names_outside(Scope.TASK)):
         warnings.warn(
             f"{name} is {estimator.getOrDefault(name)!r}; members that train in tasks ignore it.",

@@ -1,6 +1,6 @@
 """Trackers: callbacks that run on the driver and log a run to TensorBoard, MLflow or another service.
 
-    TorchClassifier(..., runDir="/runs/digits", hooks=[TensorBoard(), MLflow(experiment="digits")])
+    TorchClassifier(..., runDir="/runs/digits", trackers=[TensorBoard(), MLflow(experiment="digits")])
 
 Trackers serve gangs and rounds. A tracker holds settings only, so one object serves any number of fits, also
 concurrent ones. Before workers start, a tracker checks its package and its destination; if one is missing, ``fit``

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 from sparkdl import __version__
 from sparkdl.errors import InvalidInput
@@ -84,7 +84,6 @@ class MLflow:
     log_model: bool = True
     registered_model_name: str | None = None
     code_paths: Sequence[str] = field(default=(), kw_only=True)
-    on_driver: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registered_model_name is not None and not self.log_model:

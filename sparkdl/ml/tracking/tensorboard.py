@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
@@ -41,7 +41,6 @@ class TensorBoard:
     """
 
     folder: str | None = field(default=None, repr=False)
-    on_driver: ClassVar[bool] = True
 
     def prepare(self, run: TrackerContext) -> Board:
         """Make the object that logs this run.

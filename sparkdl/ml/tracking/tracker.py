@@ -1,7 +1,7 @@
-"""Callbacks that run on the driver: trackers.
+"""Trackers: callbacks that run on the driver.
 
-The driver has the credentials, network access and files that a tracker needs, for gangs and for rounds. A callback
-whose attribute ``on_driver`` is true runs there, and is never pickled:
+The driver has the credentials, network access and files that a tracker needs, for gangs and for rounds. A
+tracker runs there, is never pickled, and has at least one of these methods:
 
     on_start(run)    the run begins
     on_step(run)     a gang trains; a few times a second at most, with the latest ``values``
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.telemetry.event import Event
-from sparkdl.training.callbacks import MOMENTS, check_hooks
+from sparkdl.training.callbacks import MOMENTS, check_methods
 
-__all__ = ["DriverHooks", "TrackerContext", "split_callbacks"]
+__all__ = ["TrackerContext", "TrackerList"]
 
 _ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
 
@@ -61,21 +61,21 @@ class TrackerContext:
     error: str | None = None
 
 
-class DriverHooks:
+class TrackerList:
     """Calls trackers as events arrive.
 
     Args:
-        hooks: the trackers.
+        trackers: the trackers.
         run: passed to their methods.
 
     Raises:
         InvalidInput: a tracker has none of the methods, or cannot be used with this run.
     """
 
-    def __init__(self, hooks: Sequence[Any], run: TrackerContext) -> None:
-        self._hooks, self._run = [_prepared(hook, run) for hook in hooks], run
-        check_hooks(self._hooks)
-        self._names = [type(hook).__name__ for hook in hooks]
+    def __init__(self, trackers: Sequence[Any], run: TrackerContext) -> None:
+        self._trackers, self._run = [_prepared(tracker, run) for tracker in trackers], run
+        check_methods("trackers", self._trackers)
+        self._names = [type(tracker).__name__ for tracker in trackers]
         self._warned: set[int] = set()
 
     def wants(self, event: Event) -> bool:
@@ -131,15 +131,15 @@ class DriverHooks:
 
     def _call(self, moment: str) -> None:
         assert moment in MOMENTS
-        for name, hook in zip(self._names, self._hooks, strict=True):
-            method = getattr(hook, moment, None)
+        for name, tracker in zip(self._names, self._trackers, strict=True):
+            method = getattr(tracker, moment, None)
             if method is None:
                 continue
             try:
                 method(self._run)
             except Exception as error:  # a failing tracker must not fail the run
-                if id(hook) not in self._warned:
-                    self._warned.add(id(hook))
+                if id(tracker) not in self._warned:
+                    self._warned.add(id(tracker))
                     warnings.warn(
                         f"{name}.{moment} failed: {type(error).__name__}: {error}. Its next failures are silent.",
                         RuntimeWarning,
@@ -147,15 +147,6 @@ class DriverHooks:
                     )
 
 
-def _prepared(hook: Any, run: TrackerContext) -> Any:
-    prepared = hook.prepare(run) if hasattr(hook, "prepare") else None
-    return hook if prepared is None else prepared
-
-
-def split_callbacks(hooks: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Split callbacks into those that run on workers and the trackers, which run on the driver."""
-    workers: list[Any] = []
-    trackers: list[Any] = []
-    for hook in hooks:
-        (trackers if getattr(hook, "on_driver", False) else workers).append(hook)
-    return workers, trackers
+def _prepared(tracker: Any, run: TrackerContext) -> Any:
+    prepared = tracker.prepare(run) if hasattr(tracker, "prepare") else None
+    return tracker if prepared is None else prepared

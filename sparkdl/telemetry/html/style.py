@@ -26,7 +26,7 @@ PHASE_COLOURS = {
     "update": "#009E73",
     "validate": "#CC79A7",
     "checkpoint": "#F0E442",
-    "hooks": "#7D7D7D",
+    "callbacks": "#7D7D7D",
     "other": "#BDBDBD",
 }
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")

@@ -35,8 +35,6 @@ from pathlib import Path
 class Kills:
     '''Kills the driver when it has a checkpoint, once.'''
 
-    on_driver = True
-
     def __init__(self, folder: str):
         self.folder = Path(folder)
 
@@ -258,9 +256,9 @@ def test_killed_run_resumes_at_its_stage(small, monkeypatch, place, stages):
 @pytest.mark.chaos
 def test_sigkill_in_training_resumes_from_the_checkpoint(small):
     (small.folder / "killing.py").write_text(KILLER)
-    hook = {"class_path": "killing.Kills", "init_args": {"folder": str(small.folder)}}
+    tracker = {"class_path": "killing.Kills", "init_args": {"folder": str(small.folder)}}
     network = {"epochs": 200, "checkpointInterval": "1 epoch"}
-    words = ("--config", small.configured(hooks=[hook], **network), "--date", DAY)
+    words = ("--config", small.configured(trackers=[tracker], **network), "--date", DAY)
     process = submit("etl_train", *words, local=small.folder / "local", modules=(small.folder / "killing.py",))
     printed, code = finish(process)
     assert code not in (0, 1), printed

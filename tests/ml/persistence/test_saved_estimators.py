@@ -43,7 +43,7 @@ class Doubling:
         return inputs, target
 
 
-class Hook:
+class Callback:
     every_rank = True
 
     def __init__(self, seen):
@@ -86,7 +86,7 @@ def counted():
         ("metrics", {"error": torchmetrics.MeanSquaredError(squared=False), "mean": torchmetrics.MeanMetric()}),
         ("strategy", AllReduce()),
         ("augment", Doubling(3.0, (1, 2))),
-        ("hooks", [Doubling(), Doubling(1.0)]),
+        ("callbacks", [Doubling(), Doubling(1.0)]),
         ("columnSpecs", [InputColumn("a", "int64", (3, 4)), InputColumn("b")]),
     ],
 )
@@ -106,8 +106,8 @@ def test_names_and_arguments_make_value_again(name, value):
         ("optimizer", partial(torch.optim.SGD, lr=torch.tensor(1.0, requires_grad=True))),
         ("optimizer", nets.Line),
         ("scheduler", partial(LambdaLR, lr_lambda=lambda step: 0.9)),
-        ("hooks", [Hook([])]),
-        ("augment", Hook(1)),
+        ("callbacks", [Callback([])]),
+        ("augment", Callback(1)),
         ("collate", torch.stack),
         ("metrics", counted()),
     ],
@@ -155,7 +155,7 @@ FULL = partial(
     batchSize=4,
     epochs=2,
     augment=Doubling(),
-    hooks=[Doubling(1.0)],
+    callbacks=[Doubling(1.0)],
 )
 
 
@@ -181,12 +181,12 @@ def test_loaded_estimator_equals_saved_one(spark, tmp_path, make):
 
 def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):
     path = str(tmp_path / "estimator")
-    estimator = TorchRegressor(model=nets.Line(), hooks=[Hook([1, 2])], batchSize=4)
+    estimator = TorchRegressor(model=nets.Line(), callbacks=[Callback([1, 2])], batchSize=4)
     estimator.save(path)
-    with pytest.raises(InvalidInput, match=r"\['hooks', 'model'\].*trust=True.*spark.sparkdl.trust"):
+    with pytest.raises(InvalidInput, match=r"\['callbacks', 'model'\].*trust=True.*spark.sparkdl.trust"):
         TorchRegressor.load(path)
     loaded = TorchRegressor.load(path, trust=True)
-    assert loaded.getHooks()[0].seen == [1, 2]
+    assert loaded.getCallbacks()[0].seen == [1, 2]
     assert same(loaded.getModel().state_dict(), estimator.getModel().state_dict())
     (tmp_path / "estimator/objects.pkl").unlink()
     with pytest.raises(InvalidInput, match=r"is damaged: objects.pkl cannot be read"):

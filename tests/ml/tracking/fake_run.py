@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
+from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.event import Event
 
 CONFIGURATION = {"class": "TorchClassifier", "batchSize": 32, "inputCols": ["features"], "precision": "fp32"}
@@ -23,13 +23,13 @@ def epoch(number: int, loss: float | None = None, **more: Any) -> dict[str, Any]
 class FakeRun:
     """Calls trackers as the driver does."""
 
-    def __init__(self, *hooks: Any, directory: str | None = None, **configuration: Any) -> None:
+    def __init__(self, *callbacks: Any, directory: str | None = None, **configuration: Any) -> None:
         run = TrackerContext("TorchClassifier run", directory, CONFIGURATION | {"runDir": directory} | configuration)
-        self.hooks = DriverHooks(hooks, run)
+        self.callbacks = TrackerList(callbacks, run)
         self.event("begin", environment=ENVIRONMENT)
 
     def event(self, kind: str, clock: dict[str, int] | None = None, **payload: Any) -> None:
-        self.hooks(Event(kind, 0, 0, 0.0, clock, payload))
+        self.callbacks(Event(kind, 0, 0, 0.0, clock, payload))
 
     def step(self, number: int, loss: float | None = 0.5, rate: float = 64.0) -> None:
         clock = {"epoch": number // 2, "step": number, "samples": 32 * number}
@@ -44,4 +44,4 @@ class FakeRun:
         self.event("restored", history=list(rows))
 
     def end(self, history: Sequence[dict[str, Any]] = (), **ending: Any) -> None:
-        self.hooks.finish(history, **({"report": REPORT} | ending))
+        self.callbacks.finish(history, **({"report": REPORT} | ending))

@@ -34,7 +34,7 @@ def classifier(store, folder, **given):
         "numWorkers": 2,
         "batchSize": 30,
         "runDir": str(folder),
-        "hooks": [TensorBoard(), MLflow("digits", store)],
+        "trackers": [TensorBoard(), MLflow("digits", store)],
     }
     return TorchClassifier(**defaults | given)
 
@@ -88,7 +88,7 @@ def test_failed_fits(data, store, tmp_path):
     import mlflow
 
     with pytest.raises(InvalidInput, match="TensorBoard has no folder"):
-        classifier(store, tmp_path, runDir=None, hooks=[MLflow("digits", store), TensorBoard()]).fit(data)
+        classifier(store, tmp_path, runDir=None, trackers=[MLflow("digits", store), TensorBoard()]).fit(data)
     with pytest.raises(InvalidInput, match="minWorkers is 5"):
         classifier(store, tmp_path / "run", minWorkers=5).fit(data)
     assert mlflow.MlflowClient(store).get_experiment_by_name("digits") is None

@@ -63,9 +63,9 @@ def artifact(run, name):
 
 def test_parameters_metrics_tags_and_artifacts(store, tmp_path):
     rows, directory = [epoch(1), epoch(2)], str(tmp_path / "run")
-    hook = MLflow("digits", store, run_name="first", tags={"team": "vision", "tries": 3})
+    callback = MLflow("digits", store, run_name="first", tags={"team": "vision", "tries": 3})
     Run(directory).save("config", CONFIGURATION)
-    run = FakeRun(hook, directory=directory, strategy=["a", 1])
+    run = FakeRun(callback, directory=directory, strategy=["a", 1])
     run.step(1, None)
     run.step(2, 0.75)
     run.rows(rows[0])
@@ -188,8 +188,8 @@ def test_long_parameters_and_hundreds_of_metrics(store):
 
 
 def test_secrets_of_uris_are_not_written(store, tmp_path):
-    hook = MLflow("digits", "http://me:secret@127.0.0.1:1")
-    assert "secret" not in format_full_value([hook]) + repr(hook)
+    callback = MLflow("digits", "http://me:secret@127.0.0.1:1")
+    assert "secret" not in format_full_value([callback]) + repr(callback)
     with object_store(tmp_path / "objects") as query:
         FakeRun(MLflow("digits", store), directory=f"s3://key:secret@runs/digits?{query}").end()
     (logged,) = runs(store)

@@ -186,11 +186,11 @@ def test_missing_extras_raise_with_the_command_that_installs_them(tmp_path):
 import sys
 from sparkdl import MLflow, TensorBoard
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext
-for missing, hook in (("tensorboard", TensorBoard()), ("mlflow", MLflow())):
+from sparkdl.ml.tracking.tracker import TrackerList, TrackerContext
+for missing, callback in (("tensorboard", TensorBoard()), ("mlflow", MLflow())):
     sys.modules[missing] = None
     try:
-        DriverHooks([hook], TrackerContext("run", {str(tmp_path / "run")!r}))
+        TrackerList([callback], TrackerContext("run", {str(tmp_path / "run")!r}))
     except InvalidInput as error:
         print(error)
 """

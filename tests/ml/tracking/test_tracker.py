@@ -10,14 +10,13 @@ import pytest
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.tracking.tracker import DriverHooks, TrackerContext, split_callbacks
+from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.event import Event
+from sparkdl.training.callbacks import check_callbacks
 from tests.training.test_resume import STEPS, Folder, data, run, sgd, untimed
 
 
 class Diary:
-    on_driver = True
-
     def __init__(self) -> None:
         self.lines: list[Any] = []
 
@@ -48,10 +47,10 @@ def event(kind: str, rank: int = 0, step: int | None = None, **payload: Any) -> 
 
 def called(*events: Event, **end: Any) -> list[Any]:
     diary = Diary()
-    hooks = DriverHooks([diary], TrackerContext("run"))
+    trackers = TrackerList([diary], TrackerContext("run"))
     for each in events:
-        hooks(each)
-    hooks.finish(**end)
+        trackers(each)
+    trackers.finish(**end)
     return diary.lines
 
 
@@ -98,16 +97,16 @@ def test_resumed_run_replays_its_earlier_rows(tmp_path: Path) -> None:
     (trained,) = run(InlineCluster(), "SGD", keeper)
     training, columns = sgd()
     resumed = replace(training, keeper=replace(keeper, start=STEPS))
-    InlineCluster().gang(resumed, data(), columns, listener=DriverHooks([diary], TrackerContext("run")))
+    InlineCluster().gang(resumed, data(), columns, listener=TrackerList([diary], TrackerContext("run")))
     assert repr(untimed([line[1] for line in diary.lines if line[0] == "epoch"])) == repr(untimed(trained.history))
 
 
 def test_failing_tracker_warns_once_and_the_others_are_called() -> None:
     diary = Diary()
-    hooks = DriverHooks([Fails(), diary], TrackerContext("run"))
+    trackers = TrackerList([Fails(), diary], TrackerContext("run"))
     with pytest.warns(RuntimeWarning, match=r"Fails\.on_epoch failed: ConnectionError: no server"):
-        hooks(event("epoch", step=1, epoch=1))
-    hooks(event("epoch", step=2, epoch=2))  # a second warning would be an error
+        trackers(event("epoch", step=1, epoch=1))
+    trackers(event("epoch", step=2, epoch=2))  # a second warning would be an error
     assert len(diary.lines) == 2
 
 
@@ -124,24 +123,24 @@ class Prepares:
 
 
 def test_prepare_returns_the_object_that_is_called() -> None:
-    hook = Prepares()
+    callback = Prepares()
     for name in ("one", "two"):
-        DriverHooks([hook], TrackerContext(name, "/runs")).finish(error=name)
-    assert {name: diary.lines for name, diary in hook.diaries.items()} == {
+        TrackerList([callback], TrackerContext(name, "/runs")).finish(error=name)
+    assert {name: diary.lines for name, diary in callback.diaries.items()} == {
         name: [("end", None, name, 0)] for name in ("one", "two")
     }
     with pytest.raises(InvalidInput, match="there is no runDir"):
-        DriverHooks([hook], TrackerContext("run"))
+        TrackerList([callback], TrackerContext("run"))
     with pytest.warns(RuntimeWarning, match=r"Prepares\.on_end failed: ConnectionError: no server"):
-        DriverHooks([Prepares(Fails())], TrackerContext("run", "/runs")).finish()
+        TrackerList([Prepares(Fails())], TrackerContext("run", "/runs")).finish()
     checks = Diary()
     checks.prepare = lambda run: None  # type: ignore[attr-defined]
-    DriverHooks([checks], TrackerContext("run")).finish()
+    TrackerList([checks], TrackerContext("run")).finish()
     assert [line[0] for line in checks.lines] == ["end"]
 
 
-def test_split_callbacks() -> None:
-    worker, tracker = object(), Diary()
-    assert split_callbacks([worker, tracker]) == ([worker], [tracker])
-    with pytest.raises(InvalidInput, match="none of the methods"):
-        DriverHooks([object()], TrackerContext("run"))
+def test_objects_in_the_wrong_param_raise() -> None:
+    with pytest.raises(InvalidInput, match=r"trackers holds .* none of the methods"):
+        TrackerList([object()], TrackerContext("run"))
+    with pytest.raises(InvalidInput, match=r"callbacks holds .*, a tracker, .* trackers=\[...\]"):
+        check_callbacks([Prepares(Diary())])
