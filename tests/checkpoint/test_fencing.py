@@ -23,6 +23,9 @@ def test_older_attempt_cannot_commit(directory):
         with pytest.raises(Fenced, match=r"attempt 0 may not commit to .*: process \d+ on .* announced attempt 1"):
             call()
     save(new, 3, attempt=1)
+    new.fence(2)
+    with pytest.raises(Fenced, match=r"attempt 1 may not commit .* announced attempt 2"):  # of the same driver
+        new.attempts.check(1)
     assert newest(new) == 3
     assert there(new) == [old.name(at(5), 0), new.name(at(3), 1)]
 

@@ -334,6 +334,7 @@ def test_newer_of_inputCols_and_featuresCol_decides(kind):  # noqa: N802 - Param
     assert several.copy({several.featuresCol: "a"}).getInputCols() == ["a"]
     assert (one.getInputCols(), several.getInputCols()) == (["a"], ["b", "c"])
     assert several.setParams(featuresCol="d").getInputCols() == ["d"]
+    assert several.setInputCols(["e"]).getInputCols() == ["e"]
     one.set(one.inputCols, ["b"])
     for disagree in (one.getInputCols, lambda: kind(featuresCol="a", inputCols=["b"])):
         with pytest.raises(InvalidInput, match=r"featuresCol is 'a' and inputCols is \['b'\]; expected only one"):

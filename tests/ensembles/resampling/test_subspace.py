@@ -126,7 +126,7 @@ def test_named_factories_are_described_by_name(factory):
     for module in (resolve(description)(), cloudpickle.loads(cloudpickle.dumps(made))()):
         assert {name: value.tolist() for name, value in module.state_dict().items()} == expected
     description["args"][0]["path"] = "os:system"
-    with pytest.raises(InvalidInput, match=r"os\.system"):
+    with pytest.raises(InvalidInput, match="os:system"):
         resolve(description)()
 
 
