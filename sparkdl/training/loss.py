@@ -106,8 +106,8 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
         value = loss(output, target)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise WorkerFailed(
-            f"the loss raised {type(error).__name__}: {error}. The output is {shapes(output)}, the target "
-            f"{shapes(target)}."
+            f"the loss raised {type(error).__name__}: {str(error).rstrip('.')}. The output was {shapes(output)}, the "
+            f"target {shapes(target)}."
         ) from error
     if not isinstance(value, Tensor):
         raise InvalidInput(f"loss(output, target) returned {type(value).__name__}; expected a torch.Tensor.")

@@ -103,8 +103,8 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise WorkerFailed(
-            f"forward() of {type(module).__name__} raised {type(error).__name__}: {error}. Its "
-            f"{len(inputs)} inputs are {', '.join(map(shapes, inputs))}."
+            f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
+            f"Its inputs were {', '.join(map(shapes, inputs))}."
         ) from error
 
 

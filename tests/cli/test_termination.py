@@ -78,7 +78,7 @@ def test_job_saves_after_sigterm_to_the_jvm_and_resumes_bit_identical(digits, jo
     os.kill(process.pid, signal.SIGTERM)
     printed, code = finish(process)
     assert code == 143, printed
-    assert re.search(r"stopped: .* saved .*\bstep \d+", printed), printed
+    assert re.search(r"stopped: .* checkpoint is of step \d+", printed), printed
     (saved,) = (stopped / "run/checkpoints").glob("attempt-*/manifest.json")
     assert STEP <= json.loads(saved.read_text())["manifest"]["clock"]["step"] < 24
     assert not (stopped / "model").exists()

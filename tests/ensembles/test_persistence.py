@@ -129,7 +129,7 @@ def test_failed_save_replaces_nothing(spark, tmp_path, monkeypatch):
                 made(rule="hard").write().overwrite().save(str(path))
     unwritable = made()
     unwritable.models[1] = Unwritable()
-    with pytest.raises(InvalidInput, match="members/00001 is a Unwritable, which cannot be saved"):
+    with pytest.raises(InvalidInput, match=r"members/00001 is a Unwritable, which has no write\(\); expected a class"):
         unwritable.save(str(tmp_path / "other"))
     assert EnsembleModel.load(str(path)).rule == "soft"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]

@@ -89,7 +89,7 @@ MISTAKES = {
         ["'label' holds 7", "from 0 to 2", "StringIndexer"], {"numClasses": 3}, row(label=7)
     ),
     "label above the model's classes": Mistake(
-        ["the loss raised IndexError", "Target 7 is out of bounds", "output of [", "3] float32", "target of ["],
+        ["the loss raised IndexError", "Target 7 is out of bounds", "The output was [", "3] float32", "target ["],
         data=row(label=7),
         error=WorkerFailed,
     ),
@@ -111,7 +111,7 @@ MISTAKES = {
         ["LookupError: no such sample"], {"model": Fails}, row(features=[200.0, 0.0, 0.0]), WorkerFailed
     ),
     "too few inputs": Mistake(
-        ["forward() of Two raised TypeError", "missing 1 required positional argument: 'y'", "given 1 inputs, of ["],
+        ["forward() of Two raised TypeError", "missing 1 required positional argument: 'y'", "Its inputs were ["],
         {"model": Two},
         error=WorkerFailed,
     ),
