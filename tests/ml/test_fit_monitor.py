@@ -103,10 +103,10 @@ def jobs(spark: Any) -> list[str]:
 
 def test_events_of_a_gang(spark, data, tmp_path, capsys):
     diary, run = Diary(), tmp_path / "one"
-    given = {"validationIndicatorCol": "valid", "runDir": str(run), "trackers": [diary, Talks()], "logLevel": "info"}
+    given = {"validationIndicatorCol": "valid", "runDir": str(run), "trackers": [diary], "logLevel": "info"}
     spark.sparkContext.setJobDescription("mine")
     try:
-        fitted = classifier(**given).fit(data)
+        fitted = classifier(**given, callbacks=[Talks()]).fit(data)
         assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
     finally:
         spark.sparkContext.setJobDescription(None)
@@ -139,15 +139,15 @@ def test_events_of_a_gang(spark, data, tmp_path, capsys):
 
     before = sorted((run / "events").iterdir())
     with pytest.raises(InvalidInput):
-        classifier(**given | {"callbacks": []}, maxGradNorm=1.0).fit(data)  # another run
+        classifier(**given | {"trackers": []}, maxGradNorm=1.0).fit(data)  # another run
     assert sorted((run / "events").iterdir()) == before
-    resumed = classifier(**given | {"callbacks": []}, epochs=4).fit(data)
+    resumed = classifier(**given | {"trackers": []}, epochs=4).fit(data)
     assert payloads(read_events(run / "events"), "epoch") == resumed.history
     assert len(resumed.history) == 4
 
 
 def test_slow_worker_is_named_and_warnings_are_shown(data, capsys):
-    report = classifier(model=Slow, epochs=2, trackers=[Talks()]).fit(data).report
+    report = classifier(model=Slow, epochs=2, callbacks=[Talks()]).fit(data).report
     assert report["slowest_rank"] == 1
     assert report["skew_by_rank"][1] > 1.2
     assert "Rank 1 on" in report["verdict"]
@@ -186,7 +186,7 @@ def test_without_telemetry_nothing_is_measured_or_written(data, tmp_path, capsys
 def test_failed_fit_reports_its_error(data, tmp_path):
     diary = Diary()
     with pytest.raises(SparkdlError, match="no more"):
-        classifier(trackers=[diary, Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
+        classifier(trackers=[diary], callbacks=[Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
     kind, error, model = diary.lines[-1]
     assert (kind, model) == ("end", None)
     assert "LookupError: no more" in error
