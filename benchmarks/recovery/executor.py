@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.mlp import adam, small
-from benchmarks.recovery.marks import FirstStep, MarkedKeeper
+from benchmarks.recovery.marks import FirstStep, MarkedCheckpointer
 from benchmarks.session import materialised, samples, session
 from sparkdl import SparkCluster, TorchRegressor
 from sparkdl.checkpoint.interval import CheckpointInterval
@@ -119,14 +119,14 @@ def recover(url: str, rank: int) -> Recovery:
     with session("recovery", master=url, mebibytes=1024) as spark, tempfile.TemporaryDirectory() as folder:
         frame = materialised(samples(spark, ROWS, partitions=MEMBERS))
         # What TorchRegressor.fit does with runDir and checkpointInterval="1 second", with this listener and this
-        # keeper.
+        # checkpointer.
         began = time.time()
         estimator = TorchRegressor(
             model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, callbacks=[FirstStep()]
         )
-        keeper = MarkedKeeper(Checkpoints(folder, run="benchmark"), CheckpointInterval.of("1 second"))
+        checkpointer = MarkedCheckpointer(Checkpoints(folder, run="benchmark"), CheckpointInterval.of("1 second"))
         supervisor = Supervisor(SparkCluster(spark, MEMBERS))
-        training = replace(estimator.training(), keeper=keeper)
+        training = replace(estimator.training(), checkpointer=checkpointer)
         supervisor.gang(training, frame, estimator.read_columns(), listener=watch)
         submitted = [_submitted(spark, after=begin) for begin in (began, watch.times[0, "restart"])]
     if watch.resumed is None or watch.resumed < 2:

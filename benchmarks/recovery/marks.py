@@ -9,7 +9,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.telemetry.emit import record
 
 
-class MarkedKeeper(Checkpointer):
+class MarkedCheckpointer(Checkpointer):
     """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
 
     def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:

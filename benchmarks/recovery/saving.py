@@ -105,8 +105,8 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
         checkpoints = Checkpoints(folder, run="benchmark")
         course = CheckpointWatch(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
-        keeper = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
-        training = Training(objective, BATCH * cluster.size, callbacks=(Steps(),), keeper=keeper)
+        checkpointer = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
+        training = Training(objective, BATCH * cluster.size, callbacks=(Steps(),), checkpointer=checkpointer)
         cluster.gang(training, data, COLUMNS, listener=course)
     if course.trouble:
         raise RuntimeError(f"there is no checkpoint: {course.trouble[0]}")

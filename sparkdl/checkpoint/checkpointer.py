@@ -101,13 +101,13 @@ class Checkpointer:
         self._ear = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
         return state
 
-    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save a checkpoint if it is due, and stop if the driver requested it.
 
         Args:
             world: the gang, with its clock; the call may use collectives.
             state: returns this worker's live state, which is packed or copied before the call returns.
-            over: whether training ends with this step.
+            finished: whether training ends with this step.
 
         Raises:
             Stopped: the driver requested a stop, and the state is saved.
@@ -117,10 +117,10 @@ class Checkpointer:
             return
         self._saver.check()
         epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
-        due, stop = (not self.temporary, False) if over else self._ask(world)
+        due, stop = (not self.temporary, False) if finished else self._ask(world)
         if due or stop or self._passed(world.clock, epoch_ended):
-            self._save(world, state(), pinned=epoch_ended, last=over)
-        if over or stop:
+            self._save(world, state(), pinned=epoch_ended, last=finished)
+        if finished or stop:
             self._saver.wait()
         if stop:
             raise Stopped(f"the driver asked the run to stop; its checkpoint is of step {world.clock.step}.")

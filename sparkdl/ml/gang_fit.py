@@ -36,17 +36,17 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         SparkdlError: the gang failed, and no restart is left or would help.
     """
     start = time.monotonic()
-    with _open_checkpointer(fit) as keeper:
-        supervisor = _make_supervisor(cluster, fit, keeper)
+    with _open_checkpointer(fit) as checkpointer:
+        supervisor = _make_supervisor(cluster, fit, checkpointer)
         watch.begin(fit.data.sparkSession)
-        if keeper is not None:
+        if checkpointer is not None:
             fit.run.save(IDENTITY, fit.descriptions)
         workers: list[Trained] = supervisor.gang(
-            replace(fit.training, keeper=keeper),
+            replace(fit.training, checkpointer=checkpointer),
             fit.data,
             fit.columns,
             listener=watch.logbook,
-            attempt=0 if keeper is None else keeper.checkpoints.next_attempt(),
+            attempt=0 if checkpointer is None else checkpointer.checkpoints.next_attempt(),
         )
     return Fitted(
         workers[0].weights,
@@ -73,11 +73,11 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
         yield Checkpointer(checkpoints, interval, elastic=elastic, token=token)
 
 
-def _make_supervisor(cluster: Cluster, fit: FitSpec, keeper: Checkpointer | None) -> Supervisor:
+def _make_supervisor(cluster: Cluster, fit: FitSpec, checkpointer: Checkpointer | None) -> Supervisor:
     least = fit.min_workers
     if least is not None and least > cluster.size:
         raise InvalidInput(f"minWorkers is {least}; expected at most numWorkers, which is {cluster.size}.")
-    if least is not None and keeper is None:
+    if least is not None and checkpointer is None:
         warnings.warn(
             f"minWorkers={least} without checkpoints (checkpointInterval='never'): each attempt starts anew, and a "
             "smaller gang never grows.",
@@ -88,5 +88,5 @@ def _make_supervisor(cluster: Cluster, fit: FitSpec, keeper: Checkpointer | None
         max_restarts=fit.max_restarts,
         min_size=least,
         elastic_timeout=fit.elastic_timeout,
-        on_stop=None if keeper is None or keeper.temporary else keeper.checkpoints.ask_to_stop,
+        on_stop=None if checkpointer is None or checkpointer.temporary else checkpointer.checkpoints.ask_to_stop,
     )

@@ -194,7 +194,7 @@ class Rounds:
         done = len(saved["history"])
         if (
             self.algorithm.converged(saved["state"])
-            or self._stopping(saved).over(done)
+            or self._stopping(saved).finished(done)
             or (self.max_rounds is not None and done >= self.max_rounds)
             or (self.max_seconds is not None and seconds >= self.max_seconds)
         ):

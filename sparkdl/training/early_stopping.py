@@ -49,9 +49,9 @@ class EarlyStopping:
         """
         if self.patience is not None and loss < self.loss - self.tol:
             self.best, self.loss, self.weights = number, loss, None if weights is None else weights()
-        return self.over(number)
+        return self.finished(number)
 
-    def over(self, number: int) -> bool:
+    def finished(self, number: int) -> bool:
         """Whether to stop after this number."""
         return self.patience is not None and number - (self.best or 0) >= self.patience
 
@@ -72,11 +72,11 @@ class GangEarlyStopping:
         group: the workers; rank 0 decides for all and keeps the best weights.
 
     Attributes:
-        over: whether training stops.
+        finished: whether training stops.
     """
 
     def __init__(self, patience: int | None, group: Group) -> None:
-        self.over = False
+        self.finished = False
         self._epochs = EarlyStopping(patience)
         self._group = group
 
@@ -90,12 +90,12 @@ class GangEarlyStopping:
         if self._epochs.patience is None:
             return False
         loss = float(row.get("valid_loss", row["loss"]))
-        over = self._epochs.after(row["epoch"], loss, lambda: pack(module) if self._group.rank == 0 else b"")
+        finished = self._epochs.after(row["epoch"], loss, lambda: pack(module) if self._group.rank == 0 else b"")
         # Rank 0 decides. If sums differed in their last bit, some workers would continue and wait for the rest.
-        verdict = torch.tensor([int(over)], device=next(module.parameters()).device)
+        verdict = torch.tensor([int(finished)], device=next(module.parameters()).device)
         self._group.broadcast_(verdict)
-        self.over = bool(verdict.item())
-        return self.over
+        self.finished = bool(verdict.item())
+        return self.finished
 
     def weights(self, module: nn.Module) -> bytes:
         """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""
@@ -105,11 +105,11 @@ class GangEarlyStopping:
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch, its loss, on rank 0 its weights, and whether training stops."""
-        return self._epochs.state_dict() | {"over": self.over}
+        return self._epochs.state_dict() | {"finished": self.finished}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
         self._epochs.load_state_dict(state)
-        self.over = state["over"]
+        self.finished = state["finished"]
         if self._group.rank and self._epochs.weights is not None:
             self._epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.

@@ -36,7 +36,7 @@ class TrainingSpec:
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
-        keeper: the ``Checkpointer`` that saves each worker's state and restores it on a restart; default: none.
+        checkpointer: the ``Checkpointer`` that saves each worker's state and restores it on a restart; default: none.
         measured: whether workers report progress and phase times.
     """
 
@@ -53,7 +53,7 @@ class TrainingSpec:
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
-    keeper: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
+    checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
     measured: bool = True
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class TrainingSpec:
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""
-        done = 0 if self.keeper is None else self.keeper.epoch()
+        done = 0 if self.checkpointer is None else self.checkpointer.epoch()
         return f"epochs {min(done + 1, self.epochs)} to {self.epochs}"
 
 

@@ -60,7 +60,7 @@ class TrainerState:
     @property
     def finished(self) -> bool:
         """Whether all epochs are finished, or early stopping ended training."""
-        return self.stopping.over or self.world.clock.epoch >= self.training.epochs
+        return self.stopping.finished or self.world.clock.epoch >= self.training.epochs
 
     @property
     def epoch_seconds(self) -> float:
@@ -79,9 +79,9 @@ class TrainerState:
         self._started, self._begun = time.monotonic(), self.world.clock.step
 
     def save(self) -> None:
-        """Notify the checkpoint keeper, if there is one, of a finished step; it saves the state if due."""
-        if self.training.keeper is not None:
-            self.training.keeper.after_step(self.world, self.state, over=self.finished)
+        """Notify the checkpointer, if there is one, of a finished step; it saves the state if due."""
+        if self.training.checkpointer is not None:
+            self.training.checkpointer.after_step(self.world, self.state, finished=self.finished)
 
     def result(self) -> Trained:
         """The final weights, the history and this worker's report."""
@@ -121,16 +121,16 @@ class TrainerState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Resume from the keeper's checkpoint, if there is one; close the keeper after the block."""
-        keeper = self.training.keeper
-        if keeper is None:
+        """Resume from the checkpointer's checkpoint, if there is one; close the checkpointer after the block."""
+        checkpointer = self.training.checkpointer
+        if checkpointer is None:
             yield
             return
         try:
-            self.restore(keeper.load(self.world, self.rows.part))
+            self.restore(checkpointer.load(self.world, self.rows.part))
             yield
         finally:
-            keeper.close()
+            checkpointer.close()
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Resume from a state of ``state``, all workers from the same step; None starts anew.

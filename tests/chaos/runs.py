@@ -112,10 +112,17 @@ def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None) 
     """The run; with a folder it saves a checkpoint every other step."""
     scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
     objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, max_grad_norm=0.5)
-    keeper = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
+    checkpointer = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
     batch_size = len(TRAINED) // STEPS
     return Training(
-        objective, batch_size, epochs, seed=2, micro_batches=2, augment=augment, callbacks=callbacks, keeper=keeper
+        objective,
+        batch_size,
+        epochs,
+        seed=2,
+        micro_batches=2,
+        augment=augment,
+        callbacks=callbacks,
+        checkpointer=checkpointer,
     )
 
 

@@ -66,7 +66,7 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
             before_step(checkpointer)
             if step % steps == 0:
                 world.clock.end_epoch()
-            checkpointer.after_step(world, lambda: {"own": {}, "alike": {}}, over=step == epochs * steps)
+            checkpointer.after_step(world, lambda: {"own": {}, "alike": {}}, finished=step == epochs * steps)
     except Stopped as stopped:
         saved.append((stopped.message, False))
     return [step for step, _ in saved], [step for step, pinned in saved if pinned]
@@ -119,7 +119,7 @@ def checkpointer(folder, every=2, run="a run", **options):
 
 def fit(kept, *faults, rows=None, attempt=None, **options):
     training, columns = CASES["SGD"]()
-    options = {"keeper": kept, "callbacks": [*training.callbacks, *faults]} | options
+    options = {"checkpointer": kept, "callbacks": [*training.callbacks, *faults]} | options
     attempt = (0 if kept is None else kept.checkpoints.next_attempt()) if attempt is None else attempt
     return InlineCluster().gang(
         replace(training, **options), data() if rows is None else rows, columns, attempt=attempt
@@ -167,19 +167,19 @@ def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, see
 
     columns, steps = replace(COLUMNS, floating="float64", weight=None), Steps(tmp_path / "seen")
     whole = training(144, epochs=5)  # one step an epoch, on all rows
-    pair.gang(replace(whole, epochs=2, keeper=checkpointer(tmp_path)), data(), columns, attempt=0)
-    shrunk = training(144, steps, keeper=checkpointer(tmp_path))
+    pair.gang(replace(whole, epochs=2, checkpointer=checkpointer(tmp_path)), data(), columns, attempt=0)
+    shrunk = training(144, steps, checkpointer=checkpointer(tmp_path))
     InlineCluster().gang(shrunk, data(), columns, attempt=1)
     assert seen() == ["2/3"]
-    grown = pair.gang(replace(whole, keeper=checkpointer(tmp_path)), data(), columns, attempt=2)  # rank 1 is new
+    grown = pair.gang(replace(whole, checkpointer=checkpointer(tmp_path)), data(), columns, attempt=2)  # rank 1 is new
     assert torch.allclose(weights(grown), weights(pair.gang(whole, data(), columns)), rtol=1e-9, atol=1e-12)
 
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
     elastic = checkpointer(tmp_path / "elastic", 1, elastic=True)
     with pytest.raises(WorkerLost):
-        pair.gang(training(36, fault, keeper=elastic), data(), columns, attempt=0)
+        pair.gang(training(36, fault, checkpointer=elastic), data(), columns, attempt=0)
     with pytest.warns(RuntimeWarning, match="the gang has 1 workers and had 2"):
-        found = InlineCluster().gang(training(36, steps, keeper=elastic), data(), columns, attempt=1)
+        found = InlineCluster().gang(training(36, steps, checkpointer=elastic), data(), columns, attempt=1)
     # The epoch restarts: no row comes twice and none is left out.
     assert seen()[1:] == [f"{(step - 1) // 4}/{step}" for step in range(5, 13)]
     assert [row["samples"] for row in found[0].history] == [144, 288, 432]

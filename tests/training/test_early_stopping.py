@@ -69,7 +69,7 @@ def test_best_epoch_and_end(losses, patience, stops, best, restored):
             break
     else:
         epoch = None
-    assert (epoch, stopping.over, stopping.epoch) == (stops, stops is not None, best)
+    assert (epoch, stopping.finished, stopping.epoch) == (stops, stops is not None, best)
     kept = line()
     unpack(stopping.weights(module), kept)
     assert kept.bias.item() == (best or module.bias.item())

@@ -131,7 +131,7 @@ class Folder:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 
-    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, over: bool) -> None:
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         self.file(world.clock.step, world.rank).write_bytes(pack_state(state()))
         if world.clock.step == self.stop:
             raise RuntimeError("stopped")
@@ -164,9 +164,9 @@ def untimed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in TIMES} for row in history]
 
 
-def run(cluster: Any, case: str, keeper: Folder | None, **options: Any) -> list[Trained]:
+def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) -> list[Trained]:
     training, columns = CASES[case]()
-    return cluster.gang(replace(training, keeper=keeper, **options), data(), columns)
+    return cluster.gang(replace(training, checkpointer=checkpointer, **options), data(), columns)
 
 
 def assert_alike(found: list[Trained], expected: list[Trained]) -> None:
@@ -221,33 +221,33 @@ class Steps:
 def test_finished_run_trains_no_more(case, tmp_path):
     """With more epochs, a run that stopped early stays finished, and another one continues."""
     constant = replace(CASES[case]()[0].objective, scheduler=None)
-    expected = run(InlineCluster(), case, keeper := Folder(str(tmp_path)), objective=constant)
-    keeper = replace(keeper, start=2 * STEPS)
-    found = run(InlineCluster(), case, keeper, objective=constant, callbacks=[Steps(tmp_path / "seen")])
+    expected = run(InlineCluster(), case, checkpointer := Folder(str(tmp_path)), objective=constant)
+    checkpointer = replace(checkpointer, start=2 * STEPS)
+    found = run(InlineCluster(), case, checkpointer, objective=constant, callbacks=[Steps(tmp_path / "seen")])
     assert not (tmp_path / "seen").exists()
     assert_alike(found, expected)
     longer = run(InlineCluster(), case, None, objective=constant, epochs=5)
     assert len(longer[0].history) == (2 if case == "Adam" else 5)
-    assert_alike(run(InlineCluster(), case, keeper, objective=constant, epochs=5), longer)
+    assert_alike(run(InlineCluster(), case, checkpointer, objective=constant, epochs=5), longer)
 
 
 def test_fewer_epochs_than_done_raises(tmp_path):
-    keeper = Folder(str(tmp_path))
-    run(InlineCluster(), "SGD", keeper)
+    checkpointer = Folder(str(tmp_path))
+    run(InlineCluster(), "SGD", checkpointer)
     with pytest.raises(InvalidInput, match="of step 6, past the end of 1 epochs of 5 steps; set epochs"):
-        run(InlineCluster(), "SGD", replace(keeper, start=STEPS + 1), epochs=1)
-    assert len(run(InlineCluster(), "SGD", replace(keeper, start=STEPS), epochs=1)[0].history) == 1
+        run(InlineCluster(), "SGD", replace(checkpointer, start=STEPS + 1), epochs=1)
+    assert len(run(InlineCluster(), "SGD", replace(checkpointer, start=STEPS), epochs=1)[0].history) == 1
 
 
 def test_resumed_run_adds_times(tmp_path):
-    keeper = Folder(str(tmp_path))
-    run(InlineCluster(), "SGD", keeper)
-    file = keeper.file(STEPS + 2, 0)
+    checkpointer = Folder(str(tmp_path))
+    run(InlineCluster(), "SGD", checkpointer)
+    file = checkpointer.file(STEPS + 2, 0)
     state = (whole := unpack_state(file.read_bytes()))["own"]
     assert 0 < state["epoch_seconds"] < state["report"]["train_seconds"] + 60
     state["epoch_seconds"], state["feed_wait_seconds"], state["report"]["train_seconds"] = 1000.0, 2000.0, 4000.0
     file.write_bytes(pack_state(whole))
-    (found,) = run(InlineCluster(), "SGD", replace(keeper, start=STEPS + 2))
+    (found,) = run(InlineCluster(), "SGD", replace(checkpointer, start=STEPS + 2))
     assert 1000 < found.history[1]["seconds"] < 2000 < found.report["feed_wait_seconds"] < 3000
     assert found.report["train_seconds"] == 4000 + found.history[1]["seconds"]
 
@@ -287,13 +287,13 @@ def test_random_numbers_of_caller_stay(tmp_path):
     def drawn() -> list[float]:
         return [random.random(), np.random.rand(), float(torch.rand(()))]
 
-    run(InlineCluster(), "SGD", keeper := Folder(str(tmp_path)))
-    state = unpack_state(keeper.file(4, 0).read_bytes())["own"]["random"]
+    run(InlineCluster(), "SGD", checkpointer := Folder(str(tmp_path)))
+    state = unpack_state(checkpointer.file(4, 0).read_bytes())["own"]["random"]
     numbers = []
     for start in (None, 4):
         random.seed(1), np.random.seed(1), torch.manual_seed(1)
         if start:
-            run(InlineCluster(), "SGD", replace(keeper, start=start))
+            run(InlineCluster(), "SGD", replace(checkpointer, start=start))
         numbers.append(drawn())
     assert numbers[0] == numbers[1]
     assert state.keys() == {"python", "numpy", "torch"}

@@ -93,10 +93,10 @@ def test_resumed_run_replays_its_earlier_rows(tmp_path: Path) -> None:
     last = event("epoch", step=15, **EPOCHS[2])
     lines = called(again, last, again, event("restored", truncated=9), history=EPOCHS)
     assert lines == [*(("epoch", row) for row in EPOCHS), ("end", None, None, 3)]
-    keeper, diary = Folder(str(tmp_path)), Diary()
-    (trained,) = run(InlineCluster(), "SGD", keeper)
+    checkpointer, diary = Folder(str(tmp_path)), Diary()
+    (trained,) = run(InlineCluster(), "SGD", checkpointer)
     training, columns = sgd()
-    resumed = replace(training, keeper=replace(keeper, start=STEPS))
+    resumed = replace(training, checkpointer=replace(checkpointer, start=STEPS))
     InlineCluster().gang(resumed, data(), columns, listener=TrackerList([diary], TrackerContext("run")))
     assert repr(untimed([line[1] for line in diary.lines if line[0] == "epoch"])) == repr(untimed(trained.history))
 
