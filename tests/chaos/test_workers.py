@@ -87,9 +87,9 @@ OTHERS = [
 ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
 
 
-@pytest.mark.parametrize(("how", "phase", "rank", "step"), OTHERS)
-def test_run_survives_fault(pair, whole, tmp_path, how, phase, rank, step):
-    events = []
+@pytest.mark.parametrize("fault", OTHERS, ids=lambda fault: "-".join(map(str, fault)))
+def test_run_survives_fault(pair, whole, tmp_path, fault):
+    (how, phase, rank, step), events = fault, []
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
     found = fit(supervisor, tmp_path, Fault(how, rank, step, f"{tmp_path}/mark", phase), listener=events.append)
     assert (tmp_path / "mark").exists()

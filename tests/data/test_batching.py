@@ -73,7 +73,7 @@ def rows_of(batches):
 
 
 def assert_same(found, expected):
-    """Equal batches of each worker, to the bit."""
+    """Each worker gets bit-identical batches."""
     for one, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
         for field in fields(Batch):
             value, wanted = getattr(one, field.name), getattr(other, field.name)

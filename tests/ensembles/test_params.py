@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ NONE = StorageLevel.NONE
 
 
 @pytest.mark.parametrize(
-    ("ensemble", "level", "persisted"),
+    "case",
     [
         (Stacking(), NONE, True),
         (Stacking(idCol="id"), NONE, False),
@@ -51,18 +51,18 @@ NONE = StorageLevel.NONE
     ],
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_rows_are_persisted_while_members_depend_on_their_numbers(
-    given, tmp_path, looks, ensemble, level, persisted, fails
-):
+def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_path, looks, case, fails):
+    ensemble, level, persisted = case
     if level != NONE:
         given.persist(level)
     stored = ensemble.getRunDir() is not None
     made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(str(tmp_path) if stored else None)
-    with suppress(RuntimeError), made.running(given) as (rows, plan):
+    ends = pytest.raises(LookupError, match="on purpose") if fails else nullcontext()
+    with ends, made.running(given) as (rows, plan):
         assert rows.frame.storageLevel.useDisk == persisted
         assert ((plan.kept is not None), plan.parallelism) == (stored, 1)
         if fails:
-            raise RuntimeError
+            raise LookupError("on purpose")
     assert (rows.frame.storageLevel, given.storageLevel) == (NONE, level)
     given.unpersist()
     numbered = ensemble.getIdCol() is None and (stored or isinstance(ensemble, Stacking))

@@ -74,7 +74,7 @@ def finished(run: Path) -> set[int]:
 
 
 def bagged(folder: str, run: str | None, faults: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Train, or resume, in a job that heeds SIGTERM.
+    """Train, or resume, in a job that handles SIGTERM.
 
     Args:
         folder: of marks and calls.

@@ -17,8 +17,8 @@ from tests.hosts.test_rounds import SPECULATION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
 
-# Two executors of one core; a task takes either, so that each has a member from the beginning on. An executor copies
-# what it has packed to the other: by default it may take a minute to learn of a new one.
+# Two executors of one core; a task takes either, so each trains a member from the start. An executor copies
+# its packed rows to the other. By default, Spark may list a new executor as a peer a minute late.
 SETTINGS = {"cores__max": "2", "executor__cores": "1", "locality__wait": "0s", "storage__cachedPeersTtl": "100"}
 
 

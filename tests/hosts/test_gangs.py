@@ -97,15 +97,16 @@ def pull_cable(cluster, host, pid, go):
 
 
 @pytest.mark.parametrize(
-    ("harm", "rank", "message", "moves"),
+    "case",
     [
         (kill_executor, 1, "Spark lost a worker of the gang", False),
         (kill_spark_worker, 0, "Spark lost a worker of the gang", True),
         (pull_cable, 1, "sent nothing for", True),
     ],
+    ids=lambda case: case[0].__name__,
 )
-def test_run_survives(cluster, tmp_path, undisturbed, harm, rank, message, moves):
-    folder = tmp_path / "run"
+def test_run_survives(cluster, tmp_path, undisturbed, case):
+    (harm, rank, message, moves), folder = case, tmp_path / "run"
     driver, host, pid = start(cluster, folder, rank)
     harm(cluster, host, pid, tmp_path / "mark.go")
     found = driver.result()

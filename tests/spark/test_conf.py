@@ -33,7 +33,7 @@ UNDECLARED = {"spark.local.dir", "spark.master"}  # Spark reads them by name alo
 
 
 def settings(path):
-    """Every setting, with those that are commented out: (key, value, whether it is in force)."""
+    """Every setting, commented out or not: (key, value, active)."""
     for line in path.read_text(encoding="utf-8").splitlines():
         found = re.fullmatch(r"(#?)(spark\.\S+)\s+(\S.*)", line)
         assert found or not line.strip() or line.startswith("#"), line

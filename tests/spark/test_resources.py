@@ -69,7 +69,7 @@ def held(spark, path) -> Iterator[tuple[Future[Any], Any]]:
 
 
 @pytest.mark.parametrize(
-    ("size", "settings", "error", "parts"),
+    "case",
     [
         (
             3,
@@ -84,14 +84,15 @@ def held(spark, path) -> Iterator[tuple[Future[Any], Any]]:
         (1, {"io__encryption__enabled": "true"}, InvalidInput, ["spark.io.encryption.enabled is", "allowUnencrypted"]),
     ],
 )
-def test_impossible_gang_raises_at_once(spark, configured, monkeypatch, size, settings, error, parts):
+def test_impossible_gang_raises_at_once(spark, configured, monkeypatch, case):
+    size, settings, error, words = case
     configured(**settings)
     for name in ("wait_for_slots", "JobWatch"):
         monkeypatch.setattr(spark_cluster, name, lambda *_, **__: pytest.fail("waited in vain"))
     events: list[Event] = []
     with pytest.raises(error) as caught:
         SparkCluster(spark, size).gang(work.who, listener=events.append)
-    assert all(part in str(caught.value) for part in parts)
+    assert all(word in str(caught.value) for word in words)
     assert events == []
     if size == 1 and "task__cpus" not in settings:
         with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""Work of the tests of Spark clusters, besides that of the contracts."""
+"""Functions that tests of Spark clusters run on executors."""
 
 from __future__ import annotations
 

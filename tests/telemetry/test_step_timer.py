@@ -98,7 +98,7 @@ def test_inner_timer_pauses_outer(watch, events):
 def test_step_with_checkpoint_is_recorded_at_once(watch, events):
     with measuring(timer(watch, every=1e9)):
         spend(watch, forward=1.0)
-        end_step()  # the first one is told whatever comes
+        end_step()  # the timer always records the first step
         spend(watch, forward=1.0)
         end_step()
         spend(watch, forward=1.0, checkpoint=2.0)
