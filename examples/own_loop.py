@@ -35,13 +35,13 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def train(world: World, part: Shard) -> dict[str, Any]:
+def train(world: World, shard: Shard) -> dict[str, Any]:
     """What every member does. torch.distributed's default group is up, and goes when this returns."""
     torch.manual_seed(0)
     model = DistributedDataParallel(net().to(world.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    plan = Plan(part.parts, batch_size=BATCH, seed=0)  # 128 rows a step over all members together
-    batcher = Batcher(part, plan, world.device)
+    plan = Plan(shard.shard_rows, batch_size=BATCH, seed=0)  # 128 rows a step over all members together
+    batcher = Batcher(shard, plan, world.device)
     loss = torch.zeros(())
     for epoch in range(EPOCHS):
         for batch in batcher.batches(epoch):
@@ -54,7 +54,7 @@ def train(world: World, part: Shard) -> dict[str, Any]:
             loss = losses.detach() / batch.total
     dist.all_reduce(loss)
     weights = {name: tensor.cpu().numpy() for name, tensor in model.module.state_dict().items()}
-    return {"rows": part.rows, "loss": loss.item(), "weights": weights if world.rank == 0 else None}
+    return {"rows": shard.rows, "loss": loss.item(), "weights": weights if world.rank == 0 else None}
 
 
 def main() -> None:

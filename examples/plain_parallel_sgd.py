@@ -3,7 +3,7 @@
     python examples/plain_parallel_sgd.py
     spark-submit --master 'local-cluster[2,1,1024]' examples/plain_parallel_sgd.py
 
-Every part trains alone from the same weights, and the weights are averaged (Zinkevich et al., Parallelized stochastic
+Every shard trains alone from the same weights, and the weights are averaged (Zinkevich et al., Parallelized stochastic
 gradient descent, NIPS 2010; here in several rounds). The rows are scikit-learn's digits, the model is softmax
 regression. The two deal rows out and shuffle them by other random numbers, so that they agree in accuracy, not in bits.
 """
@@ -34,21 +34,21 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def by_hand(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The weights ``[features, classes]``."""
     draw = np.random.default_rng(0)
-    parts = np.array_split(draw.permutation(len(x)), PARTS)  # every part represents the whole
+    shards = np.array_split(draw.permutation(len(x)), PARTS)  # every shard represents the whole
     w = np.zeros((x.shape[1], 10))
     for _ in range(ROUNDS):
         trained = []
-        for part in parts:  # on a cluster, a task each
+        for shard in shards:  # on a cluster, a task each
             w_k = w.copy()
             for _ in range(EPOCHS):
-                rows = draw.permutation(part)
+                rows = draw.permutation(shard)
                 for first in range(0, len(rows), BATCH):
                     batch = rows[first : first + BATCH]
                     errors = softmax(x[batch] @ w_k)
                     errors[np.arange(len(batch)), y[batch]] -= 1
                     w_k -= RATE * x[batch].T @ errors / len(batch)
             trained.append(w_k)
-        shares = np.array([len(part) for part in parts]) / len(x)
+        shares = np.array([len(shard) for shard in shards]) / len(x)
         w = np.tensordot(shares, trained, axes=1)
     return w
 

@@ -77,8 +77,8 @@ def test_empty_batch_lost_its_shape() -> None:
 
 def test_wide_unsigned_columns_were_spooled_and_could_not_be_read() -> None:
     # torch cannot index uint16, uint32 and uint64 tensors: the first batch failed after the whole shard had been read.
-    (part,) = parts_of([pa.table({"x": pa.array([1, 2, 65535], pa.uint16())})], X)
-    (batch,) = Batcher(part, Plan((3,), 8, shuffle=False)).batches(0)
+    (shard,) = parts_of([pa.table({"x": pa.array([1, 2, 65535], pa.uint16())})], X)
+    (batch,) = Batcher(shard, Plan((3,), 8, shuffle=False)).batches(0)
     assert batch.inputs[0].tolist() == [1, 2, 65535]
 
 
@@ -110,8 +110,8 @@ def test_column_missing_from_one_table_was_another_column() -> None:
 def test_validation_column_of_arrays_doubled_rows() -> None:
     # Flags [rows, 1] made `nonzero` give pairs, flattened into positions: every other training row was row 0.
     columns = Columns((InputColumn("x"),), validation=InputColumn("v", "bool"))
-    (part,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
-    assert [positions.tolist() for positions in part.split()] == [[0, 2], [1]]
+    (shard,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
+    assert [positions.tolist() for positions in shard.split()] == [[0, 2], [1]]
     with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
         parts_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
 
@@ -133,8 +133,8 @@ def test_largest_shard_gathered_too_much(monkeypatch: pytest.MonkeyPatch) -> Non
     # The chunk size assumed equal shards: the one with nearly all rows held a hundred times its share.
     monkeypatch.setattr(batching, "_GATHER_BYTES", 4000)
     rows = (5000, *([1] * 99))
-    (part, *_) = parts_of([pa.table({"x": pa.array(range(n), pa.float32())}) for n in rows], X)
-    chunks = list(Batcher(part, Plan(rows, 100))._chunks(0, 0, torch.device("cpu")))
+    (shard, *_) = parts_of([pa.table({"x": pa.array(range(n), pa.float32())}) for n in rows], X)
+    chunks = list(Batcher(shard, Plan(rows, 100))._chunks(0, 0, torch.device("cpu")))
     assert max(batch.inputs[0].nbytes for *_, batch in chunks) <= 2 * 4000
 
 
@@ -286,11 +286,11 @@ def test_client_weighed_as_much_as_its_shard() -> None:
 
 def test_failed_line_search_forgot_its_best_point() -> None:
     # Its name was never written: the run repeated the search, or ended with worse weights than it had evaluated.
-    algorithm, (part,) = LBFGS(maxls=1), rounds.parts_of(90)
-    _, state = rounds.states(algorithm, [part], 1)
+    algorithm, (shard,) = LBFGS(maxls=1), rounds.parts_of(90)
+    _, state = rounds.states(algorithm, [shard], 1)
     trial = state["iterate"]["x"] + 1e-6 * state["direction"]  # better, but not by enough
     state = {**state, "trial": trial, "search": {**state["search"], "t": 1e-6}}
-    update, _ = algorithm.map(rounds.objective(), state, part, None)
+    update, _ = algorithm.map(rounds.objective(), state, shard, None)
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
     assert str(algorithm.metrics(after)["status"]).endswith("continues from the best point")
@@ -333,7 +333,7 @@ def test_tied_weight_went_back_to_its_start() -> None:
     x = np.random.default_rng(5).normal(size=(40, 3))
     objective = Objective(Tied, nn.MSELoss(), precision="fp64")
     columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
-    with InlineCluster().map_reduce({"x": x, "y": 2 * x}, columns, parts=2) as jobs:
+    with InlineCluster().map_reduce({"x": x, "y": 2 * x}, columns, num_shards=2) as jobs:
         state, history = Rounds(LBFGS(gtol=1e-8), objective).run(jobs)
     assert history[-1]["objective"] < 1e-9
     assert list(state["weights"]) == ["a.weight"]

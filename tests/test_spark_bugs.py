@@ -58,15 +58,15 @@ def test_integers_in_vectors_lost_their_last_digits(spark) -> None:
 def test_column_with_dot_in_its_name_was_not_found(spark) -> None:
     # mapInArrow resolves columns by name, unquoted: "a.b" was the field b of a column a.
     data = frame({"a.b": np.arange(4.0), "c`d": np.arange(4)})
-    parts = SparkCluster(spark, 2).gang(work.rows, data, ["a.b", "c`d"])
-    assert sum(part["columns"]["a.b"].sum() for part in parts) == 6
+    shards = SparkCluster(spark, 2).gang(work.rows, data, ["a.b", "c`d"])
+    assert sum(shard["columns"]["a.b"].sum() for shard in shards) == 6
 
 
 def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:
     # Spark's optimizer computes the rows of a pandas or Arrow table on the driver, as partition 0. Two tasks packed
     # shard 0.
     with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
-        assert jobs.parts == (50, 51)
+        assert jobs.shard_rows == (50, 51)
         [found] = jobs.each(Whole(), [0], all_rows=True)
     assert found.note["ids"] == list(range(ROWS))
 
@@ -142,10 +142,10 @@ def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path)
     frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
     events: list[Event] = []
     with pytest.raises(WorkerLost, match=r"never started: some workers did not join .* within 5 s") as caught:
-        SparkCluster(spark, 2, timeout=5).gang(lambda world, part: None, frame, columns, listener=events.append)
+        SparkCluster(spark, 2, timeout=5).gang(lambda world, shard: None, frame, columns, listener=events.append)
     [started] = {event.rank for event in events if event.kind == "started"}
     assert (caught.value.rank, caught.value.stage) == (1 - started, "launch")
-    assert sum(SparkCluster(spark, 2).gang(lambda world, part: part.rows, frame, columns)) == 4
+    assert sum(SparkCluster(spark, 2).gang(lambda world, shard: shard.rows, frame, columns)) == 4
 
 
 def test_error_in_data_was_its_own_cause(spark) -> None:

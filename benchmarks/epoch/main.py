@@ -46,12 +46,12 @@ class BareLoop:
 
     epochs: int
 
-    def __call__(self, world: World, part: Shard | None) -> tuple[list[float], float]:
+    def __call__(self, world: World, shard: Shard | None) -> tuple[list[float], float]:
         """Seconds of each epoch, and the mean loss of the last one."""
-        assert part is not None
-        rows, batch = part.rows, BATCH // world.size
+        assert shard is not None
+        rows, batch = shard.rows, BATCH // world.size
         # Sorted and in memory from the start: the loop need not look rows up in an index, nor wait for a file.
-        features, label = (part.tensors[name][part.order] for name in ("features", "label"))
+        features, label = (shard.tensors[name][shard.order] for name in ("features", "label"))
         torch.manual_seed(generator(SEED, world.rank).initial_seed())
         model = DistributedDataParallel(small())
         optimizer, criterion = adam(model.parameters()), nn.MSELoss()

@@ -82,10 +82,10 @@ def two_digits(images: Images, clients: int) -> Array:
     return owners
 
 
-def tables(images: Images, owners: Array, parts: int) -> list[pa.Table]:
-    """A table for each part, with whole clients."""
+def tables(images: Images, owners: Array, num_shards: int) -> list[pa.Table]:
+    """A table for each shard, with whole clients."""
     found = []
-    for clients in np.array_split(np.unique(owners), parts):
+    for clients in np.array_split(np.unique(owners), num_shards):
         rows = np.flatnonzero(np.isin(owners, clients))
         pixels = pa.array((images.pixels[rows] / np.float32(255)).reshape(-1))
         columns = {"digit": images.digits[rows], "client": owners[rows]}
@@ -114,8 +114,8 @@ class Judged:
     def init(self, objective: Objective, seed: int) -> State:
         return {**self.algorithm.init(objective, seed), "accuracy": 0.0}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
-        return self.algorithm.map(objective, state, part, memory)
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+        return self.algorithm.map(objective, state, shard, memory)
 
     def reduce(self, one: Update, other: Update) -> Update:
         return self.algorithm.reduce(one, other)

@@ -70,7 +70,7 @@ class Bench:
         """Rounds until the accuracy is reached, or there were too many."""
         objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=rate))
         judged = Judged(algorithm, objective, self._pixels, self._digits, ACCURACY)
-        with InlineCluster().map_reduce(self._data, COLUMNS, parts=PARTS) as jobs:
+        with InlineCluster().map_reduce(self._data, COLUMNS, num_shards=PARTS) as jobs:
             _, history = Rounds(judged, objective, seed=self._seed).run(jobs)
         return Curve(rate, tuple(row["accuracy"] for row in history if "accuracy" in row))
 

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     print(environment())
     with session("fit") as spark:
-        rows = given.rows // MEMBERS * MEMBERS  # the loader of the other side needs parts of equal size
+        rows = given.rows // MEMBERS * MEMBERS  # the loader of the other side needs shards of equal size
         frame = materialised(samples(spark, rows, partitions=MEMBERS))
         fit = Fit(frame, rows, given.epochs, given.loader_workers)
         pairs = interleave(

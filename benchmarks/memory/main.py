@@ -1,4 +1,4 @@
-"""Anonymous memory of a Python worker that trains on a part of two gigabytes.
+"""Anonymous memory of a Python worker that trains on a shard of two gigabytes.
 
 The peak of what only swap could take from the process: its heap and its private pages, without the pages of mapped
 files, which the kernel drops when it needs the room. Read from outside, from the task's first moment to its last.
@@ -81,7 +81,7 @@ def measure(frame: DataFrame) -> Watch:
 def main(arguments: Sequence[str] | None = None) -> None:
     given = options(__doc__, rounds=3, rows=18_000_000).parse_args(arguments)
     print(environment())
-    print(f"one part of {given.rows:,} rows, {given.rows * (FEATURES + 1) * 4 / 1e9:.2f} GB")
+    print(f"one shard of {given.rows:,} rows, {given.rows * (FEATURES + 1) * 4 / 1e9:.2f} GB")
     peaks = []
     with session("memory", executors=1) as spark:
         for number in range(1, given.rounds + 1):

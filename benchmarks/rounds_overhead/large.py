@@ -1,4 +1,4 @@
-"""A model of 400 MB averaged over 8 parts: what it takes of the driver's memory."""
+"""A model of 400 MB averaged over 8 shards: what it takes of the driver's memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
     assert spark.sparkContext._gateway is not None
     processes = os.getpid(), int(spark.sparkContext._gateway.proc.pid)
     frame = samples(spark, 64, partitions=2)
-    with SparkCluster(spark, 2).map_reduce(frame, columns, parts=PARTS) as jobs:
+    with SparkCluster(spark, 2).map_reduce(frame, columns, num_shards=PARTS) as jobs:
         before = [reset(each) for each in processes]
         state, _ = Rounds(ParallelSGD(rounds=rounds, shard_batch_size=64), objective, listener=listener).run(jobs)
         peaks = [peak(each) for each in processes]

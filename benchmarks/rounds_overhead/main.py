@@ -1,4 +1,4 @@
-"""What rounds on Spark cost: a round that does nothing, reading a part, a large model, and how two slots share.
+"""What rounds on Spark cost: a round that does nothing, reading a shard, a large model, and how two slots share.
 
 Each part measures both of its sides in one run and has a bar of its own. The result is how much of its bar the worst
 part takes.
@@ -40,7 +40,7 @@ PASSES = 3  # that count, of each training
 
 
 def measure_fixed(given: argparse.Namespace) -> float:
-    """A round that does nothing, on two parts, against a mapInArrow that drains two rows."""
+    """A round that does nothing, on two shards, against a mapInArrow that drains two rows."""
     with session("rounds_overhead") as spark:
         rows = spark.range(0, 2, 1, 2)
         empty = spark.sparkContext.parallelize(range(2), 2)
@@ -59,7 +59,7 @@ def measure_fixed(given: argparse.Namespace) -> float:
 
 
 def measure_reading(given: argparse.Namespace) -> float:
-    """Bytes that a task reads of its part in a second, once the part lies on its disk."""
+    """Bytes that a task reads of its shard in a second, once the shard lies on its disk."""
     speeds = []
     with session("rounds_overhead") as spark, jobs_of(spark, given.rows) as jobs:
         for number in range(given.rounds + 1):
@@ -70,7 +70,7 @@ def measure_reading(given: argparse.Namespace) -> float:
             size = notes[0][0]
     speed = median(speeds)
     spread = f"{min(speeds) / 1e9:.3g} to {max(speeds) / 1e9:.3g}"
-    print(f"reading a part of {size / 1e6:.0f} MB: {speed / 1e9:.3g} GB/s a task ({spread}; bar: at least 1)")
+    print(f"reading a shard of {size / 1e6:.0f} MB: {speed / 1e9:.3g} GB/s a task ({spread}; bar: at least 1)")
     return READING / speed
 
 
@@ -80,14 +80,14 @@ def measure_large(given: argparse.Namespace) -> float:
         limit = spark.conf.get("spark.driver.maxResultSize", "1g")
         found = average(spark, rounds=1, width=given.width)
     times = ", ".join(f"{each:.3g}" for each in found.rounds)
-    print(f"{found.model / 1e6:.0f} MB over 8 parts, driver's result limit {limit}: rounds of {times} s")
+    print(f"{found.model / 1e6:.0f} MB over 8 shards, driver's result limit {limit}: rounds of {times} s")
     copies = [grown / found.model for grown in (found.python, found.jvm)]
     print(f"Python grew by {copies[0]:.2f} models, the driver's JVM by {copies[1]:.2f} (bar: each under {COPIES:g})")
     return max(copies) / COPIES
 
 
 def measure_slots(given: argparse.Namespace) -> float:
-    """A pass of Parallel SGD over two parts on one slot, against the same on two."""
+    """A pass of Parallel SGD over two shards on one slot, against the same on two."""
     pairs = interleave(
         Side("one slot", lambda: training(1, given.rows // 2)),
         Side("two slots", lambda: training(2, given.rows // 2)),
@@ -114,9 +114,9 @@ def training(slots: int, rows: int) -> float:
 
 
 def jobs_of(spark: SparkSession, rows: int) -> Any:
-    """So many rows in two parts."""
+    """So many rows in two shards."""
     frame: DataFrame = samples(spark, rows, partitions=2)
-    return SparkCluster(spark, 2).map_reduce(frame, COLUMNS, parts=2)
+    return SparkCluster(spark, 2).map_reduce(frame, COLUMNS, num_shards=2)
 
 
 MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {

@@ -17,11 +17,11 @@ from sparkdl.data.shard import Shard
 
 @dataclass(frozen=True)
 class Nothing:
-    """Counts a part's rows without reading them."""
+    """Counts a shard's rows without reading them."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """See ``MapReduce``."""
-        return {"rows": torch.tensor(part.rows)}, None
+        return {"rows": torch.tensor(shard.rows)}, None
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """See ``MapReduce``."""
@@ -30,13 +30,13 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Read(Nothing):
-    """Adds up every value of a part; the note is what it read, in bytes, and the seconds."""
+    """Adds up every value of a shard; the note is what it read, in bytes, and the seconds."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """See ``MapReduce``."""
         start = time.perf_counter()
         read, total = 0, torch.zeros((), dtype=torch.float64)
-        for tensor in part.tensors.values():
+        for tensor in shard.tensors.values():
             assert not isinstance(tensor, Ragged)
             total += tensor.sum()
             read += tensor.nbytes

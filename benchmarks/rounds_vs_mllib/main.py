@@ -77,7 +77,7 @@ class Rounded:
 
     @staticmethod
     def _packed(frame: DataFrame) -> AbstractContextManager[TaskRunner]:
-        return SparkCluster(frame.sparkSession, 2).map_reduce(frame, COLUMNS, parts=2)
+        return SparkCluster(frame.sparkSession, 2).map_reduce(frame, COLUMNS, num_shards=2)
 
 
 class Classic:

@@ -68,7 +68,7 @@ class Jobs:
 
     def spool(self) -> None:
         found = self._collect(Spooling(self._columns).run)
-        if not all(part.sort for part in found):
+        if not all(shard.sort for shard in found):
             raise RuntimeError("the rows came in the order of their ids: nothing was sorted, nothing to compare.")
 
     def count(self) -> None:
@@ -76,8 +76,8 @@ class Jobs:
 
     def _collect(self, function: Callable[[Batches], Iterator[pa.RecordBatch]]) -> list[Row]:
         found = self._frame.mapInArrow(function, "rows long, sort boolean").collect()
-        if sum(part.rows for part in found) != self._rows:
-            raise RuntimeError(f"{[part.rows for part in found]} rows came; expected {self._rows} together.")
+        if sum(shard.rows for shard in found) != self._rows:
+            raise RuntimeError(f"{[shard.rows for shard in found]} rows came; expected {self._rows} together.")
         return found
 
 

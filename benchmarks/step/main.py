@@ -54,7 +54,7 @@ class Blocks:
     blocks: int
     bucket_view: bool
 
-    def __call__(self, world: World, part: Shard | None) -> list[tuple[float, float]]:
+    def __call__(self, world: World, shard: Shard | None) -> list[tuple[float, float]]:
         """Seconds of a step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
         torch.manual_seed(world.rank)
         inputs, target = torch.rand(self.rows, self.widths[0]), torch.rand(self.rows, 1)

@@ -70,9 +70,9 @@ class Timed:
 
     training: Training
 
-    def __call__(self, world: World, part: Shard) -> tuple[float, float]:
+    def __call__(self, world: World, shard: Shard) -> tuple[float, float]:
         fed = time.time()
-        self.training(world, part)
+        self.training(world, shard)
         return fed, time.time()
 
 

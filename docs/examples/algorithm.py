@@ -26,9 +26,9 @@ class GradientDescent(Algorithm):
         weights, names = start(objective, seed)
         return {"weights": weights, "names": names, "round": 0, "loss": None}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         module = module_of(objective, state["weights"])
-        loss, mass = evaluate(objective, module, part)
+        loss, mass = evaluate(objective, module, shard)
         return {"gradient": gradient_of(trainable(module)), **scalars(loss=loss, mass=mass)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:

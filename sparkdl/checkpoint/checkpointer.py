@@ -67,14 +67,14 @@ class Checkpointer:
         """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
-    def load(self, world: World, part: Shard) -> dict[str, Any] | None:
+    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together.
 
         If the gang's size has changed, the state comes from an epoch's end and may come from any worker.
 
         Args:
             world: the gang; the call uses collectives.
-            part: this worker's rows; their fingerprint must equal the saved one.
+            shard: this worker's rows; their fingerprint must equal the saved one.
 
         Returns:
             This worker's state, as ``TrainerState.state`` returned it after a step common to all; None without a
@@ -89,8 +89,8 @@ class Checkpointer:
         _on_rank_0(world, "fence", lambda: self.checkpoints.fence(world.attempt))
         if not self.temporary:
             self._see(world)
-        parts = [str(each) for each in world.group().gather(fingerprint(part))]
-        fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, parts)
+        fingerprints = [str(each) for each in world.group().gather(fingerprint(shard))]
+        fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, fingerprints)
         self._extra = fitting.extra()
         state = self._restore(world, fitting)
         if state is not None:

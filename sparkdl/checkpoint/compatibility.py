@@ -20,17 +20,17 @@ class Compatibility:
         directory: of the checkpoints, for messages.
         writer: the writer of this fit's checkpoints.
         size: workers of the gang.
-        parts: the fingerprint of each shard, as text.
+        fingerprints: the fingerprint of each shard, as text.
     """
 
     directory: str
     writer: str
     size: int
-    parts: Sequence[str]
+    fingerprints: Sequence[str]
 
     def extra(self) -> dict[str, Any]:
         """The gang's entries in a manifest."""
-        return {"writer": self.writer, "parts": list(self.parts)}
+        return {"writer": self.writer, "shards": list(self.fingerprints)}
 
     def newest(self, manifest: Manifest) -> None:
         """Check the newest checkpoint, and warn if the gang cannot resume from it.
@@ -38,8 +38,8 @@ class Compatibility:
         Raises:
             InvalidInput: another fit wrote it, on other data.
         """
-        saved: Sequence[str] = manifest.extra["parts"]
-        theirs, ours = (total([Fingerprint.parse(each) for each in parts]) for parts in (saved, self.parts))
+        saved: Sequence[str] = manifest.extra["shards"]
+        theirs, ours = (total([Fingerprint.parse(each) for each in texts]) for texts in (saved, self.fingerprints))
         if theirs != ours and manifest.extra["writer"] != self.writer:
             raise InvalidInput(
                 f"{self.directory} has checkpoints of a run on other data: {theirs[0]} rows, and this run "
@@ -52,7 +52,7 @@ class Compatibility:
         if manifest.world_size != self.size:
             what = f"the gang has {self.size} workers and had {manifest.world_size} at {where}"
         else:
-            other = [part for part, (old, new) in enumerate(zip(saved, self.parts, strict=True)) if old != new]
+            other = [shard for shard, (old, new) in enumerate(zip(saved, self.fingerprints, strict=True)) if old != new]
             what = (
                 f"the query returned other rows for shard{'s' * (len(other) > 1)} {', '.join(map(str, other))} than "
                 f"before {where}: it is not deterministic, as with rand() without a seed or without an order. Set "
@@ -62,5 +62,5 @@ class Compatibility:
 
     def accepts(self, manifest: Manifest) -> bool:
         """Whether the gang can resume from the checkpoint."""
-        alike = manifest.world_size == self.size and list(manifest.extra["parts"]) == list(self.parts)
+        alike = manifest.world_size == self.size and list(manifest.extra["shards"]) == list(self.fingerprints)
         return manifest.pinned or alike

@@ -54,12 +54,12 @@ class TableCluster(ABC):
         data: Any,
         columns: Columns | Sequence[str] | None = None,
         *,
-        parts: int | None = None,
+        num_shards: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[TaskRunner]:
         """Map shards on this machine, as ``Cluster.map_reduce``."""
-        return self._jobs(ShardedData(data, columns, parts or self.size), listener)
+        return self._jobs(ShardedData(data, columns, num_shards or self.size), listener)
 
     @abstractmethod
     def _run(

@@ -102,7 +102,7 @@ class LocalCluster(TableCluster):
                 heartbeat=guard.heartbeat,
                 level=self._level,
             )
-            files = [spill(table, os.path.join(folder, f"part-{rank}.arrow")) for rank, table in enumerate(tables)]
+            files = [spill(table, os.path.join(folder, f"shard-{rank}.arrow")) for rank, table in enumerate(tables)]
             with self._processes(task.size) as workers, guard.stopping(partial(_end, workers)):
                 for worker, file in zip(workers, files, strict=True):
                     worker.start((task, worker.rank, file))

@@ -51,15 +51,15 @@ class ShardedData:
 
     data: Any
     columns: Columns | Sequence[str] | None
-    parts: int
+    num_shards: int
 
     def shards(self) -> list[Shard]:
         """Spool the data in this process; a list of tables stays as it is, and no client is split."""
-        return dealt(self.data, self.columns, self.parts)
+        return dealt(self.data, self.columns, self.num_shards)
 
     def as_one_shard(self) -> Shard:
         """All rows as one shard; without ids, in the order of the shards."""
-        tables, wanted = split_rows(self.data, self.columns, self.parts)
+        tables, wanted = split_rows(self.data, self.columns, self.num_shards)
         assert wanted is not None  # shards() has raised if there are no data
         return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
 
@@ -68,23 +68,23 @@ class InlineTaskRunner:
     """``TaskRunner`` that maps every shard in this process.
 
     Args:
-        parts: the shards.
+        shards: the shards.
         whole: returns all rows as one shard; None if no task needs it.
         reporting: where tasks report their events; None for nowhere.
     """
 
     def __init__(
-        self, parts: list[Shard], whole: Callable[[], Shard] | None = None, reporting: Reporting | None = None
+        self, shards: list[Shard], whole: Callable[[], Shard] | None = None, reporting: Reporting | None = None
     ) -> None:
-        self.parts = tuple(part.rows for part in parts)
-        self._parts, self._whole, self._reporting = parts, whole, reporting or Reporting()
+        self.shard_rows = tuple(shard.rows for shard in shards)
+        self._shards, self._whole, self._reporting = shards, whole, reporting or Reporting()
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in this process."""
         shipped, packed, tree, notes = ship(work), pack_state(state), TreeReducer(work.reduce), []
         reporting = replace(self._reporting, number=number)
-        for part in self._parts:
-            found = mapped(shipped, unpack_state(packed), part, reporting=reporting)
+        for shard in self._shards:
+            found = mapped(shipped, unpack_state(packed), shard, reporting=reporting)
             raise_on_failure([found], number)
             tree.push(found.tensors)
             notes.append(found.note)
@@ -96,7 +96,7 @@ class InlineTaskRunner:
             raise InvalidInput("this InlineTaskRunner has no function that returns all rows as one shard.")
         shipped, every = ship(work), self._whole() if all_rows and self._whole is not None else None
         yield from [
-            mapped(shipped, index, every or self._parts[index], index=index, reporting=self._reporting)
+            mapped(shipped, index, every or self._shards[index], index=index, reporting=self._reporting)
             for index in indices
         ]
 
@@ -139,22 +139,22 @@ class ProcessTaskRunner:
         whole: Callable[[], Shard],
         listener: Callable[[Event], None] | None = None,
     ) -> None:
-        self.parts = task.parts
+        self.shard_rows = task.shard_rows
         self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in processes."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
-        found = self._mapped(task.map, range(len(self.parts)), f"shard {{}} in round {number}")
+        found = self._mapped(task.map, range(len(self.shard_rows)), f"shard {{}} in round {number}")
         raise_on_failure(found, number)
         return reduce_results(work, found), [each.note for each in found]
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in processes."""
         task = replace(self._task, work=ship(work))
-        if all_rows and not task.store.has(len(self.parts)):
-            task.store.write(len(self.parts), pack(self._whole()))
+        if all_rows and not task.store.has(len(self.shard_rows)):
+            task.store.write(len(self.shard_rows), pack(self._whole()))
         yield from self._mapped(partial(task.map_index, all_rows=all_rows), indices, "task {}")
 
     def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
@@ -179,7 +179,7 @@ class ProcessTaskRunner:
 class _Task:
     folder: str
     columns: Columns
-    parts: tuple[int, ...]
+    shard_rows: tuple[int, ...]
     layout: dict[str, Layout]
     threads: int
     reporting: Reporting
@@ -187,7 +187,7 @@ class _Task:
 
     @property
     def store(self) -> ShardStore:
-        return ShardStore(Path(self.folder) / "parts")
+        return ShardStore(Path(self.folder) / "shards")
 
     def map(self, index: int) -> bytes:
         """Map a shard; as bytes, since a multiprocessing connection would share the tensors' memory."""
@@ -195,14 +195,14 @@ class _Task:
         return mapped(self.work, state, self._open(index), reporting=self.reporting).packed()
 
     def map_index(self, index: int, *, all_rows: bool) -> bytes:
-        part = self._open(len(self.parts) if all_rows else index)
+        shard = self._open(len(self.shard_rows) if all_rows else index)
         if all_rows:
-            part = replace(part, index=0, count=1, parts=(part.rows,))
-        return mapped(self.work, index, part, index=index, reporting=self.reporting).packed()
+            shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
+        return mapped(self.work, index, shard, index=index, reporting=self.reporting).packed()
 
     def _open(self, index: int) -> Shard:
         torch.set_num_threads(self.threads)  # a gang's worker sets its own
-        return self.store.open(index, self.columns, self.parts, self.layout)
+        return self.store.open(index, self.columns, self.shard_rows, self.layout)
 
 
 def _work_off(
@@ -241,7 +241,7 @@ def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> lis
 
 
 def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
-    spool = Spool(columns, part=index)
+    spool = Spool(columns, shard=index)
     for batch in batches:
         spool.append(batch)
     spool.check()
@@ -254,4 +254,4 @@ def _sealed(spools: Sequence[Spool]) -> list[Shard]:
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):
         raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
-    return [spool.part(index, rows, layout) for index, spool in enumerate(spools)]
+    return [spool.shard(index, rows, layout) for index, spool in enumerate(spools)]

@@ -60,7 +60,7 @@ class Cluster(Protocol):
         guard: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
-        """Run ``work(world, part)`` on all workers of a gang at the same time.
+        """Run ``work(world, shard)`` on all workers of a gang at the same time.
 
         Args:
             work: called on every worker with its world and its shard (None without data).
@@ -88,7 +88,7 @@ class Cluster(Protocol):
         data: Any,
         columns: Columns | Sequence[str] | None = None,
         *,
-        parts: int | None = None,
+        num_shards: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[TaskRunner]:
@@ -97,8 +97,8 @@ class Cluster(Protocol):
         Args:
             data: as for ``gang``.
             columns: as for ``gang``; with a client column, one shard gets all rows of a client.
-            parts: number of shards; default: the cluster's ``size``.
-            shuffle: if False, a DataFrame's rows stay in their partitions, and ``parts`` is ignored.
+            num_shards: number of shards; default: the cluster's ``size``.
+            shuffle: if False, a DataFrame's rows stay in their partitions, and ``shards`` is ignored.
             listener: as for ``gang``; the rank of a task's event is its shard's number, or its index.
 
         Returns:

@@ -1,9 +1,9 @@
 """Map and reduce over the shards of data, the same on every cluster.
 
-    with cluster.map_reduce(data, columns, parts=8) as jobs:      # divides and packs the data, once
+    with cluster.map_reduce(data, columns, num_shards=8) as jobs:      # divides and packs the data, once
         update, notes = jobs.run(work, state)                     # one round, again and again
 
-``work.map(state, part)`` returns tensors by name, which are reduced, and a note of plain data, which is not.
+``work.map(state, shard)`` returns tensors by name, which are reduced, and a note of plain data, which is not.
 ``work.reduce(one, other)`` combines two sets of tensors elementwise, along a fixed tree over the shards' indices:
 ((0 1) (2 3)) ((4 5) 6) for seven. Results are therefore bit-identical for any order of arrival.
 """
@@ -33,7 +33,7 @@ Tensors = dict[str, Tensor]
 class MapReduce(Protocol):
     """The work of a round; pickled for the executors."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard to tensors, which are reduced, and a note; must depend on its arguments only."""
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
@@ -44,10 +44,10 @@ class TaskRunner(Protocol):
     """Packed shards, and rounds over them.
 
     Attributes:
-        parts: rows of every shard, by index.
+        shard_rows: rows of every shard, by index.
     """
 
-    parts: tuple[int, ...]
+    shard_rows: tuple[int, ...]
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Run one round.
@@ -70,7 +70,7 @@ class TaskRunner(Protocol):
         """Run a task for each index, without reducing the results; a failed task does not stop the others.
 
         Args:
-            work: each task calls ``work.map(index, part)``; ``work.reduce`` is unused.
+            work: each task calls ``work.map(index, shard)``; ``work.reduce`` is unused.
             indices: any numbers; with ``all_rows=False`` shard indices.
             all_rows: if True, every task gets all rows, in the order of their ids, as shard 0 of 1; else its own shard.
 
@@ -159,7 +159,7 @@ class TaskResult:
 def mapped(
     work: bytes,
     state: Any,
-    part: Shard,
+    shard: Shard,
     *,
     index: int | None = None,
     reporting: Reporting | None = None,
@@ -170,7 +170,7 @@ def mapped(
     Args:
         work: the pickled ``MapReduce``.
         state: the first argument of ``work.map``.
-        part: the rows.
+        shard: the rows.
         index: the result's index; None for the shard's.
         reporting: where the task reports its events; None for nowhere.
         attempt: number of earlier tries.
@@ -178,12 +178,12 @@ def mapped(
     Raises:
         OSError: a disk or a network failed; a retry may succeed.
     """
-    index = part.index if index is None else index
+    index = shard.index if index is None else index
     told = Told()
     try:
         does = unship(work)
         with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
-            tensors, note = does.map(state, part)
+            tensors, note = does.map(state, shard)
         return TaskResult(index, tensors, note, host=socket.gethostname(), told=told)
     except OSError:
         raise

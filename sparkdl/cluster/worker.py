@@ -1,6 +1,6 @@
 """The main program of one worker of a gang, the same on every cluster.
 
-    meet (in a thread) + spool the shard -> join -> agree on the shards -> work(world, part) -> outcome
+    meet (in a thread) + spool the shard -> join -> agree on the shards -> work(world, shard) -> outcome
 
 A worker returns its errors instead of raising them. So the launcher gets all workers' errors and finds the first cause.
 """
@@ -54,7 +54,7 @@ class WorkerTask:
     """The task of every worker of a gang.
 
     Attributes:
-        work: the pickled ``work(world, part)``.
+        work: the pickled ``work(world, shard)``.
         size: workers of the gang.
         run: an id that is unique to the gang.
         attempt: the attempt's number within the run.
@@ -184,9 +184,9 @@ class _Worker:
             joined = meeting.result()
         with join(self.meeting, joined) as world:
             self.world = world
-            part = self._agree(world, spool)
+            shard = self._agree(world, spool)
             with self._stage("work"):
-                value = unship(self.task.work)(world, part)
+                value = unship(self.task.work)(world, shard)
             with self._stage("result"):
                 packed: bytes = cloudpickle.dumps(value)
                 return packed
@@ -196,7 +196,7 @@ class _Worker:
         try:
             if columns is None:
                 return None
-            spool = Spool(columns, directory=self.directory, part=self.meeting.rank)
+            spool = Spool(columns, directory=self.directory, shard=self.meeting.rank)
             for batch in remaining:
                 spool.append(batch)
             spool.check()
@@ -209,14 +209,14 @@ class _Worker:
         """Report to the others that this worker has no shard; peers that left already are ignored."""
         with suppress(PeerLost), self._stage("join"), join(self.meeting, meeting.result()) as world:
             self.world = world
-            world.all_gather_json("parts", {"failed": True})
+            world.all_gather_json("shards", {"failed": True})
 
     def _agree(self, world: World, spool: Spool | None) -> Shard | None:
         with self._stage("join"):
             own: dict[str, Any] = {"failed": False}
             if spool is not None:
                 own |= {"rows": spool.rows, "layout": spool.layout()}
-            answers = world.all_gather_json("parts", own)
+            answers = world.all_gather_json("shards", own)
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
                     raise PeerLost(f"rank {rank} failed while it read its shard.")
@@ -227,7 +227,7 @@ class _Worker:
             rows = tuple(answer["rows"] for answer in answers)
             if not sum(rows):
                 raise InvalidInput("the data has no rows; expected at least one.")
-            return spool.part(world.rank, rows, layout)
+            return spool.shard(world.rank, rows, layout)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -29,23 +29,23 @@ class Batcher:
     """Makes the batches of a shard, epoch by epoch.
 
     Attributes:
-        part: this worker's shard.
-        plan: assigns rows to steps; made from the same ``parts`` on every worker.
+        shard: this worker's shard.
+        plan: assigns rows to steps; made from the same ``shards`` on every worker.
         device: device of the batches' tensors.
         transforms: changes each batch on the CPU, ahead of time; None uses the shard's own.
 
     Raises:
-        InvalidInput: the plan's shard sizes differ from the shard's ``parts``.
+        InvalidInput: the plan's shard sizes differ from the shard's ``shards``.
     """
 
-    part: Shard
+    shard: Shard
     plan: Plan
     device: torch.device | str = "cpu"
     transforms: Transforms | None = None
 
     def __post_init__(self) -> None:
-        if self.plan.rows != self.part.parts:
-            raise InvalidInput(f"the plan is for shards of {self.plan.rows} rows; expected {self.part.parts}.")
+        if self.plan.rows != self.shard.shard_rows:
+            raise InvalidInput(f"the plan is for shards of {self.plan.rows} rows; expected {self.shard.shard_rows}.")
 
     def batches(self, epoch: int, *, start: int = 0, totals: Sequence[float] | None = None) -> Iterator[Batch]:
         """This worker's batches of an epoch, one per step.
@@ -56,7 +56,7 @@ class Batcher:
             totals: global weight of each step; None if every row weighs 1.
         """
         device = torch.device(self.device)
-        transforms = self.part.transforms if self.transforms is None else self.transforms
+        transforms = self.shard.transforms if self.transforms is None else self.transforms
         if transforms:
             yield from prefetch(self._transformed(transforms, epoch, start, totals, device))
             return
@@ -67,17 +67,17 @@ class Batcher:
 
     def step_weights(self, epoch: int) -> Tensor:
         """This shard's weight in every step of an epoch, float64 ``[steps]``."""
-        plan, index = self.plan, self.part.index
-        if self.part.denominators is None:
+        plan, index = self.plan, self.shard.index
+        if self.shard.denominators is None:
             return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
-        masses = self.part.denominators[self._positions(epoch)]
+        masses = self.shard.denominators[self._positions(epoch)]
         bounds = itertools.pairwise([plan.offset(index, step) for step in range(plan.steps + 1)])
         return torch.tensor([float(masses[first:last].sum()) for first, last in bounds], dtype=torch.float64)
 
     def _positions(self, epoch: int) -> Tensor:
-        positions, order = self.plan.permutation(self.part.index, epoch), self.part.order
+        positions, order = self.plan.permutation(self.shard.index, epoch), self.shard.order
         if order is not None:
-            for first in range(0, self.part.rows, _SCAN_ROWS):  # in place: a large shard's positions take 100 MB
+            for first in range(0, self.shard.rows, _SCAN_ROWS):  # in place: a large shard's positions take 100 MB
                 piece = positions[first : first + _SCAN_ROWS]
                 piece.copy_(order[piece])
         return positions
@@ -88,7 +88,7 @@ class Batcher:
         chunks = self._chunks(epoch, start, torch.device("cpu"))
         batches = itertools.chain.from_iterable(self._cut(chunk, totals) for chunk in chunks)
         for step, batch in enumerate(batches, start):
-            made = transforms(batch, generator(self.plan.seed, epoch, step, self.part.index))
+            made = transforms(batch, generator(self.plan.seed, epoch, step, self.shard.index))
             yield replace(
                 made,
                 inputs=tuple(_arrive(each, device) for each in made.inputs),
@@ -99,12 +99,12 @@ class Batcher:
     def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
         plan, positions, steps = self.plan, self._positions(epoch), self._chunk_steps()
         for first in range(start, plan.steps, steps):
-            bounds = [plan.offset(self.part.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
-            rows = stored_batch(self.part, positions[bounds[0] : bounds[-1]], device)
+            bounds = [plan.offset(self.shard.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
+            rows = stored_batch(self.shard, positions[bounds[0] : bounds[-1]], device)
             yield first, [bound - bounds[0] for bound in bounds], rows
 
     def _chunk_steps(self) -> int:
-        step_bytes = row_bytes(self.part) * self.plan.batch_size * self.part.rows // max(1, self.plan.total)
+        step_bytes = row_bytes(self.shard) * self.plan.batch_size * self.shard.rows // max(1, self.plan.total)
         return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
 
     def _cut(self, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
@@ -114,14 +114,14 @@ class Batcher:
             yield rows.cut(first, last, size if totals is None else totals[step], size)
 
 
-def stored_batch(part: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
+def stored_batch(shard: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
     """A shard's stored rows at the positions ``chosen`` as a batch on a device (default: the CPU); slices are views."""
-    found = {name: _arrive(_taken(part.tensors[name], chosen), device) for name in _batch_columns(part.columns)}
-    masses = None if part.denominators is None else _taken(part.denominators, chosen)
-    weight, rows = part.columns.weight, len(next(iter(found.values())))
+    found = {name: _arrive(_taken(shard.tensors[name], chosen), device) for name in _batch_columns(shard.columns)}
+    masses = None if shard.denominators is None else _taken(shard.denominators, chosen)
+    weight, rows = shard.columns.weight, len(next(iter(found.values())))
     return Batch(
-        inputs=tuple([found[column.name] for column in part.columns.inputs]),
-        target=target_of(found, part.columns),
+        inputs=tuple([found[column.name] for column in shard.columns.inputs]),
+        target=target_of(found, shard.columns),
         weights=None if weight is None else numbers(found, weight.name),
         denominators=masses,
         rows=rows,
@@ -131,9 +131,9 @@ def stored_batch(part: Shard, chosen: slice | Tensor, device: torch.device | Non
     )
 
 
-def row_bytes(part: Shard) -> int:
+def row_bytes(shard: Shard) -> int:
     """Approximate bytes of one row of a shard's batches."""
-    tensors = [part.tensors[name] for name in _batch_columns(part.columns)]
+    tensors = [shard.tensors[name] for name in _batch_columns(shard.columns)]
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
 
 

@@ -54,13 +54,13 @@ class Fingerprint:
         return Fingerprint(int(rows), int(content, 16), int(order, 16))
 
 
-def fingerprint(part: Shard) -> Fingerprint:
+def fingerprint(shard: Shard) -> Fingerprint:
     """Hash all rows of a shard, over all columns but the row ids; reads the rows once."""
-    identity = part.columns.row_id
-    names = sorted(name for name in part.tensors if identity is None or name != identity.name)
-    hashes = np.zeros(part.rows, np.uint64)
+    identity = shard.columns.row_id
+    names = sorted(name for name in shard.tensors if identity is None or name != identity.name)
+    hashes = np.zeros(shard.rows, np.uint64)
     for name in names:
-        column = part.tensors[name]
+        column = shard.tensors[name]
         step = max(1, min(_MOST, _CHUNK * max(1, len(column)) // max(1, column.nbytes)))
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         for first in range(0, len(column), step):
@@ -69,9 +69,9 @@ def fingerprint(part: Shard) -> Fingerprint:
             hashes[first : first + step] += mixed
     _mix(hashes)
     content = int(hashes.sum(dtype=np.uint64))
-    ordered = hashes if part.order is None else hashes[part.order.numpy()]
-    ordered = ordered + np.arange(1, part.rows + 1, dtype=np.uint64) * _GOLDEN
-    return Fingerprint(part.rows, content, int(_mix(ordered).sum(dtype=np.uint64)))
+    ordered = hashes if shard.order is None else hashes[shard.order.numpy()]
+    ordered = ordered + np.arange(1, shard.rows + 1, dtype=np.uint64) * _GOLDEN
+    return Fingerprint(shard.rows, content, int(_mix(ordered).sum(dtype=np.uint64)))
 
 
 def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:

@@ -24,7 +24,7 @@ class Shard:
         index: index of the shard, from 0; equals the worker's rank.
         count: number of shards.
         rows: rows of this shard; may be 0.
-        parts: rows of every shard, by index.
+        shard_rows: rows of every shard, by index.
         columns: roles of the tensors.
         tensors: column name -> memory-mapped tensor ``[stored rows, *shape]`` or ``Ragged`` rows, in order of arrival.
         order: stored position of each row, ``[rows]``; None if rows are stored in order.
@@ -36,7 +36,7 @@ class Shard:
     index: int
     count: int
     rows: int
-    parts: tuple[int, ...]
+    shard_rows: tuple[int, ...]
     columns: Columns
     tensors: dict[str, Input]
     order: Tensor | None = None
@@ -51,10 +51,10 @@ class Shard:
         flags = flags if self.order is None else flags[self.order]
         return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
 
-    def subset(self, positions: Tensor, parts: tuple[int, ...]) -> Shard:
-        """The shard with its rows at ``positions`` only; ``parts`` are the rows that every shard keeps."""
+    def subset(self, positions: Tensor, shard_rows: tuple[int, ...]) -> Shard:
+        """The shard with its rows at ``positions`` only; ``shard_rows`` are the rows that every shard keeps."""
         order = positions if self.order is None else self.order[positions]
-        return replace(self, rows=len(positions), parts=parts, order=order)
+        return replace(self, rows=len(positions), shard_rows=shard_rows, order=order)
 
     def with_denominators(self, denominators: Callable[[Tensor], Tensor | None]) -> Shard:
         """The shard with the loss's denominator terms: the loss's weight of the target times the row's weight.

@@ -39,19 +39,19 @@ from sparkdl.data.spool import Spool
 BYTES = 4 << 20
 """Approximate bytes of a block: larger ones make Spark's rows unwieldy, smaller ones add overhead."""
 
-_ABOUT = "part.json"
+_ABOUT = "shard.json"
 _MARK = "fingerprint"
 _DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def pack(part: Shard, *, size: int = BYTES) -> Iterator[bytes]:
+def pack(shard: Shard, *, size: int = BYTES) -> Iterator[bytes]:
     """Pack a shard's rows into blocks of about ``size`` bytes; an empty shard gives one block without rows."""
-    row = sum(tensor.nbytes for tensor in part.tensors.values()) // max(1, part.rows)
+    row = sum(tensor.nbytes for tensor in shard.tensors.values()) // max(1, shard.rows)
     step = max(1, size // max(1, row))
-    for first in range(0, max(1, part.rows), step):
-        rows = torch.arange(first, min(first + step, part.rows))
-        chosen = rows if part.order is None else part.order[rows]
-        yield _block(len(rows), {name: tensor.index_select(0, chosen) for name, tensor in part.tensors.items()})
+    for first in range(0, max(1, shard.rows), step):
+        rows = torch.arange(first, min(first + step, shard.rows))
+        chosen = rows if shard.order is None else shard.order[rows]
+        yield _block(len(rows), {name: tensor.index_select(0, chosen) for name, tensor in shard.tensors.items()})
 
 
 def _block(rows: int, tensors: Mapping[str, Input]) -> bytes:
@@ -122,27 +122,27 @@ class ShardStore:
     def exclusive(self, index: int) -> Iterator[None]:
         """Context that one process of this host enters at a time; without file locks several may, which is harmless."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"part-{index:05d}.lock").open("w") as lock:
+        with (self.folder / f"shard-{index:05d}.lock").open("w") as lock:
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def open(self, index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
-        """Map a shard: ``parts`` are the rows of every shard; ``layout`` gives an empty shard its dtypes and shapes."""
+    def open(self, index: int, columns: Columns, shard_rows: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
+        """Map a shard; ``shard_rows``: rows of every shard; ``layout``: dtypes and shapes of an empty one."""
         folder = self._at(index)
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
-            return empty_part(index, columns, parts, layout)
+            return empty_shard(index, columns, shard_rows, layout)
         rows, found = about["rows"], enumerate(about["columns"])
         tensors = {column["name"]: _map(folder / str(number), column, rows) for number, column in found}
-        return Shard(index, len(parts), rows, parts, columns, tensors)
+        return Shard(index, len(shard_rows), rows, shard_rows, columns, tensors)
 
-    def fingerprint(self, part: Shard) -> str:
+    def fingerprint(self, shard: Shard) -> str:
         """Fingerprint of a shard that this store opened; its rows are read once for it."""
-        place = self._at(part.index) / _MARK
+        place = self._at(shard.index) / _MARK
         if not place.exists():
             written = place.with_suffix(f".{uuid.uuid4().hex}")
-            written.write_text(str(fingerprint(part)))
+            written.write_text(str(fingerprint(shard)))
             written.rename(place)
         return place.read_text()
 
@@ -155,12 +155,12 @@ class ShardStore:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _at(self, index: int) -> Path:
-        return self.folder / f"part-{index:05d}"
+        return self.folder / f"shard-{index:05d}"
 
 
-def empty_part(index: int, columns: Columns, parts: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
+def empty_shard(index: int, columns: Columns, shard_rows: tuple[int, ...], layout: Mapping[str, Layout]) -> Shard:
     """A shard without rows or files; takes what ``ShardStore.open`` takes."""
-    return Spool(columns).part(index, parts, dict(layout))
+    return Spool(columns).shard(index, shard_rows, dict(layout))
 
 
 def _append_block(folder: Path, about: dict[str, Any], block: bytes) -> None:

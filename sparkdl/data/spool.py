@@ -34,10 +34,10 @@ class Spool:
     Args:
         columns: the columns to keep.
         directory: folder of the files; default: the system's temporary folder.
-        part: the shard's index, for errors; default: not named.
+        shard: the shard's index, for errors; default: not named.
     """
 
-    def __init__(self, columns: Columns, *, directory: str | None = None, part: int | None = None) -> None:
+    def __init__(self, columns: Columns, *, directory: str | None = None, shard: int | None = None) -> None:
         self.rows = 0
         roles = (columns.weight, columns.validation, columns.row_id, columns.client)
         single = {column.name for column in roles if column is not None}  # one number a row, never an array
@@ -47,7 +47,7 @@ class Spool:
             self._files[column.name] = kind(replace(column, shape=()) if column.name in single else column, directory)
         self._columns = columns
         self._directory = directory
-        self._place = "" if part is None else f"shard {part}: "
+        self._place = "" if shard is None else f"shard {shard}: "
         self._faults: dict[str, validation.Counts] = {}
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -81,7 +81,7 @@ class Spool:
             if file.dtype is not None and file.shape is not None
         }
 
-    def part(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Shard:
+    def shard(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Shard:
         """The spooled rows as a shard, in the order of their ids.
 
         Args:
@@ -97,14 +97,14 @@ class Spool:
         return Shard(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
-        """Map each column to a tensor ``[rows, *shape]`` or ``Ragged`` rows; takes and raises the same as ``part``."""
+        """Map each column to a tensor ``[rows, *shape]`` or ``Ragged`` rows; takes and raises the same as ``shard``."""
         self.check()
         sealed: dict[str, Input] = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
         self._files = {}
         return sealed
 
     def order(self, row_ids: Tensor) -> Tensor | None:
-        """The index that sorts the rows by id, int32 or int64 ``[rows]``; None if sorted; raises as ``part`` does."""
+        """The index that sorts the rows by id, int32 or int64 ``[rows]``; None if sorted; raises as ``shard`` does."""
         ids = row_ids.numpy()
         if _increasing(ids):
             return None

@@ -46,7 +46,7 @@ class Algorithm(Protocol):
     def init(self, objective: Objective, seed: int) -> State:
         """The state before the first round."""
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Return a shard's update and its next local state.
 
         The result must depend on the arguments alone, so that repeated tasks are bit-identical. ``map`` must not change

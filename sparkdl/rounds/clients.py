@@ -19,26 +19,26 @@ class Clients:
     """The clients of a shard whose rows have a positive weight, in the order of their ids.
 
     Attributes:
-        part: the rows, as a shard of its own.
+        shard: the rows, as a shard of its own.
         ids: the clients' ids, int64 ``[clients]``.
         rows: positions of the shard's rows, grouped by client, ``[rows]``.
         bounds: first and past-the-end index into ``rows`` of each client, ``[clients, 2]``.
     """
 
-    part: Shard
+    shard: Shard
     ids: Tensor
     rows: Tensor
     bounds: Tensor
 
     @staticmethod
-    def of(part: Shard, name: str, criterion: Criterion) -> Clients:
+    def of(shard: Shard, name: str, criterion: Criterion) -> Clients:
         """The clients of a shard, with ``name`` the client column; ``criterion`` gives the rows' weights.
 
         Raises:
             InvalidInput: there is no such client column, or it does not hold integers.
         """
-        column = _checked(part, name)
-        own = as_only_shard(part, criterion)
+        column = _checked(shard, name)
+        own = as_only_shard(shard, criterion)
         stored = torch.arange(own.rows) if own.order is None else own.order.long()
         ordered, rows = torch.sort(numbers(own.tensors, column.name)[stored].long(), stable=True)
         ids, counts = torch.unique_consecutive(ordered, return_counts=True)
@@ -55,17 +55,17 @@ class Clients:
     def __getitem__(self, index: int) -> tuple[int, Shard]:
         """A client's id, and its rows as a shard of their own."""
         first, last = self.bounds[index].tolist()
-        return int(self.ids[index]), self.part.subset(self.rows[first:last], (last - first,))
+        return int(self.ids[index]), self.shard.subset(self.rows[first:last], (last - first,))
 
 
-def _checked(part: Shard, name: str) -> InputColumn:
-    column = part.columns.client
+def _checked(shard: Shard, name: str) -> InputColumn:
+    column = shard.columns.client
     if column is None or column.name != name:
         found = "there is no client column" if column is None else f"the client column is {column.name!r}"
         raise InvalidInput(
             f"the algorithm has client={name!r}, and {found}; expected columns with client=InputColumn({name!r})."
         )
-    ids = numbers(part.tensors, name)
+    ids = numbers(shard.tensors, name)
     if ids.is_floating_point():
         raise InvalidInput(
             f"the client column {name!r} has dtype {str(ids.dtype).removeprefix('torch.')}, which rounds large ids; "

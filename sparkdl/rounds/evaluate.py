@@ -40,47 +40,47 @@ _CPU = torch.device("cpu")
 _BYTES = 32 << 20  # most bytes of a batch: wide rows need more memory in the model
 
 
-def as_only_shard(part: Shard, criterion: Criterion) -> Shard:
+def as_only_shard(shard: Shard, criterion: Criterion) -> Shard:
     """The shard as the only one of a run, with its rows' weights in the loss."""
-    return replace(part, index=0, count=1, parts=(part.rows,)).with_denominators(criterion.denominators)
+    return replace(shard, index=0, count=1, shard_rows=(shard.rows,)).with_denominators(criterion.denominators)
 
 
-def shuffled(part: Shard, size: int, seed: int, epoch: int) -> Iterator[Batch]:
+def shuffled(shard: Shard, size: int, seed: int, epoch: int) -> Iterator[Batch]:
     """Batches of ``size`` rows of a single shard, shuffled by seed and epoch; batches of weight 0 are skipped."""
-    for batch in Batcher(part, Plan((part.rows,), size, seed)).batches(epoch):
+    for batch in Batcher(shard, Plan((shard.rows,), size, seed)).batches(epoch):
         if batch.weight:
             yield batch
 
 
-def batches(part: Shard, size: int | None = None) -> Iterator[Batch]:
+def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:
     """Batches of a single shard in row-id order; batches of weight 0 are skipped.
 
     A batch has ``size`` rows, by default ``ROWS``, or fewer if rows are wide. Contiguous rows are not copied, and no
     thread reads ahead: a linear model takes less time than the copy.
     """
-    order, begin = part.order, 0
+    order, begin = shard.order, 0
     if order is not None and len(order) and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0]):
         begin, order = int(order[0]), None  # contiguous
-    size = size or max(1, min(ROWS, _BYTES // max(1, row_bytes(part))))
-    for first in range(0, part.rows, size):
-        last = min(first + size, part.rows)
+    size = size or max(1, min(ROWS, _BYTES // max(1, row_bytes(shard))))
+    for first in range(0, shard.rows, size):
+        last = min(first + size, shard.rows)
         chosen = slice(begin + first, begin + last) if order is None else order[first:last]
-        batch = stored_batch(part, chosen)
-        if part.transforms:
-            batch = part.transforms(batch, generator(first))
+        batch = stored_batch(shard, chosen)
+        if shard.transforms:
+            batch = shard.transforms(batch, generator(first))
         if batch.weight:
             yield batch
 
 
-def mass_of(part: Shard) -> float:
+def mass_of(shard: Shard) -> float:
     """``M_k`` of a single shard."""
-    if part.denominators is None:
-        return float(part.rows)
+    if shard.denominators is None:
+        return float(shard.rows)
     # In row-id order, on which the rounding of a sum depends. A subset's order leaves out other stored rows.
-    return float((part.denominators if part.order is None else part.denominators.index_select(0, part.order)).sum())
+    return float((shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)).sum())
 
 
-def evaluate(objective: Objective, module: nn.Module, part: Shard) -> tuple[Tensor, Tensor]:
+def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
     """Sum and mass of the shard's losses; adds the sum's gradient to the parameters' ``grad``.
 
     It leaves the module in evaluation mode.
@@ -92,7 +92,7 @@ def evaluate(objective: Objective, module: nn.Module, part: Shard) -> tuple[Tens
     module.eval()
     total, mass = torch.zeros(2, dtype=torch.float64)
     enter_phase("feed")
-    for batch in batches(as_only_shard(part, criterion)):
+    for batch in batches(as_only_shard(shard, criterion)):
         enter_phase("forward")
         loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
         enter_phase("backward")
@@ -100,7 +100,7 @@ def evaluate(objective: Objective, module: nn.Module, part: Shard) -> tuple[Tens
         total += loss.detach().double()
         mass += batch.weight
         enter_phase("feed")
-    end_step(rows=part.rows)
+    end_step(rows=shard.rows)
     return total, mass
 
 
@@ -120,13 +120,13 @@ class Validation:
 
     reduce = staticmethod(add)
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Evaluate ``state["weights"]`` on a shard."""
         criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
         meter = MetricAccumulator(_CPU, metrics)
-        if part.columns.validation is not None:
-            part = part.subset(part.split()[int(self.held)], part.parts)
-        own = replace(as_only_shard(part, criterion), transforms=self.transforms)
+        if shard.columns.validation is not None:
+            shard = shard.subset(shard.split()[int(self.held)], shard.shard_rows)
+        own = replace(as_only_shard(shard, criterion), transforms=self.transforms)
         observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
         found = meter.state_dict()
         return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)

@@ -60,18 +60,18 @@ class InspectShard:
 
     reduce = staticmethod(add)
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
-        held = 0 if part.columns.validation is None else len(part.split()[1])
-        bounds = None if self.classes is None else label_bounds(part, self.classes)
-        note = {"fingerprint": str(fingerprint(part)), "rows": (part.rows - held, held), "bounds": bounds}
-        return {}, note | {"columns": part.columns} | self._probe(part)
+        held = 0 if shard.columns.validation is None else len(shard.split()[1])
+        bounds = None if self.classes is None else label_bounds(shard, self.classes)
+        note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - held, held), "bounds": bounds}
+        return {}, note | {"columns": shard.columns} | self._probe(shard)
 
-    def _probe(self, part: Shard) -> dict[str, Any]:
-        if not part.rows:
+    def _probe(self, shard: Shard) -> dict[str, Any]:
+        if not shard.rows:
             return {"inputs": None, "output": None}
         criterion = self.objective.criterion()
-        own = as_only_shard(part, criterion)
+        own = as_only_shard(shard, criterion)
         with torch.random.fork_rng(devices=[]):
             batch = stored_batch(own, _probed(own))
             batch = self.transforms(batch, generator(0)) if self.transforms else batch
@@ -85,13 +85,13 @@ class InspectShard:
         return {"inputs": inputs, "output": list(output.shape[1:]) if isinstance(output, Tensor) else None}
 
 
-def _probed(part: Shard) -> Tensor:
+def _probed(shard: Shard) -> Tensor:
     """Stored positions of the first few rows, rows of positive weight first."""
-    positions = torch.arange(min(_PROBE, part.rows))
-    if part.denominators is not None:
-        weighs = (part.denominators if part.order is None else part.denominators.index_select(0, part.order)) > 0
+    positions = torch.arange(min(_PROBE, shard.rows))
+    if shard.denominators is not None:
+        weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0
         positions = torch.cat([torch.nonzero(each).flatten()[:_PROBE] for each in (weighs, ~weighs)])[:_PROBE]
-    return positions if part.order is None else part.order[positions]
+    return positions if shard.order is None else shard.order[positions]
 
 
 def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:

@@ -57,7 +57,7 @@ class Problem:
     Attributes:
         objective: the loss.
         module: holds the start, and finally the solution.
-        part: the rows, as a single shard (``as_only_shard``).
+        shard: the rows, as a single shard (``as_only_shard``).
         mass: ``M``.
         rho: ``rho`` of one shard.
         v: ``v``, ``[n]``.
@@ -67,7 +67,7 @@ class Problem:
 
     objective: Objective
     module: nn.Module
-    part: Shard
+    shard: Shard
     mass: float
     rho: float
     v: Tensor
@@ -95,7 +95,7 @@ class Problem:
         criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
         gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
         enter_phase("feed")
-        for batch in batches(self.part):
+        for batch in batches(self.shard):
             enter_phase("forward")
             loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
             enter_phase("backward")
@@ -104,7 +104,7 @@ class Problem:
             gradient += torch.cat([each.detach().flatten() for each in found])
             graphs.append(found)
             enter_phase("feed")
-        end_step(rows=self.part.rows)
+        end_step(rows=self.shard.rows)
         apart = x - self.v
         value = total / self.mass + self.rho / 2 * float(apart.double().square().sum())
 
@@ -249,9 +249,9 @@ class LocalSGDSolver:
     def solve(self, problem: Problem) -> None:
         """Set the module to the result of the epochs."""
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
-        pull = toward(problem.v, problem.rho * problem.mass / mass_of(problem.part))
+        pull = toward(problem.v, problem.rho * problem.mass / mass_of(problem.shard))
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
-        local.train(problem.objective, problem.module, problem.part)
+        local.train(problem.objective, problem.module, problem.shard)
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal: float, steps: int) -> Tensor:

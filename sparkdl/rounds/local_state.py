@@ -1,6 +1,6 @@
 """Local state of shards between rounds, as files that all tasks can read.
 
-    <directory>/round-000012/part-00003-<random>
+    <directory>/round-000012/shard-00003-<random>
 
 Each run of a task writes a file of its own name. The name counts once its round is saved, so repeated tasks and
 repeated rounds never change the files of others.
@@ -58,14 +58,14 @@ class LocalState:
         self._shared.check("the local states of shards")
         return unpack_state(self._folder.read(name))
 
-    def write(self, number: int, part: int, memory: Any) -> str:
+    def write(self, number: int, shard: int, memory: Any) -> str:
         """Write a shard's local state of a round; return its name for ``read``.
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
         """
         self._shared.check("the local states of shards")
-        name = f"{_round(number)}/part-{part:05d}-{uuid.uuid4().hex}"
+        name = f"{_round(number)}/shard-{shard:05d}-{uuid.uuid4().hex}"
         self._folder.write(name, *pack_pieces(memory))
         return name
 

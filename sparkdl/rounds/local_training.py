@@ -39,7 +39,7 @@ class Local:
     key: tuple[int, ...]
     pull: Pull | None = None
 
-    def train(self, objective: Objective, module: nn.Module, part: Shard) -> tuple[Tensor, Tensor]:
+    def train(self, objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
         """Train the module in place on a single shard (``as_only_shard``).
 
         Returns:
@@ -57,7 +57,7 @@ class Local:
             for epoch in range(self.epochs):
                 total, mass = torch.zeros(2, dtype=torch.float64)
                 enter_phase("feed")
-                for batch in shuffled(part, self.batch_size, seed, epoch):
+                for batch in shuffled(shard, self.batch_size, seed, epoch):
                     enter_phase("forward")
                     loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()

@@ -55,14 +55,14 @@ class Round:
     transforms: Transforms | None = None
     memories: LocalState | None = None
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard; the note is the name of its local state."""
-        if part.columns.validation is not None:
-            part = part.subset(part.split()[0], self.rows)
-        part = replace(part, transforms=self.transforms)
-        name = state["memories"][part.index] if state["memories"] else None  # a shard without rows may have none
+        if shard.columns.validation is not None:
+            shard = shard.subset(shard.split()[0], self.rows)
+        shard = replace(shard, transforms=self.transforms)
+        name = state["memories"][shard.index] if state["memories"] else None  # a shard without rows may have none
         memory = None if name is None else self._memories().read(name)
-        update, memory = self.algorithm.map(self.objective, state["state"], part, memory)
+        update, memory = self.algorithm.map(self.objective, state["state"], shard, memory)
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise InvalidInput(
@@ -70,7 +70,7 @@ class Round:
                 )
         if memory is None:
             return update, None
-        return update, self._memories().write(state["number"], part.index, memory)
+        return update, self._memories().write(state["number"], shard.index, memory)
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """Combine two updates."""
@@ -163,7 +163,7 @@ class Rounds:
             "memories": [],
             "done": 0,
             "history": [],
-            "parts": list(seen.fingerprints),
+            "shards": list(seen.fingerprints),
             "best": EarlyStopping(None).state_dict(),
         }
 
@@ -173,7 +173,7 @@ class Rounds:
         start, number, done = time.monotonic(), len(saved["history"]) + 1, saved["done"] + 1
         sent = {"state": to_send(self.algorithm, saved["state"]), "memories": saved["memories"], "number": done}
         update, memories = jobs.run(work, sent, number=number)
-        self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.parts)
+        self.sent += sum(tensor.nbytes for tensor in update.values()) * len(jobs.shard_rows)
         state = self.algorithm.apply(saved["state"], update)
         row, stopping = self.algorithm.metrics(state), self._stopping(saved)
         after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": done}
@@ -208,10 +208,10 @@ class Rounds:
         if found is None:
             return None
         saved: dict[str, Any] = unpack_state(found[1].read(_SHARD))
-        if saved["parts"] != list(seen.fingerprints):
+        if saved["shards"] != list(seen.fingerprints):
             before, now = (
                 f"{sum(int(each.partition('-')[0]) for each in shards)} rows in {len(shards)} shards"
-                for shards in (saved["parts"], seen.fingerprints)
+                for shards in (saved["shards"], seen.fingerprints)
             )
             raise InvalidInput(
                 f"the saved rounds are of {before}, and the data has {now}, or other rows. Take another runDir, or the "
@@ -228,7 +228,7 @@ class Rounds:
         clock = Clock(step=saved["done"])
         name = self.checkpoints.name(clock, attempt)
         digest = self.checkpoints.write(name, _SHARD, *pack_pieces(saved)).result()
-        self.checkpoints.commit(name, [digest], clock, world_size=len(saved["parts"]))
+        self.checkpoints.commit(name, [digest], clock, world_size=len(saved["shards"]))
 
 
 def _loss_of(row: Mapping[str, Any]) -> float:

@@ -139,17 +139,21 @@ class SparkCluster:
         data: DataFrame,
         columns: Columns | Sequence[str] | None = None,
         *,
-        parts: int | None = None,
+        num_shards: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
     ) -> AbstractContextManager[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
-        return self._jobs(data, columns, (parts or self.size) if shuffle else None, listener)
+        return self._jobs(data, columns, (num_shards or self.size) if shuffle else None, listener)
 
     @contextmanager
     def _jobs(
-        self, data: DataFrame, columns: Columns | Sequence[str] | None, parts: int | None, listener: Listener | None
+        self,
+        data: DataFrame,
+        columns: Columns | Sequence[str] | None,
+        num_shards: int | None,
+        listener: Listener | None,
     ) -> Iterator[TaskRunner]:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
@@ -157,7 +161,7 @@ class SparkCluster:
                 self._spark,
                 data,
                 columns,
-                parts=parts,
+                num_shards=num_shards,
                 size=self.size,
                 reporting=reporting,
                 title=self._title,

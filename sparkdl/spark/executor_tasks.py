@@ -21,7 +21,7 @@ from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
-from sparkdl.data.shard_store import ShardStore, empty_part, pack, rows_in
+from sparkdl.data.shard_store import ShardStore, empty_shard, pack, rows_in
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
@@ -31,7 +31,7 @@ from sparkdl.spark.python_worker import freeze_imports, local_directories, local
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, bytes_of, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
-PACKED = "part int, block int, rows bigint, about string, payload binary"
+PACKED = "shard int, block int, rows bigint, about string, payload binary"
 
 Payload = bytes | Any
 """Bytes within a task, or a broadcast of them."""
@@ -65,21 +65,21 @@ class PackTask:
         index = int(first.columns[-1][0].as_py())  # the task's own number may differ, as in a union
         store = store_of(self.key, index)
         try:
-            spool = Spool(self.columns, directory=local_directory(index), part=index)
+            spool = Spool(self.columns, directory=local_directory(index), shard=index)
             self._append(spool, first)
             for batch in remaining:
                 self._append(spool, batch)
             spool.check()
-            layout, part = spool.layout(), replace(spool.part(0, (spool.rows,), {}), index=index)
+            layout, shard = spool.layout(), replace(spool.shard(0, (spool.rows,), {}), index=index)
         except InvalidInput as error:
             for _ in remaining:
                 continue
             yield record_batch(PACKED, index, 0, 0, json.dumps({"trouble": error.message}), b"")
             return
-        mark = str(fingerprint(part))
+        mark = str(fingerprint(shard))
         about = json.dumps({"layout": layout, "fingerprint": mark})
         with store.writing(index, mark) as append:
-            for block, payload in enumerate(pack(part)):
+            for block, payload in enumerate(pack(shard)):
                 append(payload)
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
 
@@ -94,32 +94,32 @@ class PackedData:
     Attributes:
         key: the key of the packed data, under which executors hold the files.
         columns: the specification of the columns.
-        parts: rows of every shard.
+        shard_rows: rows of every shard.
         fingerprints: of every shard's rows, as packed.
         layout: of columns, for empty shards.
     """
 
     key: str
     columns: Columns
-    parts: tuple[int, ...]
+    shard_rows: tuple[int, ...]
     fingerprints: tuple[str, ...]
     layout: Mapping[str, Layout]
 
     def has(self, index: int) -> bool:
         """Whether this executor has the shard, with the rows as packed; deletes an incomplete one."""
-        if not self.parts[index]:
+        if not self.shard_rows[index]:
             return True
         store = store_of(self.key, index)
         if not store.has(index):
             return False
-        if store.fingerprint(store.open(index, self.columns, self.parts, self.layout)) == self.fingerprints[index]:
+        if store.fingerprint(store.open(index, self.columns, self.shard_rows, self.layout)) == self.fingerprints[index]:
             return True
         store.discard(index)
         return False
 
     def build(self, index: int, rows: Iterable[Any]) -> None:
         """Read the shard's blocks, and write them unless this executor has the shard."""
-        blocks = expect_rows(rows, self.parts[index])
+        blocks = expect_rows(rows, self.shard_rows[index])
         if not self.has(index):
             with store_of(self.key, index).writing(index) as append:
                 for row in blocks:
@@ -129,13 +129,13 @@ class PackedData:
 
     def open(self, index: int) -> Shard:
         """The shard on this executor; raises InvalidInput if its rows differ from those that were packed."""
-        if not self.parts[index]:
-            return empty_part(index, self.columns, self.parts, self.layout)
+        if not self.shard_rows[index]:
+            return empty_shard(index, self.columns, self.shard_rows, self.layout)
         store = store_of(self.key, index)
-        part = store.open(index, self.columns, self.parts, self.layout)
-        if store.fingerprint(part) != self.fingerprints[index]:
+        shard = store.open(index, self.columns, self.shard_rows, self.layout)
+        if store.fingerprint(shard) != self.fingerprints[index]:
             raise InvalidInput(CHANGED)
-        return part
+        return shard
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class MapTask:
         freeze_imports()
         remaining = iter(rows)
         if (first := next(remaining, None)) is not None:
-            self.data.build(first.part, itertools.chain([first], remaining))
-            yield from self._map(first.part)
+            self.data.build(first.shard, itertools.chain([first], remaining))
+            yield from self._map(first.shard)
 
     def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """``build`` for the shards in ``wanted``; nothing for the others."""
@@ -186,7 +186,7 @@ class MapTask:
     def _map(self, index: int) -> Iterator[TaskRow]:
         found = self._mapped(index)
         size = sum(tensor.nbytes for tensor in found.tensors.values())
-        if size * len(self.data.parts) <= self.most:
+        if size * len(self.data.shard_rows) <= self.most:
             yield index, RESULT_CHUNK, "", found.packed()
         elif not self.cut:
             yield index, RESULT_CHUNK, "large", b""
@@ -200,13 +200,13 @@ class MapTask:
 
     def _mapped(self, index: int) -> TaskResult:
         try:
-            part = self.data.open(index)
+            shard = self.data.open(index)
         except InvalidInput as error:
             return TaskResult.of_error(index, error)
         threads, attempt = cores_and_attempt()
         with torch_threads(threads):
             state = unpack_state(value_of(self.state))
-            return mapped(value_of(self.work), state, part, reporting=self.reporting, attempt=attempt)
+            return mapped(value_of(self.work), state, shard, reporting=self.reporting, attempt=attempt)
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ class ReduceTask:
         reduce = unship(value_of(self.work)).reduce
         rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
         for (piece, header), chunks in itertools.groupby(rows, lambda row: (row[1].as_py(), row[2].as_py())):
-            title, tree, parts = ChunkHeader.of_json(header), TreeReducer(reduce), 0
+            title, tree, shards = ChunkHeader.of_json(header), TreeReducer(reduce), 0
             for *_, payload in chunks:
                 tree.push({title.name: title.values(payload.as_buffer())})
-                parts += 1
+                shards += 1
             [tensor] = tree.result().values()
-            yield record_batch(PIECES, parts, piece, title.with_dtype(tensor).to_json(), bytes_of(tensor))
+            yield record_batch(PIECES, shards, piece, title.with_dtype(tensor).to_json(), bytes_of(tensor))
 
 
 def value_of(sent: Payload) -> bytes:
@@ -269,7 +269,7 @@ def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
     """Shard index, number of rows and description of every packed partition with rows."""
     for row in rows:
         if row.block == 0:
-            yield row.part, row.rows, row.about
+            yield row.shard, row.rows, row.about
 
 
 def delete_files(key: str, rows: Iterable[Any]) -> None:
@@ -277,9 +277,9 @@ def delete_files(key: str, rows: Iterable[Any]) -> None:
     for _ in rows:
         continue
     for folder in local_directories():
-        ShardStore(Path(folder) / f"sparkdl-parts-{key}").remove()
+        ShardStore(Path(folder) / f"sparkdl-shards-{key}").remove()
 
 
 def store_of(key: str, index: int) -> ShardStore:
     """The store on this executor for a shard of packed data."""
-    return ShardStore(Path(local_directory(index)) / f"sparkdl-parts-{key}")
+    return ShardStore(Path(local_directory(index)) / f"sparkdl-shards-{key}")

@@ -67,7 +67,7 @@ class EachTask:
     def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map all rows, from their blocks."""
         freeze_imports()
-        data, number = self.data, len(self.data.parts)  # the store holds all rows as one more shard
+        data, number = self.data, len(self.data.shard_rows)  # the store holds all rows as one more shard
         store, remaining = store_of(data.key, number), iter(rows)
         trouble = self._write(store, number, remaining)
         for _ in remaining:
@@ -76,17 +76,17 @@ class EachTask:
         def every() -> Shard:
             if trouble is not None:
                 raise trouble
-            part = store.open(number, data.columns, data.parts, data.layout)
+            shard = store.open(number, data.columns, data.shard_rows, data.layout)
             wanted = total([Fingerprint.parse(each) for each in data.fingerprints if each])
-            if total([Fingerprint.parse(store.fingerprint(part))]) != wanted:
+            if total([Fingerprint.parse(store.fingerprint(shard))]) != wanted:
                 raise InvalidInput(CHANGED)
-            return _as_only_shard(part)
+            return _as_only_shard(shard)
 
         yield self._mapped(self.indices[partition], every)
 
     def _write(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
         """Write all rows, unless the store has them; returns an error of the rows."""
-        blocks = expect_rows(self._as_packed(rows), sum(self.data.parts))
+        blocks = expect_rows(self._as_packed(rows), sum(self.data.shard_rows))
         try:
             with store.exclusive(number):  # otherwise each task of an executor would write its own copy
                 if not store.has(number):
@@ -105,11 +105,11 @@ class EachTask:
         A fingerprint of all rows together would miss a reordered shard, in which Spark's row ids differ.
         """
         for row in rows:
-            if row.block == 0 and json.loads(row.about).get("fingerprint") != self.data.fingerprints[row.part]:
+            if row.block == 0 and json.loads(row.about).get("fingerprint") != self.data.fingerprints[row.shard]:
                 raise InvalidInput(CHANGED)
             yield row
 
-    def part(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
+    def shard(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map the shard from its blocks, if it is in ``indices``."""
         freeze_imports()
         if partition in self.indices:
@@ -118,13 +118,13 @@ class EachTask:
         for _ in rows:
             continue
 
-    def _mapped(self, index: int, part: Callable[[], Shard]) -> EachRow:
+    def _mapped(self, index: int, shard: Callable[[], Shard]) -> EachRow:
         """Map rows; returns errors, since a task that raises would fail the whole job."""
         threads, attempt = cores_and_attempt()
         try:
             with torch_threads(threads):
                 work = value_of(self.work)
-                found = mapped(work, index, part(), index=index, reporting=self.reporting, attempt=attempt)
+                found = mapped(work, index, shard(), index=index, reporting=self.reporting, attempt=attempt)
         except InvalidInput as error:
             found = TaskResult.of_error(index, error)
         except OSError as error:
@@ -134,13 +134,13 @@ class EachTask:
         return index, found.packed()
 
 
-def _as_only_shard(part: Shard) -> Shard:
+def _as_only_shard(shard: Shard) -> Shard:
     """All rows as the only shard, in the order of their ids."""
-    identity = part.columns.row_id
-    ids = None if identity is None else numbers(part.tensors, identity.name)
-    spool = Spool(part.columns, directory=local_directory(part.index))
+    identity = shard.columns.row_id
+    ids = None if identity is None else numbers(shard.tensors, identity.name)
+    spool = Spool(shard.columns, directory=local_directory(shard.index))
     order = None if ids is None else spool.order(ids)
-    return replace(part, index=0, count=1, parts=(part.rows,), order=order)
+    return replace(shard, index=0, count=1, shard_rows=(shard.rows,), order=order)
 
 
 def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_rows: bool) -> Iterator[EachRow]:
@@ -156,7 +156,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
         every = packed.coalesce(1)
         rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.all_rows)
     else:
-        rows = packed.mapPartitionsWithIndex(task.part)
+        rows = packed.mapPartitionsWithIndex(task.shard)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     try:
         with _cancelled_by_stop(context, task.data.key):

@@ -71,7 +71,7 @@ class SparkTaskRunner:
         spark: the session.
         data: the rows.
         columns: which columns become which tensors.
-        parts: number of shards; None keeps the partitions, and two copies of the packed rows on different executors.
+        num_shards: number of shards; None keeps the partitions, and stores two copies of the packed rows.
             With one copy, the loss of an executor makes Spark pack its shards again. If shuffled rows are lost too,
             Spark reruns the whole stage, which may take long.
         size: minimum number of tasks that reduce.
@@ -89,22 +89,22 @@ class SparkTaskRunner:
         data: DataFrame,
         columns: Columns | Sequence[str] | None,
         *,
-        parts: int | None,
+        num_shards: int | None,
         size: int,
         reporting: Reporting,
         title: str,
         listener: Callable[[Event], None] | None,
     ) -> None:
         frame, self._columns = select_columns(data, columns)
-        if parts is not None:
+        if num_shards is not None:
             key = self._columns.client or self._columns.row_id
             assert key is not None
-            frame = frame.repartition(parts, col(key.name))
+            frame = frame.repartition(num_shards, col(key.name))
         else:
             # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of
             # them partition 0. A sample of all rows prevents that.
             frame = frame.sample(fraction=1.0, seed=0)
-        self._level = StorageLevel.DISK_ONLY_2 if parts is None else StorageLevel.DISK_ONLY
+        self._level = StorageLevel.DISK_ONLY_2 if num_shards is None else StorageLevel.DISK_ONLY
         self._spark, self._size, self._reporting, self._title, self._listener = spark, size, reporting, title, listener
         self._key = uuid.uuid4().hex
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
@@ -112,7 +112,7 @@ class SparkTaskRunner:
         # mapInArrow resolves columns by name, and takes a dot for a field.
         plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
         pack = PackTask(self._columns, tuple(frame.columns), self._key)
-        self._blocks = plain.withColumn("part", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
+        self._blocks = plain.withColumn("shard", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
         self._kept: list[RDD[Any]] = []
 
     def pack(self) -> None:
@@ -122,23 +122,23 @@ class SparkTaskRunner:
         self._packed = self._keep(self._blocks.rdd, self._level)
         self._triggers = self._keep(self._packed.mapPartitions(first_rows), StorageLevel.MEMORY_AND_DISK)
         with job_description(self._spark, f"{self._title}: pack the rows"):
-            found = {part: (rows, json.loads(about)) for part, rows, about in sorted(self._triggers.collect())}
-        for part, (_, told) in found.items():
+            found = {shard: (rows, json.loads(about)) for shard, rows, about in sorted(self._triggers.collect())}
+        for shard, (_, told) in found.items():
             if "trouble" in told:
-                raise InvalidInput(told["trouble"], place=ErrorContext("feed", part))
-        layout = common_layout((part, told["layout"]) for part, (_, told) in found.items())
+                raise InvalidInput(told["trouble"], place=ErrorContext("feed", shard))
+        layout = common_layout((shard, told["layout"]) for shard, (_, told) in found.items())
         empty: tuple[int, dict[str, Any]] = (0, {"fingerprint": ""})
-        shards = [found.get(part, empty) for part in range(self._triggers.getNumPartitions())]
-        self.parts: tuple[int, ...] = tuple(rows for rows, _ in shards)
-        if not sum(self.parts):
+        shards = [found.get(shard, empty) for shard in range(self._triggers.getNumPartitions())]
+        self.shard_rows: tuple[int, ...] = tuple(rows for rows, _ in shards)
+        if not sum(self.shard_rows):
             raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
         fingerprints = tuple(told["fingerprint"] for _, told in shards)
-        self._data = PackedData(self._key, self._columns, self.parts, fingerprints, layout)
+        self._data = PackedData(self._key, self._columns, self.shard_rows, fingerprints, layout)
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Run one round as one or several Spark jobs."""
         shipped, packed = self._shipped(work), pack_state(state)
-        large = self._large.setdefault(type(work), len(packed) * len(self.parts) > _DIRECT)
+        large = self._large.setdefault(type(work), len(packed) * len(self.shard_rows) > _DIRECT)
         broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
         sent: Any = packed if broadcast is None else broadcast
         del packed  # a large state is in a file now
@@ -188,7 +188,7 @@ class SparkTaskRunner:
 
     def _together(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
-        results = Results(len(self.parts))
+        results = Results(len(self.shard_rows))
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
@@ -199,7 +199,7 @@ class SparkTaskRunner:
 
     def _apart(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on executors; None if results were lost before the reduction."""
-        results = Results(len(self.parts))
+        results = Results(len(self.shard_rows))
         with ExitStack() as stack:
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
             rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
@@ -226,11 +226,11 @@ class SparkTaskRunner:
         """Reduce the chunks on executors; None if an executor was lost with chunks."""
         pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
         tasks = max(self._size, -(-results.bytes // _REDUCED))
-        ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "part")
+        ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "shard")
         reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
         # All tasks reduce in parallel; then the driver fetches one task's result after the other.
-        counts = [row.part for row in reduced.select("part").collect()]
-        if counts != [len(self.parts)] * results.pieces:
+        counts = [row.shard for row in reduced.select("shard").collect()]
+        if counts != [len(self.shard_rows)] * results.pieces:
             return None
         try:
             return assembled(self._one_by_one(reduced.rdd, results.pieces)), results.notes
@@ -243,9 +243,9 @@ class SparkTaskRunner:
         ``toLocalIterator`` of a DataFrame would hold all chunks in the driver's JVM.
         """
         count = 0
-        for part in range(rows.getNumPartitions()):
-            for row in self._spark.sparkContext.runJob(rows, list, [part]):
-                if row.part != len(self.parts):
+        for shard in range(rows.getNumPartitions()):
+            for row in self._spark.sparkContext.runJob(rows, list, [shard]):
+                if row.shard != len(self.shard_rows):
                     raise _Lost
                 count += 1
                 yield row

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, reduce_results
 
-PIECES = "part int, piece int, name string, payload binary"
+PIECES = "shard int, piece int, name string, payload binary"
 
 RESULT_CHUNK = -1
 """The chunk number of a result that is not split: the note, small tensors, or an error."""
@@ -95,7 +95,7 @@ class Results:
     """The results of a round's shards, one per shard.
 
     Args:
-        parts: number of shards.
+        num_shards: number of shards.
 
     Attributes:
         large: whether a result should have been split into chunks.
@@ -103,33 +103,33 @@ class Results:
         bytes: of the tensors that were split.
     """
 
-    def __init__(self, parts: int) -> None:
+    def __init__(self, num_shards: int) -> None:
         self.large = False
         self.pieces = self.bytes = 0
-        self._parts = parts
+        self._num_shards = num_shards
         self._found: dict[int, TaskResult] = {}
 
     def take(self, rows: Iterable[TaskRow]) -> None:
         """Add the rows of a job."""
-        for part, _, name, payload in rows:
+        for shard, _, name, payload in rows:
             if name == "missing":
                 continue
             self.large |= name == "large"
-            found = TaskResult(part) if name == "large" else TaskResult.unpacked(bytes(payload))
+            found = TaskResult(shard) if name == "large" else TaskResult.unpacked(bytes(payload))
             if name == "cut":
                 self.pieces, self.bytes, note = found.note
                 found = replace(found, note=note)
-            self._found[part] = found
+            self._found[shard] = found
 
     @property
     def absent(self) -> list[int]:
         """Shards without a result."""
-        return [part for part in range(self._parts) if part not in self._found]
+        return [shard for shard in range(self._num_shards) if shard not in self._found]
 
     @property
     def found(self) -> list[TaskResult]:
         """The results in the shards' order."""
-        return [self._found[part] for part in sorted(self._found)]
+        return [self._found[shard] for shard in sorted(self._found)]
 
     @property
     def notes(self) -> list[Any]:

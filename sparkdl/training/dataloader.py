@@ -27,7 +27,7 @@ class Rows:
     """The rows of one worker.
 
     Attributes:
-        part: all rows of the worker, training and validation.
+        shard: all rows of the worker, training and validation.
         validation: the validation rows; None without a validation column.
         plan: assigns training rows to steps.
         share: this worker's fraction of all training rows.
@@ -38,27 +38,27 @@ class Rows:
             invalid.
     """
 
-    def __init__(self, part: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
-        self.report: dict[str, Any] = {"rows": part.rows, "feed_wait_seconds": 0.0}
-        self._group, self.part = group, part
+    def __init__(self, shard: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
+        self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
+        self._group, self.shard = group, shard
         if training.classes is not None:
-            check_labels(part, group, training.classes)
+            check_labels(shard, group, training.classes)
         criterion = training.objective.criterion()
-        part, self.validation = _split(part.with_denominators(criterion.denominators), group)
-        self.plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
+        shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
+        self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle)
         if not self.plan.total:
             raise InvalidInput("there are no rows to train on: every row is a validation row.")
-        if self.validation is not None and not sum(self.validation.parts):
+        if self.validation is not None and not sum(self.validation.shard_rows):
             raise InvalidInput(
                 "there is a validation column, but no row is a validation row; mark some rows, or drop the column."
             )
-        self.share = part.rows / self.plan.total
+        self.share = shard.rows / self.plan.total
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        weighted = any(group.gather(part.denominators is not None))
-        if weighted and part.denominators is None:
+        weighted = any(group.gather(shard.denominators is not None))
+        if weighted and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
-            part = part.with_unit_denominators()
-        self._batcher = Batcher(part, self.plan, device, transforms)
+            shard = shard.with_unit_denominators()
+        self._batcher = Batcher(shard, self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch. The wait for each is added to ``feed_wait_seconds``.
@@ -69,7 +69,7 @@ class Rows:
                 of a full epoch. If ``start`` is the number of steps, there are none.
         """
         totals = None
-        if self._batcher.part.denominators is not None:
+        if self._batcher.shard.denominators is not None:
             weights = self._batcher.step_weights(epoch)
             enter_phase("exchange")
             self._group.sum_(weights)
@@ -85,10 +85,10 @@ class Rows:
             yield batch
 
 
-def _split(part: Shard, group: Group) -> tuple[Shard, Shard | None]:
-    if part.columns.validation is None:
-        return part, None
-    training, validation = part.split()
+def _split(shard: Shard, group: Group) -> tuple[Shard, Shard | None]:
+    if shard.columns.validation is None:
+        return shard, None
+    training, validation = shard.split()
     rows = group.gather((len(training), len(validation)))
-    parts = tuple(zip(*rows, strict=True))
-    return part.subset(training, parts[0]), part.subset(validation, parts[1])
+    shards = tuple(zip(*rows, strict=True))
+    return shard.subset(training, shards[0]), shard.subset(validation, shards[1])

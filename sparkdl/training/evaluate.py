@@ -21,7 +21,7 @@ from sparkdl.training.objective import forward
 def evaluate(
     module: nn.Module,
     criterion: Criterion,
-    part: Shard,
+    shard: Shard,
     group: Group,
     *,
     metrics: Metrics,
@@ -35,7 +35,7 @@ def evaluate(
     Args:
         module: the module; its training mode is restored afterwards.
         criterion: the loss.
-        part: this worker's rows; may be empty.
+        shard: this worker's rows; may be empty.
         group: the workers.
         metrics: name -> torchmetrics metric; all are reset afterwards.
         batch_size: rows of a batch over all workers.
@@ -47,8 +47,8 @@ def evaluate(
         ``"loss"`` and each metric by its name, the same on every worker.
     """
     transforms = Transforms(collate, denominators=criterion.denominators)
-    plan, meter = Plan(part.parts, batch_size, shuffle=False), MetricAccumulator(device, metrics)
-    observe(module, criterion, Batcher(part, plan, device, transforms).batches(0), meter, on_batch)
+    plan, meter = Plan(shard.shard_rows, batch_size, shuffle=False), MetricAccumulator(device, metrics)
+    observe(module, criterion, Batcher(shard, plan, device, transforms).batches(0), meter, on_batch)
     return meter.close(group)
 
 

@@ -28,20 +28,20 @@ class Classes:
     ignored: int | None = None
 
 
-def check_labels(part: Shard, group: Group, classes: Classes) -> None:
+def check_labels(shard: Shard, group: Group, classes: Classes) -> None:
     """Check the class indices of every worker's training and validation rows; all workers raise the same error.
 
     Raises:
         InvalidInput: a label is below 0 or too large, or all labels are equal.
     """
-    check_bounds(group.gather(label_bounds(part, classes)), part.columns, classes)
+    check_bounds(group.gather(label_bounds(shard, classes)), shard.columns, classes)
 
 
-def label_bounds(part: Shard, classes: Classes) -> tuple[int, int] | None:
+def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
     """Smallest and largest class index of a shard; None without labels, or with several target columns."""
-    target, bounds = part.columns.target, list[tuple[int, int]]()
+    target, bounds = shard.columns.target, list[tuple[int, int]]()
     if isinstance(target, InputColumn):
-        for labels in torch.split(numbers(part.tensors, target.name), _CHUNK):
+        for labels in torch.split(numbers(shard.tensors, target.name), _CHUNK):
             kept = labels if classes.ignored is None else labels[labels != classes.ignored]
             if kept.numel():
                 bounds.append((int(kept.min()), int(kept.max())))

@@ -30,19 +30,19 @@ from sparkdl.training.trainer_state import TrainerState
 class Training(TrainingSpec):
     """A training run that a cluster calls on every worker, with the settings of ``TrainingSpec``."""
 
-    def __call__(self, world: World, part: Shard | None) -> Trained:
+    def __call__(self, world: World, shard: Shard | None) -> Trained:
         """Run ``train`` on one worker."""
-        if part is None:
+        if shard is None:
             raise InvalidInput("there is no data to train on.")
-        return train(world, part, self)
+        return train(world, shard, self)
 
 
-def train(world: World, part: Shard, training: TrainingSpec) -> Trained:
+def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     """Train one replica together with the other workers of the gang.
 
     Args:
         world: the gang.
-        part: this worker's shard.
+        shard: this worker's shard.
         training: the run's settings.
 
     Raises:
@@ -54,7 +54,7 @@ def train(world: World, part: Shard, training: TrainingSpec) -> Trained:
         with span("set up"):
             replica = training.layout.place(training.objective, world)
             sync = training.strategy.attach(replica, group)
-            rows = Rows(part, group, training, world.device)
+            rows = Rows(shard, group, training, world.device)
             state = TrainerState(world, training, replica, sync, rows)
             monitor = TrainingMonitor(state)
         with state.restored(), monitor.measured():

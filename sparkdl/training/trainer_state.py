@@ -21,7 +21,7 @@ from sparkdl.training.strategies import Sync
 
 _FORMAT = 2  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
-_NAMES = {"members": "number of workers", "rows of the parts": "number of rows by shard"}
+_NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
 
 
 class TrainerState:
@@ -127,7 +127,7 @@ class TrainerState:
             yield
             return
         try:
-            self.restore(checkpointer.load(self.world, self.rows.part))
+            self.restore(checkpointer.load(self.world, self.rows.shard))
             yield
         finally:
             checkpointer.close()
@@ -158,7 +158,7 @@ class TrainerState:
         self.history, self.report = own["history"], own["report"]
         self.rows.report["feed_wait_seconds"] = own["feed_wait_seconds"]
         self._spent = own["epoch_seconds"]
-        if own["place"]["members"] == self.world.size:  # else the strategy's per-worker state fits no worker
+        if own["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
             self.sync.load_state_dict(own["sync"])
         if own["rank"] == self.world.rank:
             self._random = own["random"]
@@ -190,5 +190,5 @@ class TrainerState:
 
     def _place(self) -> dict[str, Any]:
         plan = self.rows.plan
-        place = {"members": self.world.size, "rows of the parts": list(plan.rows)}
+        place = {"workers": self.world.size, "shard_rows": list(plan.rows)}
         return place | {"batchSize": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle}

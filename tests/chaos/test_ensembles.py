@@ -61,7 +61,7 @@ class Here:
         pass
 
     def map_reduce(self, data: Any, columns: Any, *, shuffle: bool, listener: Any = None) -> Any:
-        return InlineCluster().map_reduce(data.arrays, columns, parts=2, shuffle=shuffle, listener=listener)
+        return InlineCluster().map_reduce(data.arrays, columns, num_shards=2, shuffle=shuffle, listener=listener)
 
 
 def fit(folder: Path) -> tuple[list[bytes], list[int]]:

@@ -42,9 +42,11 @@ def quiet(pair, tmp_path_factory):
 
 
 def faults(folder: Path, *places: tuple[str, str, int, int]) -> list[Fault]:
-    """Faults: how, phase, number of the round, part."""
+    """Faults: how, phase, number of the round, shard."""
     (folder / "marks").mkdir(parents=True, exist_ok=True)
-    return [Fault(how, part, number, f"{folder}/marks/{phase}-{number}", phase) for how, phase, number, part in places]
+    return [
+        Fault(how, shard, number, f"{folder}/marks/{phase}-{number}", phase) for how, phase, number, shard in places
+    ]
 
 
 def happened(folder: Path) -> set[str]:
@@ -52,7 +54,7 @@ def happened(folder: Path) -> set[str]:
 
 
 def runs_of_rounds(folder: Path) -> list[int]:
-    """How often parts were mapped, by round."""
+    """How often shards were mapped, by round."""
     return [len(calls(folder, number)) for number in range(ROUNDS)]
 
 
@@ -69,7 +71,7 @@ def test_rounds_survive_killed_processes_and_full_disk(pair, quiet, tmp_path):
 # ---- drivers ---------------------------------------------------------------------------------------------------------
 
 # Where a driver is killed, in one round each: before its checkpoint; in it; between memories and commit; after the
-# commit; after all of it; while it maps a part.
+# commit; after all of it; while it maps a shard.
 KILLED = ["apply", "shard", "rename", "renamed", "kept", "map"]
 
 

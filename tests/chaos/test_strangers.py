@@ -117,4 +117,4 @@ def test_gang_survives_strangers(pair, whole, tmp_path):
     assert len(answers) >= 2  # the channel and the store, and gloo's own
     assert {place.rpartition(":")[0] for place in answers} == {"127.0.0.1"}
     assert max(answers.values()) <= 32  # the channel's nonce
-    pair.gang(lambda world, part: leave())
+    pair.gang(lambda world, shard: leave())

@@ -54,7 +54,7 @@ FIRST_OPTIMIZER = """
 import sys, torch
 from sparkdl.cluster.inline import InlineCluster
 
-def work(world, part):
+def work(world, shard):
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 InlineCluster().gang(work)
@@ -80,7 +80,7 @@ def test_replica_was_never_freed() -> None:
     assert module() is None
 
 
-def raises_from_itself(world: World, part: Shard | None) -> None:
+def raises_from_itself(world: World, shard: Shard | None) -> None:
     try:
         raise ValueError("once")
     except ValueError as error:
@@ -110,11 +110,11 @@ def test_wrapped_consequence_was_taken_for_cause() -> None:
 
 def test_worker_that_died_between_gangs_broke_the_next_one(pair: LocalCluster) -> None:
     # An idle process that the kernel had killed was sent the next task: BrokenPipeError.
-    before = pair.gang(lambda world, part: os.getpid())
+    before = pair.gang(lambda world, shard: os.getpid())
     with open(os.pidfd_open(before[1])) as end:
         os.kill(before[1], signal.SIGKILL)
         assert select.select([end], [], [], 10.0)[0]
-    after = pair.gang(lambda world, part: os.getpid())
+    after = pair.gang(lambda world, shard: os.getpid())
     assert after[0] == before[0]
     assert after[1] != before[1]
 
@@ -124,12 +124,12 @@ def test_worker_stopped_before_rendezvous_times_out(pair: LocalCluster, monkeypa
     # The supervisor cannot miss a worker without a heartbeat, and collectives time out only after the rendezvous.
     columns = Columns((InputColumn("x", decode=StopsOnArrival(str(tmp_path / "mark"))),))
     rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
-    pair.gang(lambda world, part: None)  # starts the processes
+    pair.gang(lambda world, shard: None)  # starts the processes
     with monkeypatch.context() as patch:
         patch.setattr(pair, "_timeout", 5.0)
         with pytest.raises(WorkerLost, match=r"rank \d did not join the rendezvous within 5 s"):
-            pair.gang(lambda world, part: None, rows, columns)
-    assert pair.gang(lambda world, part: part.rows, rows, columns) == [2, 2]
+            pair.gang(lambda world, shard: None, rows, columns)
+    assert pair.gang(lambda world, shard: shard.rows, rows, columns) == [2, 2]
 
 
 def test_worker_stopped_before_its_first_heartbeat_was_never_missed() -> None:
@@ -146,7 +146,7 @@ def test_worker_stopped_before_its_first_heartbeat_was_never_missed() -> None:
         yield pa.record_batch({"x": [1.0]})
 
     with Channel(listen) as channel:
-        work, columns = cloudpickle.dumps(lambda world, part: None), Columns((InputColumn("x"),))
+        work, columns = cloudpickle.dumps(lambda world, shard: None), Columns((InputColumn("x"),))
         task = WorkerTask(work, 1, "run", 0, columns, endpoint=channel.endpoint, heartbeat=10.0)
         run_worker(task, RendezvousSpec(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], batches())
     assert before == ["started", "heartbeat"]
@@ -158,10 +158,10 @@ def test_store_closed_while_others_still_read() -> None:
     store = HashStore()
     store.set_timeout(datetime.timedelta(seconds=0.05))
     zero, one = World(0, 2, store=store), World(1, 2, store=store)
-    store.set("parts/1", "{}")  # rank 1 has sent its value, and has not read
+    store.set("shards/1", "{}")  # rank 1 has sent its value, and has not read
     with pytest.raises(PeerLost):
-        zero.all_gather_json("parts", {})
-    assert one.all_gather_json("parts", {}) == zero.all_gather_json("parts", {}) == [{}, {}]
+        zero.all_gather_json("shards", {})
+    assert one.all_gather_json("shards", {}) == zero.all_gather_json("shards", {}) == [{}, {}]
 
 
 def unreachable(world: World, key: str, value: dict[str, object]) -> None:
@@ -174,11 +174,11 @@ def test_bad_rows_were_reported_as_join_or_not_at_all(monkeypatch: pytest.Monkey
     if not peers:
         monkeypatch.setattr(World, "all_gather_json", unreachable)
     with pytest.raises(InvalidInput, match="1 NaN") as caught:
-        InlineCluster().gang(lambda world, part: None, {"x": np.array([np.nan])})
+        InlineCluster().gang(lambda world, shard: None, {"x": np.array([np.nan])})
     assert caught.value.stage == "feed"
 
 
-def broadcast_a_view(world: World, part: Shard | None) -> list[float]:
+def broadcast_a_view(world: World, shard: Shard | None) -> list[float]:
     view = (torch.arange(6.0) * (world.rank + 1))[::2]
     world.group().broadcast_(view)
     return view.tolist()
@@ -192,7 +192,7 @@ def test_strided_tensor_was_broadcast_into_the_memory_between(pair: LocalCluster
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def statistics(world: World, part: Shard | None) -> float:
+def statistics(world: World, shard: Shard | None) -> float:
     module = nn.BatchNorm1d(1)
     module.running_mean.fill_(0.0 if world.rank else 8.0)
     average_buffers(module, world.group(), 0.0 if world.rank else 1.0)
@@ -230,7 +230,7 @@ class Values(Metric):
         return torch.cat(self.values)
 
 
-def updated(world: World, part: Shard | None) -> list[float]:
+def updated(world: World, shard: Shard | None) -> list[float]:
     metric = Values()
     for value in range(3 * world.rank + 1):
         metric.update(torch.tensor([float(value)]))

@@ -118,7 +118,7 @@ def test_worker_that_does_not_stop_is_killed(pair, monkeypatch):
     monkeypatch.setattr(module, "_GRACE", 0.5)
     before = pids(pair)
     with pytest.raises(WorkerFailed, match="the milk is sour"):
-        pair.gang(lambda world, part: signal.pause() if world.rank else work.Fails(0, SOUR)(world, part))
+        pair.gang(lambda world, shard: signal.pause() if world.rank else work.Fails(0, SOUR)(world, shard))
     assert living(before) == before[:1]
     assert len(pids(pair)) == 2
 
@@ -127,7 +127,7 @@ def test_collective_has_time_limit(pair, monkeypatch):
     pair.gang(work.total)  # starts both processes, which takes longer than the limit
     monkeypatch.setattr(pair, "_timeout", 2.0)
     with pytest.raises(PeerLost):
-        pair.gang(lambda world, part: world.all_gather_json(f"alone {world.rank}", {}))
+        pair.gang(lambda world, shard: world.all_gather_json(f"alone {world.rank}", {}))
     assert pair.gang(work.total) == [(3.0, 3.0)] * 2
 
 
@@ -140,7 +140,7 @@ def test_interrupt_ends_workers(pair):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        pair.gang(lambda world, part: signal.pause(), listener=listener)
+        pair.gang(lambda world, shard: signal.pause(), listener=listener)
     assert living(before) == []
 
 
@@ -154,7 +154,7 @@ class Doubled:
     def __init__(self, value):
         self.value = 2 * value
 
-def work(world, part):
+def work(world, shard):
     total = torch.tensor([float(world.rank + 1)])
     world.group().sum_(total)
     return Doubled(total.item())

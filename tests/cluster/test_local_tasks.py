@@ -25,7 +25,7 @@ class TestLocal(MapReduceContract, LossContract):
         return pair
 
     def test_gang_and_rounds_take_turns(self, cluster):
-        assert cluster.gang(lambda world, part: world.rank) == [0, 1]
+        assert cluster.gang(lambda world, shard: world.rank) == [0, 1]
 
 
 def test_truncated_answer_means_process_has_ended():

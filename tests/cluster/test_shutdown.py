@@ -189,7 +189,7 @@ def test_request_between_two_attempts():
 def test_processes_save_or_are_cancelled(pair, tmp_path, saves):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), run="a run")
 
-    def work(world: Any, part: Any) -> None:
+    def work(world: Any, shard: Any) -> None:
         while not (saves and checkpoints.asked_to_stop(2)):
             time.sleep(0.01)
         world.clock.tick(3)

@@ -123,17 +123,17 @@ def test_stuck_gang_is_restarted():
     assert "rank 0 is alive but made no progress for 0 s, at step 2 in phase work" in supervisor.failures[0].message
 
 
-def fails(world, part, *, attempts, step=1):
+def fails(world, shard, *, attempts, step=1):
     """The attempt and the shard's rows, after some failed attempts."""
     world.clock.tick(step)
     if world.attempt < attempts:
         raise LookupError("no such sample")
-    return world.attempt, part.rows
+    return world.attempt, shard.rows
 
 
 @pytest.mark.parametrize(
     ("work", "attempts"),
-    [(partial(fails, attempts=9), [0, 1]), (lambda world, part: 1 / 0, [0])],
+    [(partial(fails, attempts=9), [0, 1]), (lambda world, shard: 1 / 0, [0])],
     ids=["same step twice", "everywhere before the first step"],
 )
 def test_repeatable_error_is_raised(work, attempts):

@@ -74,16 +74,16 @@ def test_running_worker_times_out_and_is_killed():
 
 def test_killed_zygote_is_replaced_and_its_workers_live():
     with LocalCluster(2) as cluster:
-        before = cluster.gang(lambda world, part: os.getpid())
+        before = cluster.gang(lambda world, shard: os.getpid())
         orphan = fork("signal:pause")
         os.kill(zygote().pid, signal.SIGKILL)
         orphan.kill()
         assert orphan.wait() is None  # the exit code is unknown
         orphan.close()
-        assert cluster.gang(lambda world, part: os.getpid()) == before
+        assert cluster.gang(lambda world, shard: os.getpid()) == before
         with open(os.pidfd_open(before[1])) as end:
             os.kill(before[1], signal.SIGKILL)
             assert select.select([end], [], [], 10.0)[0]
-        after = cluster.gang(lambda world, part: os.getpid())
+        after = cluster.gang(lambda world, shard: os.getpid())
         assert after[0] == before[0]
         assert after[1] != before[1]

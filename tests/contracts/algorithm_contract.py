@@ -54,33 +54,33 @@ def objective() -> Objective:
     return Objective(partial(nn.Linear, 4, 1), nn.MSELoss(), optimizer, precision="fp64")
 
 
-def jobs(parts: int) -> InlineTaskRunner:
-    return InlineTaskRunner(dealt(data(), COLUMNS, parts))
+def jobs(num_shards: int) -> InlineTaskRunner:
+    return InlineTaskRunner(dealt(data(), COLUMNS, num_shards))
 
 
 def parts_of(*sizes: int) -> list[Shard]:
-    """The first rows of the data, by sizes of parts."""
+    """The first rows of the data, by sizes of shards."""
     table = pa.table({name: list(array) for name, array in data().items()})
     ends = np.cumsum(sizes).tolist()
     tables = [table.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
     return dealt(tables, COLUMNS, len(sizes))
 
 
-def states(algorithm: Any, parts: list[Shard], rounds: int, wanted: Objective | None = None) -> list[Any]:
+def states(algorithm: Any, shards: list[Shard], rounds: int, wanted: Objective | None = None) -> list[Any]:
     """The first state, and that after each round, converged or not."""
     wanted = wanted or objective()
-    found, memories = [algorithm.init(wanted, 3)], [None] * len(parts)
+    found, memories = [algorithm.init(wanted, 3)], [None] * len(shards)
     for _ in range(rounds):
         tree = TreeReducer(algorithm.reduce)
-        for index, part in enumerate(parts):
-            update, memories[index] = algorithm.map(wanted, to_send(algorithm, found[-1]), part, memories[index])
+        for index, shard in enumerate(shards):
+            update, memories[index] = algorithm.map(wanted, to_send(algorithm, found[-1]), shard, memories[index])
             tree.push(update)
         found.append(algorithm.apply(found[-1], tree.result()))
     return found
 
 
 class Failing(SimpleNamespace):
-    """A task runner whose rounds fail in one part, after a number of calls."""
+    """A task runner whose rounds fail in one shard, after a number of calls."""
 
     def run(self, work: Any, state: Any, *, number: int = 0) -> Any:
         if isinstance(work, Round):  # not a look at the shards
@@ -89,15 +89,15 @@ class Failing(SimpleNamespace):
                 work = SimpleNamespace(map=partial(self.map, work), reduce=work.reduce)
         return self.inner.run(work, state, number=number)
 
-    def map(self, work: Round, state: Any, part: Shard) -> Any:
-        if part.index == self.part:
+    def map(self, work: Round, state: Any, shard: Shard) -> Any:
+        if shard.index == self.shard:
             raise LookupError("a fault on purpose")
-        return work.map(state, part)
+        return work.map(state, shard)
 
 
-def failing(calls: int, part: int) -> Failing:
+def failing(calls: int, shard: int) -> Failing:
     inner = jobs(3)
-    return Failing(inner=inner, parts=inner.parts, calls=calls, part=part)
+    return Failing(inner=inner, shard_rows=inner.shard_rows, calls=calls, shard=shard)
 
 
 class AlgorithmContract:
@@ -118,9 +118,9 @@ class AlgorithmContract:
         return Rounds(self.algorithm, objective(), seed=3, **options)
 
     def updates(self, state: Any, order: Sequence[int] = (0, 1, 2)) -> list[Any]:
-        """The updates of three parts, mapped in an order."""
-        parts = dealt(data(), COLUMNS, 3)
-        found = {index: self.algorithm.map(objective(), state, parts[index], None)[0] for index in order}
+        """The updates of three shards, mapped in an order."""
+        shards = dealt(data(), COLUMNS, 3)
+        found = {index: self.algorithm.map(objective(), state, shards[index], None)[0] for index in order}
         return [found[index] for index in range(3)]
 
     def test_learns(self, tmp_path):
@@ -149,10 +149,10 @@ class AlgorithmContract:
     def test_changes_no_argument(self, tmp_path):
         before, _ = self.rounds(tmp_path, rounds=2).run(jobs(2))
         kept = pack_state(before)
-        for part in dealt(data(), COLUMNS, 2):
-            update, memory = self.algorithm.map(objective(), before, part, None)
+        for shard in dealt(data(), COLUMNS, 2):
+            update, memory = self.algorithm.map(objective(), before, shard, None)
             remembered = None if memory is None else pack_state(memory)
-            self.algorithm.map(objective(), before, part, copy.deepcopy(memory))
+            self.algorithm.map(objective(), before, shard, copy.deepcopy(memory))
             assert remembered is None or pack_state(memory) == remembered
             self.algorithm.apply(before, self.algorithm.reduce(update, update))
             assert pack_state(before) == kept
@@ -180,16 +180,16 @@ class AlgorithmContract:
         assert not torch.equal(last["weights"]["weight"], first["weights"]["weight"])
 
     def test_run_resumes_bit_identical_after_any_failure(self, tmp_path, whole):
-        """In every round two parts fail, and then the driver, as it begins the next round."""
+        """In every round two shards fail, and then the driver, as it begins the next round."""
         expected, history = whole
 
-        def run(calls: int, part: int) -> Any:
-            return self.rounds(tmp_path, kept=True).run(failing(calls, part))
+        def run(calls: int, shard: int) -> Any:
+            return self.rounds(tmp_path, kept=True).run(failing(calls, shard))
 
         for number in range(2 * ROUNDS):
-            for part in (1, 2):
-                with pytest.raises(WorkerFailed, match=rf"shard {part} in round \d: LookupError: a fault on purpose"):
-                    run(0, part)
+            for shard in (1, 2):
+                with pytest.raises(WorkerFailed, match=rf"shard {shard} in round \d: LookupError: a fault on purpose"):
+                    run(0, shard)
             try:
                 state, rows = run(1, 0)
                 break

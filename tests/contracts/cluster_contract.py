@@ -40,7 +40,7 @@ class ClusterContract:
     def test_workers_know_their_place_and_start_clean(self, cluster):
         found = cluster.gang(work.make_a_mess, attempt=3)
         assert [worker["rank"] for worker in found] == list(range(cluster.size))
-        assert {(worker["size"], worker["attempt"], worker["part"]) for worker in found} == {(cluster.size, 3, None)}
+        assert {(worker["size"], worker["attempt"], worker["shard"]) for worker in found} == {(cluster.size, 3, None)}
         seen: Counter[str] = Counter()
         for rank, worker in enumerate(found):
             assert worker["local_rank"] == seen[worker["host"]]
@@ -52,14 +52,16 @@ class ClusterContract:
 
     def test_work_is_pickled_by_value_and_values_come_in_rank_order(self, cluster):
         factor = 3
-        assert cluster.gang(lambda world, part: world.rank * factor) == [rank * 3 for rank in range(cluster.size)]
+        assert cluster.gang(lambda world, shard: world.rank * factor) == [rank * 3 for rank in range(cluster.size)]
 
     def test_gangs_may_be_smaller(self, cluster):
         prices = np.sort(NUMBERS["price"].astype(np.float32))
         for size in {1, cluster.size}:
             found = cluster.gang(work.rows, self.make_data({"price": NUMBERS["price"]}), ["price"], size=size)
-            assert [(part["index"], part["count"]) for part in found] == [(rank, size) for rank in range(size)]
-            np.testing.assert_array_equal(np.sort(np.concatenate([part["columns"]["price"] for part in found])), prices)
+            assert [(shard["index"], shard["count"]) for shard in found] == [(rank, size) for rank in range(size)]
+            np.testing.assert_array_equal(
+                np.sort(np.concatenate([shard["columns"]["price"] for shard in found])), prices
+            )
             assert cluster.gang(work.total, size=size) == [(size * (size + 1) / 2,) * 2] * size
         for size in (0, cluster.size + 1):
             with pytest.raises(InvalidInput, match=rf"size is {size}; expected 1 to {cluster.size}"):
@@ -70,22 +72,22 @@ class ClusterContract:
     def test_each_row_arrives_once_as_tensors(self, cluster):
         columns = work.columns_of("image price count", "good", row_id="id")
         found = cluster.gang(work.rows, self.make_data(NUMBERS), columns)
-        parts = tuple(part["rows"] for part in found)
-        assert sum(parts) == 101
-        assert [(part["index"], part["count"], part["parts"]) for part in found] == [
-            (rank, cluster.size, parts) for rank in range(cluster.size)
+        shards = tuple(shard["rows"] for shard in found)
+        assert sum(shards) == 101
+        assert [(shard["index"], shard["count"], shard["shards"]) for shard in found] == [
+            (rank, cluster.size, shards) for rank in range(cluster.size)
         ]
         kinds = {"id": "int64", "image": "float32", "price": "float32", "count": "int32", "good": "bool"}
         order = np.argsort(NUMBERS["id"])
-        arrived = np.argsort(np.concatenate([part["columns"]["id"] for part in found]))
+        arrived = np.argsort(np.concatenate([shard["columns"]["id"] for shard in found]))
         for name, kind in kinds.items():
-            pieces = [part["columns"][name] for part in found]
+            pieces = [shard["columns"][name] for shard in found]
             assert [(piece.dtype, piece.shape) for piece in pieces] == [
-                (kind, (rows, *NUMBERS[name].shape[1:])) for rows in parts
+                (kind, (rows, *NUMBERS[name].shape[1:])) for rows in shards
             ]
             np.testing.assert_array_equal(np.concatenate(pieces)[arrived], NUMBERS[name][order].astype(kind))
-        for part in found:
-            assert (np.diff(part["columns"]["id"]) > 0).all()
+        for shard in found:
+            assert (np.diff(shard["columns"]["id"]) > 0).all()
 
     def test_columns_default_to_all_and_floats_may_be_double(self, cluster):
         data = {name: NUMBERS[name] for name in ("price", "count")}
@@ -93,17 +95,17 @@ class ClusterContract:
         for columns, kind in ((None, "float32"), (double, "float64")):
             found = cluster.gang(work.rows, self.make_data(data), columns)
             assert ("count" in found[0]["columns"]) == (columns is None)
-            prices = np.sort(np.concatenate([part["columns"]["price"] for part in found]))
+            prices = np.sort(np.concatenate([shard["columns"]["price"] for shard in found]))
             np.testing.assert_array_equal(prices, np.sort(data["price"].astype(kind)))
 
     def test_parts_may_be_empty(self, cluster):
         data = {"image": np.ones((1, 2, 3), np.float32), "label": np.array([7])}
         found = cluster.gang(work.rows, self.make_data(data), work.columns_of("image", "label"))
-        assert sorted(part["rows"] for part in found) == [*[0] * (cluster.size - 1), 1]
-        for part in found:
-            image, label = part["columns"]["image"], part["columns"]["label"]
-            assert (image.shape, image.dtype) == ((part["rows"], 2, 3), np.float32)
-            assert (label.shape, label.dtype) == ((part["rows"],), np.int64)
+        assert sorted(shard["rows"] for shard in found) == [*[0] * (cluster.size - 1), 1]
+        for shard in found:
+            image, label = shard["columns"]["image"], shard["columns"]["label"]
+            assert (image.shape, image.dtype) == ((shard["rows"], 2, 3), np.float32)
+            assert (label.shape, label.dtype) == ((shard["rows"],), np.int64)
 
     def test_bad_columns_raise_before_launch_and_bad_values_after(self, cluster):
         events: list[Event] = []

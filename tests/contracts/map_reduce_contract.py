@@ -29,17 +29,22 @@ COLUMNS = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), floati
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of the rows of a part, times a factor in the state; the note describes the part."""
+    """Sums of the rows of a shard, times a factor in the state; the note describes the shard."""
 
     large: int = 0
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        x, ids = numbers(part.tensors, "x"), numbers(part.tensors, "id")
-        order = torch.arange(part.rows) if part.order is None else part.order.long()
-        note = {"index": part.index, "count": part.count, "parts": list(part.parts), "ids": ids[order].tolist()}
-        found = {"sum": x[order].sum(0) * state["factor"], "rows": torch.tensor(part.rows)}
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        x, ids = numbers(shard.tensors, "x"), numbers(shard.tensors, "id")
+        order = torch.arange(shard.rows) if shard.order is None else shard.order.long()
+        note = {
+            "index": shard.index,
+            "count": shard.count,
+            "shards": list(shard.shard_rows),
+            "ids": ids[order].tolist(),
+        }
+        found = {"sum": x[order].sum(0) * state["factor"], "rows": torch.tensor(shard.rows)}
         if self.large:
-            found["large"] = torch.full((self.large, 3), float(part.index + 1))
+            found["large"] = torch.full((self.large, 3), float(shard.index + 1))
         return found, note
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
@@ -50,7 +55,7 @@ class Sums:
 class Kinds(Sums):
     """Tensors of other kinds than float32: halves, scalars, an empty one, one under two names."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         once = torch.ones(3, dtype=torch.int64)
         found = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
         return {**found, "one": once, "same": once, "a": torch.tensor(1.0, dtype=torch.float64)}, None
@@ -58,51 +63,51 @@ class Kinds(Sums):
 
 @dataclass(frozen=True)
 class Marked(Sums):
-    """Leaves a file in a folder each time that a part is mapped."""
+    """Leaves a file in a folder each time that a shard is mapped."""
 
     marks: str = ""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        Path(self.marks, f"{part.index}-{uuid.uuid4().hex}").touch()
-        return super().map(state, part)
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        Path(self.marks, f"{shard.index}-{uuid.uuid4().hex}").touch()
+        return super().map(state, shard)
 
 
 @dataclass(frozen=True)
 class Clients(Sums):
-    """The note lists the clients of a part."""
+    """The note lists the clients of a shard."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        return {}, numbers(part.tensors, "client").unique().tolist()
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        return {}, numbers(shard.tensors, "client").unique().tolist()
 
 
 @dataclass(frozen=True)
 class Whole(Sums):
     """Sums; a task gets its index in place of a state."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        found, note = super().map(state if isinstance(state, dict) else {"factor": 1.0}, part)
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        found, note = super().map(state if isinstance(state, dict) else {"factor": 1.0}, shard)
         return found, note | {"given": state}
 
 
 @dataclass(frozen=True)
 class Raises(Whole):
-    """Raises in part 1 of a round, or in task 1."""
+    """Raises in shard 1 of a round, or in task 1."""
 
     kind: type[Exception] = LookupError
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        if (part.index if isinstance(state, dict) else state) == 1:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        if (shard.index if isinstance(state, dict) else state) == 1:
             raise self.kind("no such thing")
-        return super().map(state, part)
+        return super().map(state, shard)
 
 
 @dataclass(frozen=True)
 class DiesAt(Whole):
-    """Kills its process in one part of a round, or in one task, and leaves a file each time that any begins.
+    """Kills its process in one shard of a round, or in one task, and leaves a file each time that any begins.
 
     Attributes:
         marks: a folder.
-        index: of the part or task.
+        index: of the shard or task.
         times: how often it dies.
     """
 
@@ -110,13 +115,13 @@ class DiesAt(Whole):
     index: int = 0
     times: int = 1
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
-        index = part.index if isinstance(state, dict) else state
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        index = shard.index if isinstance(state, dict) else state
         before = len(list(Path(self.marks).glob(f"{index}-*")))
         Path(self.marks, f"{index}-{before}").touch()
         if index == self.index and before < self.times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().map(state, part)
+        return super().map(state, shard)
 
 
 class MapReduceContract:
@@ -128,14 +133,14 @@ class MapReduceContract:
 
     @pytest.fixture
     def jobs(self, cluster):
-        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=3) as found:
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=3) as found:
             yield found
 
     def test_rounds_sum_each_row_once_with_the_same_bits(self, jobs):
         one, notes = jobs.run(Sums(), {"factor": 2.0}, number=1)
         assert [note["index"] for note in notes] == [0, 1, 2]
-        assert {tuple(note["parts"]) for note in notes} == {jobs.parts}
-        assert [len(note["ids"]) for note in notes] == list(jobs.parts)
+        assert {tuple(note["shards"]) for note in notes} == {jobs.shard_rows}
+        assert [len(note["ids"]) for note in notes] == list(jobs.shard_rows)
         assert sorted(row for note in notes for row in note["ids"]) == list(range(ROWS))
         assert all(note["ids"] == sorted(note["ids"]) for note in notes)
         assert np.allclose(one["sum"].numpy(), 2 * ARRAYS["x"].sum(0), rtol=1e-12)
@@ -157,12 +162,12 @@ class MapReduceContract:
 
     def test_parts_without_rows_are_mapped(self, cluster):
         few = {name: array[:3] for name, array in ARRAYS.items()}
-        with cluster.map_reduce(self.make_data(few), COLUMNS, parts=5) as jobs:
+        with cluster.map_reduce(self.make_data(few), COLUMNS, num_shards=5) as jobs:
             found, notes = jobs.run(Sums(), {"factor": 1.0})
-        assert (len(jobs.parts), sum(jobs.parts)) == (5, 3)
-        assert 0 in jobs.parts
+        assert (len(jobs.shard_rows), sum(jobs.shard_rows)) == (5, 3)
+        assert 0 in jobs.shard_rows
         assert [note["index"] for note in notes] == [0, 1, 2, 3, 4]
-        assert [len(note["ids"]) for note in notes] == list(jobs.parts)
+        assert [len(note["ids"]) for note in notes] == list(jobs.shard_rows)
         assert np.allclose(found["sum"].numpy(), few["x"].sum(0), rtol=1e-12)
 
     def test_errors_name_part_round_and_task(self, jobs):
@@ -186,10 +191,10 @@ class MapReduceContract:
         ]
         for each in found:
             assert each.note["ids"] == list(range(ROWS))
-            assert (each.note["index"], each.note["count"], each.note["parts"]) == (0, 1, [ROWS])
+            assert (each.note["index"], each.note["count"], each.note["shards"]) == (0, 1, [ROWS])
             assert np.allclose(each.tensors["sum"].numpy(), ARRAYS["x"].sum(0), rtol=1e-12)
         _, notes = jobs.run(Sums(), {"factor": 1.0})
-        wanted = [index for index, rows in enumerate(jobs.parts) if rows][::-1]
+        wanted = [index for index, rows in enumerate(jobs.shard_rows) if rows][::-1]
         found = list(jobs.each(Whole(), wanted, all_rows=False))
         assert [(each.index, each.note["index"], each.note["given"]) for each in found] == [
             (index,) * 3 for index in wanted
@@ -202,15 +207,15 @@ class MapReduceContract:
         none = {name: array[:0] for name, array in ARRAYS.items()}
         for arrays, message in ((nan, "NaN"), (none, "no rows")):
             data = self.make_data(arrays)
-            with pytest.raises(InvalidInput, match=message), cluster.map_reduce(data, COLUMNS, parts=2):
+            with pytest.raises(InvalidInput, match=message), cluster.map_reduce(data, COLUMNS, num_shards=2):
                 pass
 
-    @pytest.mark.parametrize("shuffle", [True, False], ids=["one part has both rows", "each part has one"])
+    @pytest.mark.parametrize("shuffle", [True, False], ids=["one shard has both rows", "each shard has one"])
     def test_repeated_id_raises(self, cluster, shuffle):
         data = self.make_data({**ARRAYS, "id": np.where(ARRAYS["id"] == 50, 3, ARRAYS["id"])})
 
         def run() -> None:
-            with cluster.map_reduce(data, COLUMNS, parts=2, shuffle=shuffle) as jobs:
+            with cluster.map_reduce(data, COLUMNS, num_shards=2, shuffle=shuffle) as jobs:
                 raise next(jobs.each(Whole(), [0, 1], all_rows=True)).error("member 0")
 
         with pytest.raises(InvalidInput, match=r"column 'id' .*3.*unique"):
@@ -218,8 +223,8 @@ class MapReduceContract:
 
     def test_rows_of_one_client_stay_together(self, cluster):
         columns = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), client=InputColumn("client", "int64"))
-        with cluster.map_reduce(self.make_data(ARRAYS), columns, parts=3) as jobs:
-            assert sum(jobs.parts) == ROWS
+        with cluster.map_reduce(self.make_data(ARRAYS), columns, num_shards=3) as jobs:
+            assert sum(jobs.shard_rows) == ROWS
             _, notes = jobs.run(Clients(), {})
         assert sorted(client for clients in notes for client in clients) == list(range(7))
 
@@ -228,11 +233,11 @@ class LossContract:
     """What clusters of several processes promise besides."""
 
     make_data = MapReduceContract.make_data
-    tries = 4  # how often the cluster maps a part
+    tries = 4  # how often the cluster maps a shard
 
     @pytest.mark.chaos
     def test_only_work_of_a_dead_process_runs_again(self, cluster, tmp_path):
-        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=4) as jobs:
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=4) as jobs:
             for name in ("round", "all rows", "own rows"):
                 marks = tmp_path / name
                 marks.mkdir()
@@ -250,7 +255,7 @@ class LossContract:
     @pytest.mark.parametrize("rounds", [True, False])
     def test_work_that_kills_every_process_is_given_up(self, cluster, tmp_path, rounds):
         work = DiesAt(marks=str(tmp_path), index=1, times=100)
-        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=2) as jobs:
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=2) as jobs:
             if rounds:
                 with pytest.raises(WorkerLost, match="round 7"):
                     jobs.run(work, {"factor": 1.0}, number=7)

@@ -19,7 +19,7 @@ from sparkdl.training.loop import Training
 from tests.contracts.work import Net, Seeded, arrays
 
 
-def collectives(world: World, part: Shard | None) -> dict[str, Any]:
+def collectives(world: World, shard: Shard | None) -> dict[str, Any]:
     """Collectives of at least two workers, each with its result on this worker."""
     rank, size, found = world.rank, world.size, {}
     own = torch.tensor([rank + 1.0])
@@ -64,14 +64,14 @@ class Ddp:
     weighted: bool = False
     stumbles: int | None = None
 
-    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
-        assert part is not None
+    def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
+        assert shard is not None
         module = self.training.objective.build()
         model, done = DistributedDataParallel(module), 0
         optimizer = self.training.objective.optimizer(model.parameters())
-        plan = Plan(part.parts, self.training.batch_size, self.training.seed)
+        plan = Plan(shard.shard_rows, self.training.batch_size, self.training.seed)
         for epoch in range(self.training.epochs):
-            for batch in Batcher(part, plan).batches(epoch):
+            for batch in Batcher(shard, plan).batches(epoch):
                 if done == 2 and world.rank == self.stumbles:
                     raise ArithmeticError("stumbled over a row")
                 losses = mse_loss(model(*batch.inputs), batch.target, reduction="none")
@@ -92,22 +92,22 @@ class Fabric:
 
     batch_size: int = 8
 
-    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
+    def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
         from lightning_fabric import Fabric as Lightning
         from lightning_fabric.plugins.environments import TorchElasticEnvironment
 
-        assert part is not None
+        assert shard is not None
         environment = TorchElasticEnvironment()  # reads the variables of a gang
         fabric = Lightning(accelerator="cpu", devices=world.size, strategy="ddp", plugins=[environment])
         fabric.launch()
         module: nn.Module = Seeded(Net)()
         model, optimizer = fabric.setup(module, torch.optim.SGD(module.parameters(), lr=0.1))
-        for batch in Batcher(part, Plan(part.parts, self.batch_size)).batches(0):
+        for batch in Batcher(shard, Plan(shard.shard_rows, self.batch_size)).batches(0):
             optimizer.zero_grad()
             losses = mse_loss(model(*batch.inputs), batch.target, reduction="sum")
             fabric.backward(losses * world.size / batch.total)
             optimizer.step()
-        total: Any = fabric.all_reduce(torch.tensor(float(part.rows)), reduce_op="sum")
+        total: Any = fabric.all_reduce(torch.tensor(float(shard.rows)), reduce_op="sum")
         return {
             "rank": fabric.global_rank,
             "size": fabric.world_size,

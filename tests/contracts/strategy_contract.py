@@ -140,9 +140,9 @@ class StrategyContract:
         """Arrays ``[rows, ...]`` as the cluster takes them; on Spark a DataFrame."""
         return arrays
 
-    def make_parts(self, parts: Sequence[dict[str, np.ndarray]]) -> Any:
-        """Data with one part for each worker; a cluster that deals out rows itself skips the test."""
-        return [pa.table({name: list(array) for name, array in part.items()}, schema=SCHEMA) for part in parts]
+    def make_parts(self, shards: Sequence[dict[str, np.ndarray]]) -> Any:
+        """Data with one shard for each worker; a cluster that deals out rows itself skips the test."""
+        return [pa.table({name: list(array) for name, array in shard.items()}, schema=SCHEMA) for shard in shards]
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
@@ -245,8 +245,8 @@ class SynchronousContract(StrategyContract):
         case, data = replace(CASES[uneven], batch_size=400, epochs=2), numbers(998)
         ends = np.cumsum(UNEVEN[cluster.size])[:-1]
         columns = {name: np.split(array, ends) for name, array in data.items()}
-        parts = [dict(zip(columns, arrays, strict=True)) for arrays in zip(*columns.values(), strict=True)]
-        found = self.fit(cluster, case, self.make_parts(parts), rows=998)
+        shards = [dict(zip(columns, arrays, strict=True)) for arrays in zip(*columns.values(), strict=True)]
+        found = self.fit(cluster, case, self.make_parts(shards), rows=998)
         assert [sum(map(len, worker["steps"])) for worker in found] == [2 * rows for rows in UNEVEN[cluster.size]]
         expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(found))
         assert_equal(found[0]["parameters"], expected, case.tolerance)

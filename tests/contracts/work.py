@@ -26,7 +26,7 @@ from sparkdl.training.loop import Training, train
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def who(world: World, part: Shard | None) -> dict[str, Any]:
+def who(world: World, shard: Shard | None) -> dict[str, Any]:
     """What a worker knows of itself and its process."""
     return {
         "rank": world.rank,
@@ -34,16 +34,16 @@ def who(world: World, part: Shard | None) -> dict[str, Any]:
         "local_rank": world.local_rank,
         "attempt": world.attempt,
         "host": world.host,
-        "part": part,
+        "shard": shard,
         "pid": os.getpid(),
         "threads": torch.get_num_threads(),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
     }
 
 
-def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
+def make_a_mess(world: World, shard: Shard | None) -> dict[str, Any]:
     """Leave what a careless function leaves: threads, variables, subgroups, no group."""
-    before = who(world, part)
+    before = who(world, shard)
     torch.set_num_threads(before["threads"] + 1)
     os.environ.update(RANK="77", WORLD_SIZE="78", LOCAL_RANK="79")
     if world.rank == 0:
@@ -54,7 +54,7 @@ def make_a_mess(world: World, part: Shard | None) -> dict[str, Any]:
     return before
 
 
-def total(world: World, part: Shard | None) -> tuple[float, float]:
+def total(world: World, shard: Shard | None) -> tuple[float, float]:
     """1 + ... + size, by torch.distributed and by the world's group."""
     own, ours = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
     dist.all_reduce(own)
@@ -62,12 +62,12 @@ def total(world: World, part: Shard | None) -> tuple[float, float]:
     return own.item(), ours.item()
 
 
-def noted(world: World, part: Shard | None) -> None:
+def noted(world: World, shard: Shard | None) -> None:
     for value in range(3):
         record("noted", clock=world.clock, value=value, name=f"rank {world.rank}")
 
 
-def says(world: World, part: Shard | None) -> None:
+def says(world: World, shard: Shard | None) -> None:
     print(f"printed by {world.rank}")
     logging.getLogger("app").info("logged by %d", world.rank)
 
@@ -75,16 +75,16 @@ def says(world: World, part: Shard | None) -> None:
 # ---- data -------------------------------------------------------------------------------------------------------
 
 
-def rows(world: World, part: Shard | None) -> dict[str, Any]:
-    """The part as arrays, rows in the part's order."""
-    assert part is not None
-    order = slice(None) if part.order is None else part.order
+def rows(world: World, shard: Shard | None) -> dict[str, Any]:
+    """The shard as arrays, rows in the shard's order."""
+    assert shard is not None
+    order = slice(None) if shard.order is None else shard.order
     return {
-        "index": part.index,
-        "count": part.count,
-        "rows": part.rows,
-        "parts": part.parts,
-        "columns": {name: tensor[order].numpy().copy() for name, tensor in part.tensors.items()},
+        "index": shard.index,
+        "count": shard.count,
+        "rows": shard.rows,
+        "shards": shard.shard_rows,
+        "columns": {name: tensor[order].numpy().copy() for name, tensor in shard.tensors.items()},
     }
 
 
@@ -103,11 +103,11 @@ class Large:
 
     numbers: int
 
-    def __call__(self, world: World, part: Shard | None) -> np.ndarray:
+    def __call__(self, world: World, shard: Shard | None) -> np.ndarray:
         return np.arange(self.numbers if world.rank == world.size - 1 else 0, dtype=np.uint32)
 
 
-def a_lock(world: World, part: Shard | None) -> Any:
+def a_lock(world: World, shard: Shard | None) -> Any:
     return threading.Lock()
 
 
@@ -118,7 +118,7 @@ class Trap:
         return int, ("no number",)
 
 
-def a_trap(world: World, part: Shard | None) -> Trap:
+def a_trap(world: World, shard: Shard | None) -> Trap:
     return Trap()
 
 
@@ -130,7 +130,7 @@ class Fails:
     error: BaseException
     step: int = 0
 
-    def __call__(self, world: World, part: Shard | None) -> None:
+    def __call__(self, world: World, shard: Shard | None) -> None:
         world.clock.step = self.step
         if self.rank in (None, world.rank):
             self.give_up()
@@ -154,7 +154,7 @@ class Dies:
     signal: signal.Signals | None = signal.SIGKILL
     orphan: str | None = None
 
-    def __call__(self, world: World, part: Shard | None) -> None:
+    def __call__(self, world: World, shard: Shard | None) -> None:
         dist.all_reduce(torch.zeros(1))
         if world.rank == self.rank:
             if self.orphan is not None:
@@ -190,8 +190,8 @@ class Fit:
     training: Training
     row: str = "row"
 
-    def __call__(self, world: World, part: Shard | None) -> dict[str, Any]:
-        assert part is not None
+    def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
+        assert shard is not None
         built: list[tuple[nn.Module, dict[str, np.ndarray]]] = []
 
         def remembered() -> nn.Module:
@@ -200,7 +200,7 @@ class Fit:
             return module
 
         objective = replace(self.training.objective, model=remembered)
-        trained = train(world, part, replace(self.training, objective=objective))
+        trained = train(world, shard, replace(self.training, objective=objective))
         (module, start), *_ = built
         return {
             "rank": world.rank,
@@ -211,14 +211,14 @@ class Fit:
             "parameters": arrays(dict(module.named_parameters(remove_duplicate=False))),
             "buffers": arrays(dict(module.named_buffers())),
             "seen": getattr(module, "seen", None),
-            "steps": rows_of_steps(self.training, part, self.row),
+            "steps": rows_of_steps(self.training, shard, self.row),
         }
 
 
-def rows_of_steps(training: Training, part: Shard, row: str) -> list[np.ndarray]:
+def rows_of_steps(training: Training, shard: Shard, row: str) -> list[np.ndarray]:
     """The rows of a worker in each step of the run."""
-    plan = Plan(part.parts, training.batch_size, training.seed, training.shuffle)
-    numbered = replace(part, columns=Columns((InputColumn(row),)))
+    plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle)
+    numbered = replace(shard, columns=Columns((InputColumn(row),)))
     return [
         batch.inputs[0].numpy().copy()
         for epoch in range(training.epochs)

@@ -34,7 +34,7 @@ def parts_of(tables, columns, *, batch_rows=100):
     spools = [spooled(columns, table.to_batches(max_chunksize=batch_rows)) for table in tables]
     rows = tuple(spool.rows for spool in spools)
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
-    return [spool.part(index, rows, layout) for index, spool in enumerate(spools)]
+    return [spool.shard(index, rows, layout) for index, spool in enumerate(spools)]
 
 
 def cut(table, rows):

@@ -292,7 +292,7 @@ def test_function_decodes_bytes():
     ids=["raises", "long", "text", "shapes", "NaN", "fractions"],
 )
 def test_faulty_function_raises(function, message):
-    spool = Spool(Columns((InputColumn("x", "int64" if "whole" in message else None, decode=function),)), part=4)
+    spool = Spool(Columns((InputColumn("x", "int64" if "whole" in message else None, decode=function),)), shard=4)
     with pytest.raises(InvalidInput, match=f"shard 4: .*{message}") as caught:
         spool.append(pa.record_batch({"x": pa.array([b"\1", b"\2"])}))
     assert len(caught.value.message) < 1000

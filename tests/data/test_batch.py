@@ -48,11 +48,11 @@ def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, co
         assert {(each.weight_fraction, each.total) for each in cut} == {(0.25, 4 * rows)}
         if whole.weight:
             weighted = losses if denominators is None else losses * whole.weights
-            sums = [float(part.sum()) for part in weighted.split(sizes)]
-            parts = [
+            sums = [float(shard.sum()) for shard in weighted.split(sizes)]
+            shards = [
                 each.micro_fraction * one / each.weight for each, one in zip(cut, sums, strict=True) if each.weight
             ]
-            assert sum(parts) == pytest.approx(float(weighted.sum()) / whole.weight, rel=1e-12, abs=1e-12)
+            assert sum(shards) == pytest.approx(float(weighted.sum()) / whole.weight, rel=1e-12, abs=1e-12)
             assert sum(each.micro_fraction for each in cut) == pytest.approx(1, abs=1e-12)
 
 

@@ -52,7 +52,7 @@ def test_rows_come_back_in_the_order_of_their_ids(shards, store, size):
     for shard in shards:
         found = store.open(shard.index, COLUMNS, counts, LAYOUT)
         order = torch.arange(shard.rows) if shard.order is None else shard.order
-        assert (found.index, found.count, found.rows, found.parts) == (shard.index, 3, shard.rows, counts)
+        assert (found.index, found.count, found.rows, found.shard_rows) == (shard.index, 3, shard.rows, counts)
         for name, tensor in shard.tensors.items():
             expected, own = tensor.index_select(0, order), found.tensors[name]
             if isinstance(expected, Ragged):
@@ -81,14 +81,14 @@ def test_shard_is_published_whole_or_not_at_all(shards, store):
     for _ in range(2):  # a second task of the same shard changes nothing
         store.write(0, blocks)
         assert store.has(0)
-        assert [path.name for path in store.folder.iterdir()] == ["part-00000"]
+        assert [path.name for path in store.folder.iterdir()] == ["shard-00000"]
     store.remove()
     assert not store.has(0)
 
 
 def test_locks_exclude_other_processes_where_they_exist(store, monkeypatch):
     def locked(index):
-        with (store.folder / f"part-{index:05d}.lock").open("a") as lock:
+        with (store.folder / f"shard-{index:05d}.lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -138,7 +138,7 @@ def test_shapes_that_differ_between_batches_raise():
 def test_invalid_values_are_counted_over_the_whole_shard():
     nan, inf = math.nan, math.inf
     given = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
-    spool = Spool(Columns((InputColumn("x"),), InputColumn("y", "int64")), part=3)
+    spool = Spool(Columns((InputColumn("x"),), InputColumn("y", "int64")), shard=3)
     for batch in given.to_batches(max_chunksize=3):
         spool.append(batch)
     for call in (spool.check, lambda: spool.seal({})):
@@ -156,7 +156,7 @@ def test_many_invalid_columns_and_other_errors_fit_a_screen():
     with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
         spool.check()
     assert len(caught.value.message.splitlines()) == 11
-    spool = Spool(X, part=7)
+    spool = Spool(X, shard=7)
     with pytest.raises(InvalidInput, match=r"shard 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
         spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))
     with pytest.raises(KeyError, match="x"):

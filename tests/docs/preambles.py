@@ -126,7 +126,7 @@ def own_loop(execute, folder, spark):
 
     columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"), weight=InputColumn("weight"))
     rows = table().select(["features", "label"])
-    (part,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
+    (shard,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
     alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
     kinds = (SparkCluster, Batcher, Plan, Fabric, TorchElasticEnvironment)
     with join(RendezvousSpec(0, 1, "own-loop", 0, Address("127.0.0.1")), alone) as world:
@@ -136,13 +136,13 @@ def own_loop(execute, folder, spark):
                 "dist": dist,
                 "spark": spark,
                 "frame": frames(spark)["train"],
-                "train": lambda world, part: part.rows,
+                "train": lambda world, shard: shard.rows,
                 "columns": ["features"],
                 "world": world,
-                "part": part,
+                "shard": shard,
                 "model": nn.Linear(64, 10),
                 "loss": nn.CrossEntropyLoss(reduction="none"),
-                "batch": next(iter(Batcher(part, Plan(part.parts, batch_size=256, seed=0)).batches(0))),
+                "batch": next(iter(Batcher(shard, Plan(shard.shard_rows, batch_size=256, seed=0)).batches(0))),
             }
         )
     assert sum(found["found"]) == rows.num_rows

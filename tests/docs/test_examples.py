@@ -79,10 +79,10 @@ class TestGradientDescent(AlgorithmContract):
     algorithm = GradientDescent(lr=0.2, rounds=20)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_algorithm_equals_parallel_sgd_with_shards_as_batches(parts):
+@pytest.mark.parametrize("shards", [1, 3])
+def test_algorithm_equals_parallel_sgd_with_shards_as_batches(shards):
     descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, shard_batch_size=ROWS)
-    shards = dealt(data(), COLUMNS, parts)
+    shards = dealt(data(), COLUMNS, shards)
     own, builtin = (states(each, shards, 8) for each in (descent, averaging))
     for one, other in zip(own, builtin, strict=True):
         for name, tensor in other["weights"].items():

@@ -1,7 +1,7 @@
 """Where faults happen: functions that a worker's process calls are wrapped, and let the faults of its rank happen.
 
-``os.fsync`` sees each file of a checkpoint and of a part's memory, in any thread: first the file beside its place, then
-the folder once the file is in it.
+``os.fsync`` sees each file of a checkpoint and of a shard's memory, in any thread: first the temporary file, then the
+folder once the file is in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Here:
     def __init__(self) -> None:
         self.rank, self.clock, self.fed = -1, None, 0
         self.faults: list[Fault] = []
-        self.remembers = False  # whether the last written file is a part's memory
+        self.remembers = False  # whether the last written file is a shard's memory
 
     def reached(self, phase: str, step: int) -> list[str]:
         """Let faults happen; how those did that left the process alive."""
@@ -125,7 +125,7 @@ def _written(path: str, step: int, *, manifest: bool) -> None:
 
 
 def _remembered(path: str) -> None:
-    if re.search(r"/part-\d{5}-[0-9a-f]{32}", path):
+    if re.search(r"/shard-\d{5}-[0-9a-f]{32}", path):
         _here.remembers = True
         _half(path, _here.faults, "memory")
     elif _here.remembers and os.path.isdir(path):

@@ -46,17 +46,17 @@ DRIVER = -1
 class Watched(ConsensusADMM):
     """An algorithm to which faults happen; its state also has the number of the round, from 0.
 
-    It has all that can be lost: a state, memories of the parts, and a first round that is in no history. A fault's
-    ``rank`` is the part, or ``DRIVER``, and its ``step`` the number of the round. Phases are
+    It has all that can be lost: a state, memories of the shards, and a first round that is in no history. A fault's
+    ``rank`` is the shard, or ``DRIVER``, and its ``step`` the number of the round. Phases are
 
-        of a part      ``"map"``, before it is mapped; ``"mapped"``, after it; ``"memory"``, half of its memory written;
+        of a shard     ``"map"``, before it; ``"mapped"``, after it; ``"memory"``, half of its memory written;
                        ``"remembered"``, its memory written but not reported
-        of the driver  ``"apply"``, all parts are mapped and nothing is saved; ``"shard"``, ``"written"``,
+        of the driver  ``"apply"``, all shards are mapped and nothing is saved; ``"shard"``, ``"written"``,
                        ``"manifest"``, ``"rename"`` and ``"renamed"`` of the checkpoint; ``"kept"``, before the next
                        round
 
     Attributes:
-        folder: of ``calls``: a line for each mapped part (``map``, round, part, pid) and for each saved round
+        folder: of ``calls``: a line for each mapped shard (``map``, round, shard, pid) and for each saved round
             (``kept``, round).
     """
 
@@ -66,13 +66,13 @@ class Watched(ConsensusADMM):
     def init(self, objective: Any, seed: int) -> State:
         return {**super().init(objective, seed), "number": 0}
 
-    def map(self, objective: Any, state: State, part: Any, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Any, state: State, shard: Any, memory: Memory) -> tuple[Update, Memory]:
         number = state["number"]
-        self._note("map", number, part.index, os.getpid())
-        self._reached("map", part.index, number)
-        update = super().map(objective, state, part, memory)
-        self._reached("mapped", part.index, number)
-        watch_files([fault for fault in self.faults if (fault.rank, fault.step) == (part.index, number)])
+        self._note("map", number, shard.index, os.getpid())
+        self._reached("map", shard.index, number)
+        update = super().map(objective, state, shard, memory)
+        self._reached("mapped", shard.index, number)
+        watch_files([fault for fault in self.faults if (fault.rank, fault.step) == (shard.index, number)])
         return update
 
     def apply(self, state: State, update: Update) -> State:
@@ -97,11 +97,11 @@ class Watched(ConsensusADMM):
             file.write(" ".join(map(str, words)) + "\n")
 
 
-def calls(folder: Path, number: int | None = None, part: int | None = None) -> list[int]:
-    """The pids of the processes that mapped parts, in order; of a round or of a part, or all."""
+def calls(folder: Path, number: int | None = None, shard: int | None = None) -> list[int]:
+    """The pids of the processes that mapped shards, in order; of a round or of a shard, or all."""
     lines = [line.split() for line in (folder / "calls").read_text().splitlines()]
     found = [tuple(map(int, words[1:])) for words in lines if words[0] == "map"]
-    return [pid for at, index, pid in found if number in (None, at) and part in (None, index)]
+    return [pid for at, index, pid in found if number in (None, at) and shard in (None, index)]
 
 
 def rows() -> dict[str, np.ndarray]:
@@ -158,7 +158,7 @@ def run(
         max_rounds=max_rounds - 1,  # the first one is in no history
         listener=after_round,
     )
-    with cluster.map_reduce(data, COLUMNS, parts=PARTS) as jobs:
+    with cluster.map_reduce(data, COLUMNS, num_shards=PARTS) as jobs:
         state, history = loop.run(jobs)
     memories = Folder.of(str(folder / "memories"))
     return {
@@ -169,7 +169,7 @@ def run(
 
 
 def locally(folder: str, faults: Sequence[Fault], path: str) -> None:
-    """The main function of a driver that maps the parts itself; the result, or the error, goes to ``path``."""
+    """The main function of a driver that maps the shards itself; the result, or the error, goes to ``path``."""
     try:
         found = run(InlineCluster(), rows(), Path(folder), faults)
     except SparkdlError as error:
@@ -179,10 +179,10 @@ def locally(folder: str, faults: Sequence[Fault], path: str) -> None:
 
 
 def assert_undisturbed(found: Any, expected: Any, folder: Path) -> None:
-    """The same bits; every part was mapped in every round, no saved round ran again, and checkpoints are complete."""
+    """The same bits; every shard was mapped in every round, no saved round ran again, and checkpoints are complete."""
     assert found == expected
     assert found["memories"]
-    assert all(calls(folder, number, part) for number in range(ROUNDS) for part in range(PARTS))
+    assert all(calls(folder, number, shard) for number in range(ROUNDS) for shard in range(PARTS))
     newest = -1
     for line in (folder / "calls").read_text().splitlines():
         what, number, *_ = line.split()

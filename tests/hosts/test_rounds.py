@@ -42,18 +42,18 @@ def quiet(two_hosts):
 
 
 def test_rounds_survive_killed_executor_killed_driver_and_speculation(cluster, tmp_path, quiet):
-    """An executor takes packed rows, files of its parts and their shuffle with it."""
+    """An executor takes packed rows, files of its shards and their shuffle with it."""
     executor, held, twice = [
-        Fault(how, part, number, f"{tmp_path}/mark-{number}", "map")
-        for how, part, number in (("executor", 1, 1), ("hold", 2, 2), ("hold", 1, 4))
+        Fault(how, shard, number, f"{tmp_path}/mark-{number}", "map")
+        for how, shard, number in (("executor", 1, 1), ("hold", 2, 2), ("hold", 1, 4))
     ]
     given = [*map(asdict, (executor, held, twice))]
     driver = cluster.driver().call(run_rounds, tmp_path, given)
-    driver.until(Path(held.mark).exists, "a part of round 2", timeout=PATIENCE)
+    driver.until(Path(held.mark).exists, "a shard of round 2", timeout=PATIENCE)
     driver.kill()
     cluster.nothing_left()
     assert len(calls(tmp_path, 1, 1)) == 2
-    # In round 4, part 1 waits until a speculative task maps it as well; it counts once.
+    # In round 4, shard 1 waits until a speculative task maps it as well; it counts once.
     found = cluster.driver(**SPECULATION).call(run_rounds, tmp_path, given).result()
     assert found == quiet
     assert len(calls(tmp_path, 0)) == PARTS

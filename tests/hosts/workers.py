@@ -12,7 +12,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.shard import Shard
 
 
-def peers(world: World, part: Shard | None) -> dict[str, Any]:
+def peers(world: World, shard: Shard | None) -> dict[str, Any]:
     """A worker's host and ranks, and the addresses of its connections after an all-reduce."""
     world.group().sum_(torch.ones(1 << 20))
     found = {"host": world.host, "rank": world.rank, "local_rank": world.local_rank, "connected": sorted(_connected())}

@@ -21,9 +21,9 @@ class Descent:
     def init(self, objective: Any, seed: int) -> dict[str, Any]:
         return {"weights": start(objective, seed)[0], "round": 0, "loss": 0.0}
 
-    def map(self, objective: Any, state: Any, part: Any, memory: Any) -> Any:
+    def map(self, objective: Any, state: Any, shard: Any, memory: Any) -> Any:
         module = module_of(objective, state["weights"])
-        loss, denominator = evaluate(objective, module, part)
+        loss, denominator = evaluate(objective, module, shard)
         gradients = {
             name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in trainable(module).items()
         }

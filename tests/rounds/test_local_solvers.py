@@ -45,7 +45,7 @@ def run(folder, precision: str, loss: nn.Module, x, y, *, shards: int = 1, round
     objective = Objective(model or partial(nn.Linear, x.shape[1], 1), loss, precision=precision)
     algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
     data = {"x": x.astype(FLOATING[precision]), "y": y.astype(FLOATING[precision])}
-    with InlineCluster().map_reduce(data, columns, parts=shards) as jobs:
+    with InlineCluster().map_reduce(data, columns, num_shards=shards) as jobs:
         state, history = Rounds(algorithm, objective, memories=str(folder), max_rounds=rounds).run(jobs)
     assert len(history) == rounds or algorithm.converged(state)
     return state["weights"]

@@ -18,7 +18,7 @@ def test_pickled_copy_reads_state_by_name(tmp_path):
     found = cloudpickle.loads(cloudpickle.dumps(states)).read(name)
     assert torch.equal(found["x"], torch.arange(3.0))
     assert found["rho"] == 0.5
-    assert name.startswith("round-000003/part-00001-")
+    assert name.startswith("round-000003/shard-00001-")
     assert states.write(3, 1, {}) != name
 
 

@@ -41,10 +41,10 @@ SGD = partial(torch.optim.SGD, lr=0.5)
 OBJECTIVE = Objective(partial(nn.Linear, 3, 2), nn.CrossEntropyLoss(), SGD, precision="fp64")
 
 
-def run(algorithm: Any, columns: Columns = VALIDATED, data: Any = DATA, parts: int = 3, **options: Any) -> Any:
+def run(algorithm: Any, columns: Columns = VALIDATED, data: Any = DATA, num_shards: int = 3, **options: Any) -> Any:
     """The ``Rounds`` that ran in this process, its state and its history."""
     rounds = Rounds(algorithm, **{"objective": OBJECTIVE, "seed": 1} | options)
-    with InlineCluster().map_reduce(data, columns, parts=parts) as jobs:
+    with InlineCluster().map_reduce(data, columns, num_shards=num_shards) as jobs:
         return rounds, *rounds.run(jobs)
 
 
@@ -62,10 +62,10 @@ class Scripted:
     def init(self, objective: Objective, seed: int) -> State:
         return {"weights": objective.build().state_dict(), "round": -1}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Any) -> tuple[Update, Any]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Any) -> tuple[Update, Any]:
         seen = [] if memory is None else memory["seen"]
         assert len(seen) == state["round"] + 1
-        return {"rows": torch.tensor(part.rows)}, {"seen": [*seen, state["round"]]}
+        return {"rows": torch.tensor(shard.rows)}, {"seen": [*seen, state["round"]]}
 
     reduce = staticmethod(add)
 
@@ -165,7 +165,7 @@ def test_resume_reports_earlier_rounds_first_and_rejects_other_rows(tmp_path):
     _, _, history = run(ParallelSGD(rounds=3), **options)
     assert heard[2:] == [first, history[2]]
     fewer = {name: each[1:] for name, each in DATA.items()}
-    for change in ({"data": {**DATA, "x": X + 1}}, {"parts": 2}, {"data": fewer}):
+    for change in ({"data": {**DATA, "x": X + 1}}, {"num_shards": 2}, {"data": fewer}):
         with pytest.raises(InvalidInput, match="runDir, or the same data"):
             run(ParallelSGD(rounds=4), checkpoints=checkpoints, **change)
 

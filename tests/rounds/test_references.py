@@ -27,7 +27,7 @@ def linear(algorithm, loss, x, y, shards, folder):
     """Coefficients, intercept and history of a linear model at convergence."""
     objective = Objective(partial(nn.Linear, x.shape[1], 1), loss, precision="fp64")
     data = {"x": x, "y": y, "id": np.arange(len(y))}
-    with InlineCluster().map_reduce(data, COLUMNS, parts=shards) as jobs:
+    with InlineCluster().map_reduce(data, COLUMNS, num_shards=shards) as jobs:
         state, history = Rounds(algorithm, objective, memories=str(folder), max_rounds=500).run(jobs)
     assert algorithm.converged(state), f"not converged after {len(history)} rounds: {history[-1]}"
     return state["weights"]["weight"][0].numpy(), float(state["weights"]["bias"]), history

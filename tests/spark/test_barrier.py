@@ -95,7 +95,7 @@ def test_collector_ignores_imports_of_python_worker(spark):
     before = gc.get_freeze_count()
     freeze_imports.__wrapped__()  # outside a task
     assert gc.get_freeze_count() == before
-    counts = SparkCluster(spark, 2).gang(lambda world, part: (gc.get_freeze_count(), len(gc.get_objects())))
+    counts = SparkCluster(spark, 2).gang(lambda world, shard: (gc.get_freeze_count(), len(gc.get_objects())))
     for frozen, tracked in counts:
         assert frozen > 100_000
         assert tracked < frozen / 2

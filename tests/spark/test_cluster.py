@@ -45,7 +45,7 @@ class TestAllReduceOnSpark(SynchronousContract):
     def make_data(self, arrays):
         return frame(arrays)
 
-    def make_parts(self, parts):
+    def make_parts(self, shards):
         pytest.skip("Spark divides the rows itself")
 
 

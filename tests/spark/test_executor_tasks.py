@@ -29,7 +29,7 @@ COLUMNS = Columns((InputColumn("x"),), row_id=InputColumn("id", "int64"), floati
 LAYOUT = {"x": ("float64", (3,)), "id": ("int64", ())}
 ROWS = (40, 0, 25)
 MARKS: dict[int, str] = {}
-KINDS = {"part": pa.int32(), "piece": pa.int32(), "name": pa.string(), "payload": pa.binary()}
+KINDS = {"shard": pa.int32(), "piece": pa.int32(), "name": pa.string(), "payload": pa.binary()}
 MISSING = ("missing", b"")
 
 
@@ -103,7 +103,7 @@ def reduced(rows: list[TaskRow], work: MapReduce) -> list[TaskRow]:
 
 def test_packed_partition_is_mapped_from_disk(blocks: list[SparkRow]) -> None:
     [row] = blocks
-    assert (row.part, row.block, row.rows) == (0, 0, 40)
+    assert (row.shard, row.block, row.rows) == (0, 0, 40)
     assert json.loads(row.about)["layout"] == {"x": ["float64", [3]], "id": ["int64", []]}
     [[*_, name, payload]] = task(Sums()).run(0, iter(["a row"]))
     assert name == ""
@@ -128,7 +128,7 @@ def test_missing_shard_is_built_from_its_blocks(disk: Path, blocks: list[SparkRo
     assert list(task(Sums()).build_some([1], 0, iter(blocks))) == []
     for _ in range(2):
         assert list(task(Sums()).build_some([0], 0, iter(blocks))) == [before]
-        assert [each.name for each in disk.iterdir()] == ["sparkdl-parts-key"]
+        assert [each.name for each in disk.iterdir()] == ["sparkdl-shards-key"]
     assert mapped(Sums(), [0]) == [before]
     assert list(task(Sums()).build(iter([]))) == []
 
@@ -159,7 +159,7 @@ def test_invalid_values_are_reported_and_leave_no_files(disk: Path) -> None:
     batch = partition(2, [1.0, float("nan"), 0.0] * 4, range(4))
     [found] = PackTask(COLUMNS, ("x", "id"), "key").run(iter([batch, batch]))
     [row] = found.to_pylist()
-    assert row["part"] == 2
+    assert row["shard"] == 2
     assert "NaN" in json.loads(row["about"])["trouble"]
     assert list(disk.iterdir()) == []
 
@@ -201,7 +201,7 @@ def test_error_is_a_result(packed: None) -> None:
 class Widens(Sums):
     """Halves whose sums are floats."""
 
-    def map(self, state: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:

@@ -35,7 +35,7 @@ def test_truncated_input_is_neither_mapped_nor_stored(task, whole):
     rows, partition = (blocks(0, 2), 0) if whole else (blocks(2), 2)
 
     def run(rows: list[Any]) -> list[TaskResult]:
-        return [TaskResult.unpacked(found) for _, found in (task.all_rows if whole else task.part)(partition, rows)]
+        return [TaskResult.unpacked(found) for _, found in (task.all_rows if whole else task.shard)(partition, rows)]
 
     for few in ([], rows[:-1]):
         with pytest.raises(EOFError, match="rows came before the input ended"):

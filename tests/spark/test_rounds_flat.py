@@ -77,7 +77,7 @@ def test_two_hundred_rounds(spark):
     objective = Objective(partial(nn.Linear, WIDTH, WIDTH), nn.MSELoss(), partial(torch.optim.SGD, lr=0.01))
     loop = Rounds(ParallelSGD(rounds=ROUNDS + 1, shard_batch_size=16), objective, listener=listener)
     before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
-    with SparkCluster(spark, 2).map_reduce(frame({"id": np.arange(32), **data}), COLUMNS, parts=2) as jobs:
+    with SparkCluster(spark, 2).map_reduce(frame({"id": np.arange(32), **data}), COLUMNS, num_shards=2) as jobs:
         _, history = loop.run(jobs)
     assert len(history) == ROUNDS + 1
     print(*measured, sep="\n")

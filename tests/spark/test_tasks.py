@@ -44,12 +44,12 @@ STATE = {"factor": 1.5}
 class FailsAt(DiesAt):
     """The operating system fails in one task."""
 
-    def map(self, state: Any, part: Any) -> Any:
+    def map(self, state: Any, shard: Any) -> Any:
         before = len(list(Path(self.marks).glob(f"{state}-*")))
         if state == self.index and before < self.times:
             Path(self.marks, f"{state}-{before}").touch()
             raise OSError(errno.ENOSPC, "No space left on device")
-        return super().map(state, part)
+        return super().map(state, shard)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class TestSpark(MapReduceContract, LossContract):
         fetch = tasks.SparkTaskRunner._one_by_one
 
         def of_fewer(row: Any) -> Row:
-            return Row(**{**row.asDict(), "part": row.part - 1})
+            return Row(**{**row.asDict(), "shard": row.shard - 1})
 
         def fetched(self: Any, rows: Any, pieces: int) -> Iterator[Any]:
             tries.append(rows)
@@ -144,11 +144,11 @@ class TestSpark(MapReduceContract, LossContract):
             on_executors()
             jobs.run(Sums(), STATE)
         for folder in folders(jobs):
-            shutil.rmtree(folder / "part-00001", ignore_errors=True)
+            shutil.rmtree(folder / "shard-00001", ignore_errors=True)
         found, _ = jobs.run(Marked(marks=str(tmp_path)), STATE)
         assert torch.equal(found["sum"], direct["sum"])
         assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
-        assert any((folder / "part-00001").exists() for folder in folders(jobs))
+        assert any((folder / "shard-00001").exists() for folder in folders(jobs))
 
     def test_large_work_is_broadcast_once(self, jobs, spark):
         spark.sparkContext._jvm.System.gc()
@@ -159,9 +159,9 @@ class TestSpark(MapReduceContract, LossContract):
             assert len(set(files.iterdir()) - before) == 1
 
     def test_files_are_deleted_with_the_data(self, spark, cluster):
-        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, parts=1) as jobs:
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=1) as jobs:
             [own] = folders(jobs)
-            assert [path.name for path in own.iterdir()] == ["part-00000"]
+            assert [path.name for path in own.iterdir()] == ["shard-00000"]
             # As a slower copy of the task leaves them on an executor that is unknown to the driver.
             others = spark.sparkContext.parallelize(range(2), 2).mapPartitions(partial(copied, jobs._key, str(own)))
             copies = {Path(path) for path in others.collect()} | {own}
@@ -180,12 +180,12 @@ class TestSpark(MapReduceContract, LossContract):
         data = frame(ARRAYS).repartition(5, "id")
         data = data if same else data.mapInPandas(shifted, data.schema)
         with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
-            assert len(jobs.parts) == 5  # without a shuffle, rows stay in their partitions
+            assert len(jobs.shard_rows) == 5  # without a shuffle, rows stay in their partitions
             before, _ = jobs.run(Sums(), STATE, number=1)
             for lost in (jobs._triggers, jobs._packed):
                 lost.unpersist(blocking=True)
             for folder, *_ in os.walk(tmp_path_factory.getbasetemp()):
-                if Path(folder).name == f"sparkdl-parts-{jobs._key}":
+                if Path(folder).name == f"sparkdl-shards-{jobs._key}":
                     shutil.rmtree(folder)
             if same:
                 assert torch.equal(jobs.run(Sums(), STATE, number=2)[0]["sum"], before["sum"])

@@ -40,7 +40,7 @@ class Killed:
 
     rank: int
 
-    def __call__(self, world: World, part: Shard | None) -> None:
+    def __call__(self, world: World, shard: Shard | None) -> None:
         for _ in range(2):
             world.group().sum_(torch.ones(8))
             if world.rank == self.rank:
@@ -53,7 +53,7 @@ class Held:
 
     path: str
 
-    def __call__(self, world: World, part: Shard | None) -> int:
+    def __call__(self, world: World, shard: Shard | None) -> int:
         with open(f"{self.path}.{world.rank}") as pipe:
             pipe.read()
         return world.rank
@@ -63,13 +63,13 @@ class Held:
 class Stubborn(Held):
     """Rank 0 raises; the others wait for something that never comes, and notice nothing."""
 
-    def __call__(self, world: World, part: Shard | None) -> int:
+    def __call__(self, world: World, shard: Shard | None) -> int:
         if world.rank == 0:
             raise ValueError("I give up")
-        return super().__call__(world, part)
+        return super().__call__(world, shard)
 
 
-def interface(world: World, part: Shard | None) -> dict[str, Any]:
+def interface(world: World, shard: Shard | None) -> dict[str, Any]:
     """gloo's interface, and whether it works."""
     numbers = torch.ones(1)
     world.group().sum_(numbers)

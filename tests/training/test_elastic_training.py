@@ -46,17 +46,17 @@ class Trains:
     folder: str
     faulty: bool = True
 
-    def __call__(self, world: Any, part: Any) -> int:
+    def __call__(self, world: Any, shard: Any) -> int:
         for epoch in range(done(self.folder), 7):
             if self.faulty and (world.attempt, world.rank, epoch) == (0, 1, 2):
                 os.kill(os.getpid(), signal.SIGKILL)
-            self.train(world, part, epoch)
+            self.train(world, shard, epoch)
             while self.faulty and world.size == 1 and epoch == 4:
                 threading.Event().wait(0.02)
                 record("checkpoint", clock=world.clock, trouble=[], pinned=True)
         return int(world.attempt)
 
-    def train(self, world: Any, part: Any, epoch: int) -> None:
+    def train(self, world: Any, shard: Any, epoch: int) -> None:
         rows: list[int] = []
 
         def split(inputs: Any, target: Tensor | None) -> tuple[Any, Tensor | None]:
@@ -66,8 +66,8 @@ class Trains:
 
         before = Path(self.folder, f"{epoch - 1}.weights").read_bytes() if epoch else None
         objective = Objective(partial(line, before), nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), precision="fp64")
-        trained = train(world, part, Training(objective, batch_size=ROWS, seed=epoch, collate=split))
-        seen = [row for part in world.group().gather(rows) for row in part]
+        trained = train(world, shard, Training(objective, batch_size=ROWS, seed=epoch, collate=split))
+        seen = [row for shard in world.group().gather(rows) for row in shard]
         if world.rank == 0:
             Path(self.folder, f"{epoch}.weights").write_bytes(trained.weights)
             new = Path(self.folder, "new")
@@ -126,6 +126,6 @@ def test_two_workers_then_one_then_two_train_as_one_would(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_smaller_gang_keeps_processes_of_cluster():
     with LocalCluster(2, timeout=30.0) as cluster:
-        both = cluster.gang(lambda world, part: os.getpid())
-        assert cluster.gang(lambda world, part: os.getpid(), size=1) == both[:1]
-        assert cluster.gang(lambda world, part: os.getpid()) == both
+        both = cluster.gang(lambda world, shard: os.getpid())
+        assert cluster.gang(lambda world, shard: os.getpid(), size=1) == both[:1]
+        assert cluster.gang(lambda world, shard: os.getpid()) == both

@@ -54,14 +54,16 @@ class Evaluate:
     metrics: dict[str, Metric]
     batch_size: int = 16
 
-    def __call__(self, world: World, part: Shard | None) -> list[dict[str, Any]]:
-        assert part is not None
+    def __call__(self, world: World, shard: Shard | None) -> list[dict[str, Any]]:
+        assert shard is not None
         objective = Objective(self.model, self.loss)
         module, metrics, batches = objective.build().train(), open_metrics(self.metrics, world.device), []
         criterion = objective.criterion()
-        part = part.with_denominators(criterion.denominators)
+        shard = shard.with_denominators(criterion.denominators)
         options = {"metrics": metrics, "batch_size": self.batch_size, "device": world.device}
-        found = [evaluate(module, criterion, part, world.group(), **options, on_batch=batches.append) for _ in range(2)]
+        found = [
+            evaluate(module, criterion, shard, world.group(), **options, on_batch=batches.append) for _ in range(2)
+        ]
         assert batches == [*range(-(-90 // self.batch_size))] * 2
         assert module.training
         return found

@@ -173,7 +173,7 @@ SAME = torch.tensor([0.1, -float("inf"), 3.4e38])
 
 
 def test_buffers_are_averaged_by_share(pair):
-    def averaged(world, part):
+    def averaged(world, shard):
         module = nn.Module()
         module.register_buffer("own", torch.tensor([float(world.rank), 1.0]))
         module.register_buffer("same", SAME.clone())

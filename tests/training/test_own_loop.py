@@ -41,9 +41,9 @@ def test_collectives_of_torch_work(pair):
 def test_ddp_takes_steps_of_all_reduce(pair, first, weight):
     case = Case(batch_size=7, weight=weight)
     whole, training = pa.table({name: array.tolist() for name, array in numbers().items()}), case.training(AllReduce())
-    parts = [whole.slice(0, first), whole.slice(first)]
-    ours = pair.gang(work.Fit(training), parts, case.columns())
-    theirs = pair.gang(own_loops.Ddp(training, weighted=weight is not None), parts, case.columns())
+    shards = [whole.slice(0, first), whole.slice(first)]
+    ours = pair.gang(work.Fit(training), shards, case.columns())
+    theirs = pair.gang(own_loops.Ddp(training, weighted=weight is not None), shards, case.columns())
     for own, ddp in zip(ours, theirs, strict=True):
         assert ddp["steps"] == 7 * training.epochs
         assert_equal(ddp["parameters"], own["parameters"], 1e-12)

@@ -127,7 +127,7 @@ class Folder:
     start: int | tuple[int | None, ...] | None = None
     stop: int | None = None
 
-    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
+    def load(self, world: World, shards: list[str]) -> dict[str, Any] | None:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 
@@ -187,20 +187,20 @@ def assert_alike(found: list[Trained], expected: list[Trained]) -> None:
 )
 def test_resumed_run_is_bit_identical(case, size, steps, pair, tmp_path):
     """Stop after each of the steps, resume, and compare with a run that did not stop."""
-    cluster, whole, part = InlineCluster() if size == 1 else pair, tmp_path / "whole", tmp_path / "part"
+    cluster, whole, shard = InlineCluster() if size == 1 else pair, tmp_path / "whole", tmp_path / "shard"
     whole.mkdir()
     expected = run(cluster, case, Folder(str(whole)))
     assert [(row["epoch"], row["step"]) for row in expected[0].history] == [(1, STEPS), (2, 2 * STEPS)]
     assert expected[0].report["best_epoch"] == (1 if case == "Adam" else None)
     assert_alike(run(cluster, case, None), expected)
     for step in steps:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
+        shutil.rmtree(shard, ignore_errors=True)
+        shard.mkdir()
         with pytest.raises(WorkerFailed, match="stopped"):
-            run(cluster, case, Folder(str(part), stop=step))
-        assert_alike(run(cluster, case, Folder(str(part), start=step)), expected)
+            run(cluster, case, Folder(str(shard), stop=step))
+        assert_alike(run(cluster, case, Folder(str(shard), start=step)), expected)
         for rank in range(size):
-            assert essence(part, 2 * STEPS, rank) == essence(whole, 2 * STEPS, rank)
+            assert essence(shard, 2 * STEPS, rank) == essence(whole, 2 * STEPS, rank)
 
 
 # ---- epochs ---------------------------------------------------------------------------------------------------------

@@ -64,13 +64,13 @@ def fit_partitions(make: Callable[[int], Member], rows: Rows, plan: Plan) -> Mod
         SparkdlError: a member failed.
     """
     with _packed([make(0)], rows, plan) as jobs:
-        empty = [index for index, count in enumerate(jobs.parts) if not count]
+        empty = [index for index, count in enumerate(jobs.shard_rows) if not count]
         if empty:
             warnings.warn(
-                f"{len(empty)} of {len(jobs.parts)} partitions have no rows and get no member: {empty[:20]}.",
+                f"{len(empty)} of {len(jobs.shard_rows)} partitions have no rows and get no member: {empty[:20]}.",
                 stacklevel=4,
             )
-        members = [make(index) for index, count in enumerate(jobs.parts) if count]
+        members = [make(index) for index, count in enumerate(jobs.shard_rows) if count]
         return _fitted(members, jobs, plan, whole=False)
 
 

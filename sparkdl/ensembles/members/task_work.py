@@ -38,13 +38,13 @@ class MemberWork:
     draws: dict[int, Draw]
     kept: MemberStore | None
 
-    def map(self, index: Any, part: Shard) -> tuple[Tensors, Any]:
+    def map(self, index: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Train a member unless it is stored.
 
         The note has the member's ``state`` if there is no store, and whether this fit ``trained`` it, also in an
         earlier attempt of the task.
         """
-        rows = str(fingerprint(part)) if part.count > 1 else None  # only for members of a partition
+        rows = str(fingerprint(shard)) if shard.count > 1 else None  # only for members of a partition
         found = None if self.kept is None else self.kept.read(index)
         if found is not None:
             if found["rows"] != rows:
@@ -56,8 +56,8 @@ class MemberWork:
         if self.kept is not None:
             self.kept.check()  # fail before hours of training, not after
         start = time.monotonic()
-        shard = drawn(part, self.draws[index])
-        trained = train(World(), replace(shard, index=0, count=1, parts=(shard.rows,)), self.trainings[index])
+        shard = drawn(shard, self.draws[index])
+        trained = train(World(), replace(shard, index=0, count=1, shard_rows=(shard.rows,)), self.trainings[index])
         state = {
             "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
             "history": trained.history,
@@ -76,21 +76,21 @@ class MemberWork:
         raise NotImplementedError
 
 
-def drawn(part: Shard, draw: Draw) -> Shard:
+def drawn(shard: Shard, draw: Draw) -> Shard:
     """The rows of a draw, repeated as often as drawn, in the order of their ids.
 
     Args:
-        part: shard with row ids.
+        shard: shard with row ids.
         draw: how often each row is drawn; if it is ``training_only``, each validation row appears once.
     """
-    identity = part.columns.row_id
+    identity = shard.columns.row_id
     assert identity is not None
-    ids = numbers(part.tensors, identity.name)
-    counts = torch.from_numpy(draw.counts((ids if part.order is None else ids[part.order]).numpy()))
-    if draw.training_only and part.columns.validation is not None:
-        counts[part.split()[1]] = 1
-    positions = torch.arange(part.rows).repeat_interleave(counts)
-    return part.subset(positions, (len(positions),))
+    ids = numbers(shard.tensors, identity.name)
+    counts = torch.from_numpy(draw.counts((ids if shard.order is None else ids[shard.order]).numpy()))
+    if draw.training_only and shard.columns.validation is not None:
+        counts[shard.split()[1]] = 1
+    positions = torch.arange(shard.rows).repeat_interleave(counts)
+    return shard.subset(positions, (len(positions),))
 
 
 def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:

@@ -107,24 +107,24 @@ class ConsensusADMM:
     def init(self, objective: Objective, seed: int) -> State:
         """The initial consensus; the first round then computes ``M`` and ``N``."""
         weights, names = start(objective, seed)
-        known = {"mass": None, "parts": 0, "round": 0, "rho": self.rho}
+        known = {"mass": None, "shards": 0, "round": 0, "rho": self.rho}
         return {"weights": weights, "names": names, "seed": seed, **known, "row": {}, "over": False}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
-        own = as_only_shard(part, objective.criterion())
+        own = as_only_shard(shard, objective.criterion())
         mass = mass_of(own)
         if state["mass"] is None:
-            return scalars(mass=mass, parts=float(mass > 0)), None
+            return scalars(mass=mass, shards=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
             return {**_apart(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
-        return self._solved(objective, state, own, memory, key=(state["seed"], part.index))
+        return self._solved(objective, state, own, memory, key=(state["seed"], shard.index))
 
     def _solved(
         self, objective: Objective, state: State, own: Shard, memory: Memory, *, key: tuple[int, ...]
     ) -> tuple[Update, Memory]:
-        names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["parts"]
+        names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["shards"]
         x, u = z, torch.zeros_like(z)
         if memory is not None:  # u of the last round's z', rescaled to rho
             x, u = memory["x"], (memory["u"] + memory["h"] - z) * (memory["rho"] / state["rho"])
@@ -140,12 +140,12 @@ class ConsensusADMM:
     def apply(self, state: State, update: Update) -> State:
         """Compute the consensus, the residuals and the next ``rho``."""
         if state["mass"] is None:
-            return {**state, "mass": positive(update["mass"]), "parts": round(float(update["parts"]))}
-        parts, names = state["parts"], state["names"]
+            return {**state, "mass": positive(update["mass"]), "shards": round(float(update["shards"]))}
+        shards, names = state["shards"], state["names"]
         z = flatten(state["weights"], names)
-        consensus = self._prox(state, z + update["drawn"] / parts)
+        consensus = self._prox(state, z + update["drawn"] / shards)
         moved = consensus - z
-        residuals = self._residuals(update, consensus, moved.double(), state["rho"] / parts, parts)
+        residuals = self._residuals(update, consensus, moved.double(), state["rho"] / shards, shards)
         others = rest(state["weights"], names)
         weights = {**unflatten(consensus, state["weights"], names), **average(update, others)}
         row = {name: residuals[name] for name in ("primal", "dual")} | {"rho": state["rho"]}
@@ -171,16 +171,16 @@ class ConsensusADMM:
         found = {name: self.prox.prox(weights[name], t) if on else weights[name] for name, on in wanted.items()}
         return flatten(found, state["names"])
 
-    def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, parts: int) -> dict[str, float]:
+    def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, num_shards: int) -> dict[str, float]:
         step = float(moved @ moved)
-        primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + parts * step
-        duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + parts * step
-        root = math.sqrt(parts * len(z)) * self.abs_tol
-        size = max(math.sqrt(float(update["x2"])), math.sqrt(parts) * float(z.double().norm()))
+        primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + num_shards * step
+        duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + num_shards * step
+        root = math.sqrt(num_shards * len(z)) * self.abs_tol
+        size = max(math.sqrt(float(update["x2"])), math.sqrt(num_shards) * float(z.double().norm()))
         dual_size = rho * math.sqrt(max(duals, 0.0))
         return {
             "primal": math.sqrt(max(primal, 0.0)),
-            "dual": math.sqrt(parts) * rho * math.sqrt(step),
+            "dual": math.sqrt(num_shards) * rho * math.sqrt(step),
             "primal_bound": root + self.rel_tol * size,
             "dual_bound": root + self.rel_tol * dual_size,
             "size": size,

@@ -93,18 +93,18 @@ class FederatedAveraging:
         """The state without the server's momentum."""
         return {name: value for name, value in state.items() if name not in ("velocity", "row")}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Train the shard's selected clients, one after the other."""
         if state["clients"] is None:
-            counts = torch.zeros(part.count, dtype=torch.float64)
-            counts[part.index] = len(Clients.of(part, self.client, objective.criterion()))
+            counts = torch.zeros(shard.count, dtype=torch.float64)
+            counts[shard.index] = len(Clients.of(shard, self.client, objective.criterion()))
             return {"clients": counts}, None
         w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
         zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
         total = {"apart": torch.zeros_like(w), **scaled(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
-        chosen = self._chosen(state, part.index)
+        chosen = self._chosen(state, shard.index)
         if chosen:
-            clients = Clients.of(part, self.client, objective.criterion())
+            clients = Clients.of(shard, self.client, objective.criterion())
             training = _Training(self, objective, state, w)
             for each in chosen:
                 training.add(total, *clients[each])

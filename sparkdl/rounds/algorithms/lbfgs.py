@@ -72,10 +72,10 @@ class LBFGS:
         """The state without the pairs and the driver's other vectors."""
         return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Compute the shard's loss, mass and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
-        total, mass = evaluate(objective, module, part)
+        total, mass = evaluate(objective, module, shard)
         gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
         if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
             if state["search"] is None:

@@ -52,11 +52,11 @@ class ParallelSGD:
         weights, _ = start(objective, seed)
         return {"weights": weights, "round": 0, "seed": seed, "loss": None}
 
-    def map(self, objective: Objective, state: State, part: Shard, memory: Memory) -> tuple[Update, Memory]:
+    def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
-        local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], part.index))
-        own = as_only_shard(part, objective.criterion())
+        local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
+        own = as_only_shard(shard, objective.criterion())
         loss, _ = local.train(objective, module, own)
         mass = mass_of(own)
         share = mass if self.weighted else float(mass > 0)

@@ -31,7 +31,7 @@ def laid_out(own: int) -> dict[str, torch.Tensor]:
     }
 
 
-def talk(world: World, part: Shard | None) -> dict[str, Any]:
+def talk(world: World, shard: Shard | None) -> dict[str, Any]:
     group, own = world.group(), world.rank + 1
     averaged, broadcast, later = (torch.full((2,), float(own)) for _ in range(3))
     group.mean_(averaged)

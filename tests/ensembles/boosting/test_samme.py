@@ -69,7 +69,7 @@ def test_sums_are_exact_in_any_partitions(spark):
     random = np.random.default_rng(1)
     values = random.normal(size=500) * 10.0 ** random.integers(-6, 6, 500)
     given = frame({"v": values, "whole": np.arange(500.0) - 100})
-    found = [exact_sums(given.repartition(parts), {"v": F.col("v"), "whole": F.col("whole")}) for parts in (1, 2, 5)]
+    found = [exact_sums(given.repartition(shards), {"v": F.col("v"), "whole": F.col("whole")}) for shards in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0]["whole"] == sum(range(-100, 400))
     assert found[0]["v"] == pytest.approx(math.fsum(values), rel=1e-12)

@@ -66,7 +66,7 @@ def test_draw_depends_on_the_id_alone(draw):
     order = np.random.default_rng(0).permutation(len(IDS))
     counts = draw.counts(IDS)
     np.testing.assert_array_equal(draw.counts(IDS[order]), counts[order])
-    np.testing.assert_array_equal(np.concatenate([draw.counts(part) for part in np.array_split(IDS, 7)]), counts)
+    np.testing.assert_array_equal(np.concatenate([draw.counts(shard) for shard in np.array_split(IDS, 7)]), counts)
     np.testing.assert_array_equal(cloudpickle.loads(cloudpickle.dumps(draw)).counts(IDS), counts)
     assert draw.repeats or counts.max() <= 1
     assert draw.counts(IDS[:0]).shape == (0,)

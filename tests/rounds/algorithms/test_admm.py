@@ -78,7 +78,7 @@ def test_rounds_equal_equations(rho, balance, way):
     options = {"mu": balance, "tau": 1.7, "adapt_rounds": 12, "abs_tol": 1e-3, "rel_tol": 1e-3}
     algorithm = ConsensusADMM(rho=rho, solver=ConjugateGradient(), prox=L1(0.2), **options)
     _, first, *others = states(algorithm, parts_of(*SIZES), 31)
-    assert (algorithm.metrics(first), first["parts"], first["round"]) == ({}, 3, 0)  # this round weighs the rows
+    assert (algorithm.metrics(first), first["shards"], first["round"]) == ({}, 3, 0)  # this round weighs the rows
     assert first["mass"] == pytest.approx(data()["w"].sum())
     expected = list(in_numpy(algorithm, flat(first), 30))
     for state, wanted in zip(others, expected, strict=True):
@@ -130,4 +130,4 @@ def test_shard_without_rows_is_outside_consensus():
     algorithm = ConsensusADMM(solver=ConjugateGradient())
     one, other = (states(algorithm, parts_of(*sizes), 6)[1:] for sizes in ((40, 50), (40, 50, 0)))
     assert [state["row"] for state in one] == [state["row"] for state in other]
-    assert other[-1]["parts"] == 2
+    assert other[-1]["shards"] == 2

@@ -54,7 +54,7 @@ def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
     found = {}
     for index in range(len(clients)):
         name, own = clients[index]
-        assert (own.index, own.count, own.parts) == (0, 1, (own.rows,))
+        assert (own.index, own.count, own.shard_rows) == (0, 1, (own.rows,))
         found[name] = own.tensors["id"][torch.arange(own.rows) if own.order is None else own.order.long()].tolist()
     return found
 

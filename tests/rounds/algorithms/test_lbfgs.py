@@ -96,7 +96,7 @@ class Watched:
     """Runs jobs and records each evaluated point and the mean loss there."""
 
     def __init__(self, inner: InlineTaskRunner) -> None:
-        self.parts, self._inner, self.seen = inner.parts, inner, []
+        self.shard_rows, self._inner, self.seen = inner.shard_rows, inner, []
 
     def run(self, work, state, *, number=0):
         update, notes = self._inner.run(work, state, number=number)
