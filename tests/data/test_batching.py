@@ -185,6 +185,21 @@ def test_dtypes_of_batches(kind, dtype):
     assert all(torch.equal(batch.inputs[0], batch.target) for batch in batches)
 
 
+def test_largest_shard_gathers_no_more_than_others(monkeypatch):
+    monkeypatch.setattr(batching, "_GATHER_BYTES", 4000)
+    sizes = (5000, *([1] * 99))
+    batcher = Batcher(shards(sizes, Columns(INPUTS[:1]))[0], Plan(sizes, 100))
+    assert max(rows.inputs[0].nbytes for *_, rows in batcher._chunks(0, 0, torch.device("cpu"))) <= 2 * 4000
+
+
+def test_flags_of_arrays_of_length_1_split_rows():
+    columns = Columns(INPUTS[1:], validation=InputColumn("v", "bool"))
+    (found,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
+    assert [positions.tolist() for positions in found.split()] == [[0, 2], [1]]
+    with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
+        parts_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
+
+
 @pytest.mark.parametrize("ragged", ["offsets", "padded"])
 @pytest.mark.parametrize("sizes", [(64,), (50, 0, 13), (0, 2)], ids=str)
 def test_ragged_rows_stay_with_their_rows(sizes, ragged):

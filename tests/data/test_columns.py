@@ -118,6 +118,8 @@ def test_missing_columns_are_named():
     schema = pa.schema([("a", FLOAT), ("b", pa.list_(FLOAT))])
     with pytest.raises(InvalidInput, match="there is no column 'z'; the data has 'a', 'b'"):
         columns("a", "z").check(schema)
+    with pytest.raises(InvalidInput, match="there are 2 columns 'x'"):
+        columns("x").check(pa.schema([("x", FLOAT), ("x", FLOAT)]))
     with pytest.raises(InvalidInput, match="'c19' and 980 more") as caught:
         columns("z").check(pa.schema([(f"c{index}", pa.int8()) for index in range(1000)]))
     assert len(caught.value.message) < 500

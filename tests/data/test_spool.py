@@ -16,7 +16,7 @@ from sparkdl.data import spool as module
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
-from tests.data.spooled import largest_file, shuffled, spooled
+from tests.data.spooled import largest_file, spooled
 
 X = Columns((InputColumn("x"),))
 COLUMNS = Columns(
@@ -46,15 +46,6 @@ def table(rows):
             "y": pa.array(draw.integers(-9, 9, rows).astype(np.int32)),
         }
     )
-
-
-def reads(spool):
-    """Every column in the order of the ids, as lists."""
-    tensors = spool.seal(spool.layout())
-    words, order = tensors.pop("words"), spool.order(tensors["id"])
-    places = range(spool.rows) if order is None else order.tolist()
-    lists = [words.values[words.bounds[place] : words.bounds[place + 1]].tolist() for place in places]
-    return {"words": lists} | {name: tensor[list(places)].tolist() for name, tensor in tensors.items()}
 
 
 def open_files(folder):
@@ -99,24 +90,19 @@ def test_layout_of_shards_without_rows_or_values():
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1 << 20])
-def test_order_of_arrival_does_not_matter(chunk, monkeypatch):
+def test_index_sorts_ids_and_is_narrow(chunk, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", chunk)
-    for rows in (1, 2, 3, 13, 40):
-        expected = table(rows).to_pydict()
-        for seed in range(4):
-            batches = shuffled(table(rows), seed).to_batches(max_chunksize=seed + 1)
-            assert reads(spooled(COLUMNS, batches)) == expected
-
-
-def test_index_sorts_ids_and_is_narrow():
-    low, high = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
-    for ids in ([], [0], [0, 1, 2], [5, 3, 9, 1], [high, low], [low, high], [0, low, high], [high, 1, low, -1]):
-        order = Spool(COLUMNS).order(torch.tensor(ids, dtype=torch.int64))
-        if ids == sorted(ids):
-            assert order is None
-        else:
-            assert order.dtype == torch.int32
-            assert [ids[place] for place in order] == sorted(ids)
+    low, high = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max  # their differences wrap around
+    few = ([], [0], [0, 1, 2], [high, low], [low, high], [0, low, high], [high, 1, low, -1], [2**62, -(2**62) - 1])
+    draw = np.random.default_rng(0)
+    for ids in (*few, *(draw.permutation(rows).tolist() for rows in (1, 2, 3, 13, 40) for _ in range(4))):
+        for dtype in (torch.int64, torch.uint8) if set(ids) <= set(range(256)) else (torch.int64,):
+            order = Spool(COLUMNS).order(torch.tensor(ids, dtype=dtype))
+            if ids == sorted(ids):
+                assert order is None
+            else:
+                assert order.dtype == torch.int32
+                assert [ids[place] for place in order] == sorted(ids)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
@@ -128,11 +114,17 @@ def test_duplicate_id_raises(ids, chunk, monkeypatch):
         Spool(COLUMNS).order(torch.tensor(ids))
 
 
-def test_shapes_that_differ_between_batches_raise():
-    for first, second in (([[1.0]], [[1.0, 2.0]]), ([[1.0]], [[]]), ([[[1.0]]], [[[1.0], [1.0]]])):
+def test_shapes_and_dtypes_that_differ_between_batches_raise():
+    deep, long = pa.array([[[1.0]]]), pa.array([1], pa.int64())
+    for first, second, kind in [
+        (pa.array([[1.0]]), [[1.0, 2.0]], "float32"),
+        (pa.array([[1.0]]), [[]], "float32"),
+        (deep, [[[1.0], [1.0]]], "float32"),
+        (long, pa.array([1], pa.int32()), "int64"),
+    ]:
         spool = spooled(X, [pa.record_batch({"x": first})])
-        with pytest.raises(InvalidInput, match=r"column 'x' has rows of float32 and shape .*; expected one dtype and"):
-            spool.append(pa.record_batch({"x": pa.array(second, pa.array(first).type)}))
+        with pytest.raises(InvalidInput, match=rf"column 'x' has rows of {kind} and shape .*; expected one dtype and"):
+            spool.append(pa.record_batch({"x": second if kind == "int64" else pa.array(second, first.type)}))
 
 
 def test_invalid_values_are_counted_over_the_whole_shard():

@@ -39,6 +39,7 @@ class Mixed(nn.Module):
         self.register_buffer("count", torch.tensor(2**60 + 1))
         self.register_buffer("mask", torch.tensor([True, False, True]))
         self.register_buffer("columns", torch.randn(4, 5).t())  # not contiguous
+        self.register_buffer("bits", self.wide.detach().view(torch.int64))  # the same memory as another dtype
         self.register_buffer("empty", torch.empty(0))
         self.register_buffer("also_empty", torch.empty(0))
         self.register_buffer("unsaved", torch.zeros(2), persistent=False)

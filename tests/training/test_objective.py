@@ -130,6 +130,8 @@ def test_row_weights_multiply_class_weights(settings: dict[str, Any]) -> None:
         ),
         (nn.CrossEntropyLoss(RATES, ignore_index=-1), torch.tensor([[0, 1], [-1, 4], [-1, -1]]), [1.25, 1.625, 0.0]),
         (nn.CrossEntropyLoss(), labels(ROWS), None),
+        # torch compares uint8 labels with an ignore_index of -100 in uint8, where that is 156.
+        (nn.CrossEntropyLoss(), torch.tensor([155, 156, 157], dtype=torch.uint8), None),
         (nn.CrossEntropyLoss(torch.ones(CLASSES)), labels(ROWS), None),
         (nn.MSELoss(), labels(ROWS), None),
         (F.cross_entropy, labels(ROWS), None),

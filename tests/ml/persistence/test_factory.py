@@ -134,6 +134,8 @@ def test_arguments_outside_json_raise(argument: Any) -> None:
         ("json", "cannot be imported here: .*has no attribute ''"),
         (f"{HERE}:NUMBER", "expected a subclass of"),
         (f"{HERE}:HERE", "expected a subclass of"),
+        ("os:system", r"torch\.nn\.Module"),
+        ("builtins:eval", r"torch\.nn\.Module"),
     ],
 )
 def test_missing_or_forged_path_raises(path: str, message: str) -> None:
