@@ -11,14 +11,14 @@ from torch import nn
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Linear layers of these widths, from inputs to outputs, with ReLU between them."""
+    """Linear layers of these widths, from inputs to outputs, with ReLU between."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-small = partial(mlp, 28, 64, 64, 1)  # 6 081 parameters: what is measured is everything around the model
+small = partial(mlp, 28, 64, 64, 1)  # 6 081 parameters: the time around the model counts
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

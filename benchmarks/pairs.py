@@ -1,7 +1,6 @@
-"""Two sides measured in pairs: one after the other in every round, each first in every second round.
+"""Two sides measured in pairs: one after the other in every round, in alternating order.
 
-What a machine does meanwhile (heat, caches, a neighbour) then falls on both sides alike, and the ratio within a round
-says more than either figure. The result of a benchmark is the median of those ratios.
+Heat, caches and neighbours then affect both sides alike. The result is the median of the ratios within the rounds.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that are compared.
+    """One side of a comparison.
 
     Attributes:
-        name: what the table calls it.
-        measure: does it once and returns the figure, in whatever unit both sides have.
+        name: name in the table.
+        measure: runs once and returns the figure, in the unit of both sides.
     """
 
     name: str
@@ -34,13 +33,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What was measured.
+    """The figures of both sides.
 
     Attributes:
-        over: name of the side above the line of the ratio.
-        under: name of the side below it.
-        rounds: a figure of each side for every round that counts.
-        warmups: the same for the rounds before them, which do not count.
+        over: name of the numerator.
+        under: name of the denominator.
+        rounds: both figures of each round that counts.
+        warmups: both figures of each round before, which does not count.
     """
 
     over: str
@@ -50,17 +49,17 @@ class Pairs:
 
     @property
     def ratio(self) -> float:
-        """The median over the rounds of ``over / under``."""
+        """Median of ``over / under`` over the rounds."""
         return median(over / under for over, under in self.rounds)
 
     @property
     def error(self) -> float:
-        """The standard error of the mean of ``over / under``; of one round there is none: NaN."""
+        """Standard error of the mean of ``over / under``; NaN for one round."""
         ratios = [over / under for over, under in self.rounds]
         return stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
 
     def table(self, unit: str) -> str:
-        """Every round, the medians and what lies between the extremes, for a terminal."""
+        """Every round, least, most and median, as text."""
         width = max(14, len(self.over) + 2, len(self.under) + 2)
         lines = [f"{unit:<12}{self.over:>{width}}{self.under:>{width}}{'ratio':>10}"]
         named = [("warm-up", pair) for pair in self.warmups]
@@ -82,7 +81,7 @@ def _figure(value: float) -> str:
 
 
 def interleave(over: Side, under: Side, *, rounds: int, warmups: int = 1) -> Pairs:
-    """Measure both sides in every round; the order changes from round to round."""
+    """Measure both sides in every round, in alternating order."""
     figures = []
     for number in range(warmups + rounds):
         pair: dict[str, float] = {}
@@ -102,12 +101,12 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def verdict(ratio: float, bar: str) -> str:
-    """The last line that a benchmark prints."""
+    """The last line of a benchmark's output."""
     return f"ratio {ratio:.4g} (bar: {bar})"
 
 
 def options(description: str | None, *, rounds: int, rows: int | None = None) -> argparse.ArgumentParser:
-    """The command line that benchmarks have in common; ``rows`` only where there is data."""
+    """The common options of all benchmarks; ``rows`` only if the benchmark has data."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="rounds that count (default %(default)s)")
     if rows is not None:
@@ -116,7 +115,7 @@ def options(description: str | None, *, rounds: int, rows: int | None = None) ->
 
 
 def environment() -> str:
-    """The machine and the versions, for the README beside the result."""
+    """The machine and the versions."""
     cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
     memory = next((line for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0 0 kB")
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyspark", "pyarrow", "sparkdl-torch"))

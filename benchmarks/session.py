@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine with real executors, and the rows that benchmarks train on."""
+"""A Spark cluster on this machine with real executors, and the rows of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def session(
 
     Args:
         name: of the application.
-        executors: how many.
-        mebibytes: memory of each one's JVM.
-        master: the URL of a standalone cluster; None for a ``local-cluster`` of this process.
+        executors: number of executors.
+        mebibytes: memory of each executor's JVM.
+        master: URL of a standalone cluster; None: a ``local-cluster``.
     """
     # Driver and executors run this Python, and nothing listens beyond this machine.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -37,10 +37,10 @@ def session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT}/conf/log4j2.properties",
-        "spark.executor.memory": f"{mebibytes}m",  # a local cluster's own figure is the most that it may be
-        "spark.executorEnv.PYTHONPATH": str(ROOT),  # what is pickled by name is found there
+        "spark.executor.memory": f"{mebibytes}m",  # local-cluster's own figure is the upper limit
+        "spark.executorEnv.PYTHONPATH": str(ROOT),  # executors import the benchmarks from there
         "spark.python.worker.reuse": "true",
-        "spark.sql.debug.maxToStringFields": 1000,  # 28 expressions in a row are no reason for a warning
+        "spark.sql.debug.maxToStringFields": 1000,  # no warning about 28 expressions
         "spark.sql.warehouse.dir": "file:/tmp/sparkdl-warehouse",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -60,7 +60,7 @@ def session(
 
 
 def samples(spark: SparkSession, rows: int, *, partitions: int) -> DataFrame:
-    """Random rows, made where they are read: ``features`` is ``array<float>`` of 28, ``label`` a float."""
+    """Random rows: ``features`` is ``array<float>`` of 28, ``label`` a float."""
     numbers = [F.rand(seed).cast("float") for seed in range(FEATURES)]
     frame = spark.range(0, rows, 1, partitions).select(F.array(*numbers).alias("features"))
     label = F.col("features")[0] - F.col("features")[1] * F.col("features")[2]
@@ -68,16 +68,16 @@ def samples(spark: SparkSession, rows: int, *, partitions: int) -> DataFrame:
 
 
 def materialised(frame: DataFrame) -> DataFrame:
-    """The frame, persisted and computed."""
+    """Persist and compute a frame."""
     frame = frame.persist()
     frame.count()
     return frame
 
 
 def written(frame: DataFrame) -> float:
-    """Seconds in which every row of a frame is computed and thrown away, by Spark's noop sink."""
+    """Seconds to write a frame to Spark's noop sink."""
     return seconds(frame.write.format("noop").mode("overwrite").save)
 
 
 def _ignore(what: str, waited: float) -> None:
-    """The executors of this machine are there within seconds."""
+    """No warning: executors of this machine register within seconds."""

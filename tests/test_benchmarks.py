@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.events.made import count, write_run
+from benchmarks.events.synthetic_run import count, write_run
 from benchmarks.pairs import Pairs, Side, interleave, verdict
 from benchmarks.recovery.saving import CheckpointWatch, Lost
 from sparkdl.telemetry.html import RunData
@@ -110,15 +110,15 @@ def test_checkpoint_needs_steps_to_compare_with():
 # ---- small runs -------------------------------------------------------------------------------------------------
 
 
-def test_recovery_rejects_an_unknown_part(capsys):
+def test_recovery_rejects_an_unknown_measurement(capsys):
     with pytest.raises(SystemExit) as ended:
         importlib.import_module("benchmarks.recovery.main").main(["stale"])
     assert ended.value.code == 2
-    assert "there is no part stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
+    assert "there is no measurement stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
 
 
 def test_written_run_has_the_requested_number_of_events(tmp_path):
-    write_run(str(tmp_path), members=3, events=3_000)
+    write_run(str(tmp_path), workers=3, events=3_000)
     assert count(str(tmp_path)) == pytest.approx(3_000, abs=10)
     data, kinds = RunData.read(str(tmp_path)), {"begin", "started", "span", "step", "progress", "heartbeat", "epoch"}
     assert kinds | {"end"} <= {event.kind for event in data.events}
@@ -136,23 +136,23 @@ def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("theme", "words", "parts"),
+    ("theme", "words", "names"),
     [
         ("recovery", "detection --rounds 1 --limit 2", ["detection"]),
         ("events", "rows first page --rounds 1 --rows 1024 --events 2000", ["rows", "first", "page"]),
         ("epoch", "--rounds 1 --rows 8192 --epochs 2", None),
     ],
 )
-def test_benchmark_runs(theme, words, parts, capsys):
+def test_benchmark_runs(theme, words, names, capsys):
     if theme == "events":
         find_browser()
     *_, line, _ = smoke(theme, words, capsys)
-    if parts is None:
+    if names is None:
         ours, theirs = (float(loss) for loss in re.findall(r"\d+\.\d+", line))
         assert ours == pytest.approx(theirs, rel=1e-4)
     else:
         assert line.startswith("of each bar: ")
-        assert re.findall(r"(\w+) \d[\d.e+-]*", line) == parts
+        assert re.findall(r"(\w+) \d[\d.e+-]*", line) == names
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Epochs after the first against a bare DistributedDataParallel loop over tensors in memory.
 
-Both run as gangs of the same two processes, one thread each, take the same rows in the same order, and count seconds
-on rank 0 from the draw of an epoch's permutation to its last step.
+Both run in the same two processes, one thread each, on the same rows in the same order. Rank 0 measures each epoch from
+the draw of the permutation to the last step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 
 BAR = "at least 0.95"
-MEMBERS = 2
+WORKERS = 2
 BATCH = 2048  # rows of the global batch
 SEED = 0
 
@@ -38,7 +38,7 @@ COLUMNS = Columns(
 
 @dataclass(frozen=True)
 class BareLoop:
-    """The loop that is left when everything around it is taken away: draw, gather, step.
+    """A training loop of draw, gather and step, and nothing else.
 
     Attributes:
         epochs: passes over the data.
@@ -50,7 +50,7 @@ class BareLoop:
         """Seconds of each epoch, and the mean loss of the last one."""
         assert shard is not None
         rows, batch = shard.rows, BATCH // world.size
-        # Sorted and in memory from the start: the loop need not look rows up in an index, nor wait for a file.
+        # Sorted and in memory: the loop needs no index and no file.
         features, label = (shard.tensors[name][shard.order] for name in ("features", "label"))
         torch.manual_seed(generator(SEED, world.rank).initial_seed())
         model = DistributedDataParallel(small())
@@ -97,7 +97,7 @@ class Epochs:
 
 
 def samples(rows: int) -> dict[str, Any]:
-    """Random rows that arrive in an order other than that of their ids, as they do from a shuffle."""
+    """Random rows whose order is not the order of their ids, as after a shuffle."""
     random = np.random.default_rng(SEED)
     features = random.random((rows, 28), np.float32)
     label = features[:, 0] - features[:, 1] * features[:, 2]
@@ -107,14 +107,14 @@ def samples(rows: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=15, rows=400_000)
     parser.add_argument(
-        "--epochs", type=int, default=4, help="passes in a run, the first of which is not counted (default %(default)s)"
+        "--epochs", type=int, default=4, help="epochs of a run; the first does not count (default %(default)s)"
     )
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
-    with LocalCluster(MEMBERS, threads=1) as cluster:
-        rows = given.rows // BATCH * BATCH  # so that both sides cut the same batches
-        epochs = Epochs(cluster, rows, given.epochs)
-        pairs = interleave(Side("sparkdl", epochs.sparkdl), Side("bare loop", epochs.bare), rounds=given.rounds)
+    with LocalCluster(WORKERS, threads=1) as cluster:
+        rows = args.rows // BATCH * BATCH  # both sides have the same batches
+        epochs = Epochs(cluster, rows, args.epochs)
+        pairs = interleave(Side("sparkdl", epochs.sparkdl), Side("bare loop", epochs.bare), rounds=args.rounds)
     print(pairs.table("rows/s"))
     print("loss of the last epoch:", ", ".join(f"{name} {loss:.7f}" for name, loss in epochs.losses.items()))
     print(verdict(pairs.ratio, BAR))

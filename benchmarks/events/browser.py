@@ -1,4 +1,4 @@
-"""Headless Chromium: what a page is when its scripts have run, and what it looks like."""
+"""Headless Chromium: a page's elements, attributes and screenshot after its scripts."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from pathlib import Path
 PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 """What it may be called, the best first."""
 
-_LONGEST = 120.0  # seconds until a browser that hangs is given up
-_CLOCK = "--virtual-time-budget=5000"  # milliseconds that a page's own clock goes on, as fast as it can
+_LONGEST = 120.0  # seconds until a hanging browser is killed
+_CLOCK = "--virtual-time-budget=5000"  # milliseconds of the page's own clock, run as fast as possible
 
 
 @dataclass(frozen=True)
 class Browser:
-    """A browser, started anew for every page.
+    """A browser; every page gets a new process.
 
     Attributes:
-        program: what is started.
+        program: path of the executable.
     """
 
     program: str
 
     @classmethod
     def find(cls) -> Browser | None:
-        """The one that is installed; None where none is."""
+        """The installed browser; None if there is none."""
         found = next((path for path in map(shutil.which, PROGRAMS) if path is not None), None)
         return None if found is None else cls(found)
 
     def dom(self, page: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> str:
-        """The page's elements as HTML, once its scripts have run.
+        """The page's elements as HTML, after its scripts.
 
         Args:
-            page: a file.
-            width: of the window.
-            height: of the window.
-            dark: whether a dark page is preferred.
+            page: path of the file.
+            width: of the window, pixels.
+            height: of the window, pixels.
+            dark: whether to prefer a dark page.
         """
         return self._run(page, ["--dump-dom", _CLOCK], (width, height), dark=dark)
 
     def data(self, page: Path, **window: int | bool) -> dict[str, str]:
-        """The ``data-`` attributes that scripts have set on the page's root and body; see ``dom``."""
+        """The ``data-`` attributes of the page's root and body, after its scripts; see ``dom``."""
         dom = self.dom(page, **window)
         tags = re.findall(r"<(?:html|body)\b[^>]*>", dom)
         return {name: unescape(value) for tag in tags for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)}
 
     def screenshot(self, page: Path, image: Path, *, width: int = 1200, height: int = 1600, dark: bool = False) -> None:
-        """Write what the page looks like as a PNG; see ``dom``."""
+        """Write a screenshot as PNG; see ``dom``."""
         self._run(page, [f"--screenshot={image}", _CLOCK], (width, height), dark=dark)
 
     def seconds(self, page: Path) -> float:
-        """Seconds from the start of the browser until the page says, by ``data-at``, that it is drawn.
+        """Seconds from the browser's start until the page sets ``data-at``; on the real clock.
 
-        Its clock is the real one, and the page has to be drawn by the time that it is loaded.
+        Raises:
+            RuntimeError: the page was loaded and set no ``data-at``.
         """
         start = time.time()
         found = re.search(r'data-at="([\d.]+)"', self._run(page, ["--dump-dom"]))

@@ -1,4 +1,4 @@
-"""Gangs of two processes with events and without: how fast they train, and when the driver first hears of a step."""
+"""Gangs of two processes: training speed with events and without, and the delay of the first progress line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.log_forwarding import WorkerLogs
 from sparkdl.telemetry.progress_bar import Progress
 
-MEMBERS = 2
+WORKERS = 2
 BATCH = 256  # rows of the global batch
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("label", "int64"))
@@ -29,11 +29,11 @@ COLUMNS = Columns((InputColumn("x"),), InputColumn("label", "int64"))
 
 @dataclass(frozen=True)
 class Network:
-    """A perceptron, and how much of it is trained in a measurement.
+    """A perceptron and the length of its training.
 
     Attributes:
-        widths: of its layers, from inputs to outputs.
-        epochs: passes over the rows, the first of which does not count.
+        widths: of the layers, from inputs to outputs.
+        epochs: passes over the rows; the first does not count.
     """
 
     widths: tuple[int, ...]
@@ -49,12 +49,12 @@ class Network:
         return {"x": x, "label": draw.integers(0, self.widths[-1], rows)}
 
     def training(self, epochs: int, *, measured: bool) -> Training:
-        """What the members do."""
+        """The workers' training."""
         objective = Objective(partial(mlp, *self.widths), nn.CrossEntropyLoss(), adam)
         return Training(objective, BATCH, epochs, measured=measured)
 
 
-# A step of the first is what many networks on tables take; of the second it is as short as it gets.
+# The first has a typical step of a network on tables; the second has the shortest possible.
 NETWORKS = (Network((784, 256, 10), 12), Network((28, 64, 64, 2), 24))
 
 
@@ -62,9 +62,9 @@ class Gangs:
     """Trainings of one network on one data set.
 
     Args:
-        cluster: where they run.
-        network: what is trained.
-        rows: of the data.
+        cluster: runs them.
+        network: the network to train.
+        rows: number of rows.
     """
 
     def __init__(self, cluster: LocalCluster, network: Network, rows: int) -> None:
@@ -72,31 +72,31 @@ class Gangs:
         self._cluster, self._network, self._data = cluster, network, network.data(rows)
 
     def on(self) -> float:
-        """Rows a second, over all epochs after the first, with all events, kept and shown as a fit does it."""
+        """Rows per second of all epochs after the first, with events stored and shown as in a fit."""
         with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, open(os.devnull, "w") as nowhere:
             views = [Progress(stream=nowhere), WorkerLogs(nowhere)]
-            with EventLog(f"{folder}/events", views) as logbook:
-                found = self._rate(logbook, measured=True)
-            self.events.append(logbook.received)
+            with EventLog(f"{folder}/events", views) as event_log:
+                found = self._rate(event_log, measured=True)
+            self.events.append(event_log.received)
         return found
 
     def off(self) -> float:
-        """Rows a second without any."""
+        """Rows per second without events."""
         return self._rate(None, measured=False)
 
     def _rate(self, listener: Callable[[Event], None] | None, *, measured: bool) -> float:
         training = self._network.training(self._network.epochs, measured=measured)
         trained = self._cluster.gang(training, self._data, COLUMNS, listener=listener)
-        # Epochs of half a second differ by a tenth, each on its own: over all of them that evens out best.
+        # Single epochs of half a second differ by a tenth; their sum differs least.
         return float(harmonic_mean([row["rows_per_second"] for row in trained[0].history[1:]]))
 
 
 @dataclass
 class Noting(io.StringIO):
-    """A stream that notes when it is first written to.
+    """A stream that records the time of its first write.
 
     Attributes:
-        first: when that was, in unix seconds; None before.
+        first: that time, Unix seconds; None before.
     """
 
     first: float | None = field(default=None)
@@ -105,25 +105,27 @@ class Noting(io.StringIO):
         super().__init__()
 
     def write(self, text: str) -> int:
-        """Write."""
         if self.first is None:
             self.first = time.time()
         return super().write(text)
 
 
 def first_lines(rows: int, rounds: int) -> list[float]:
-    """Seconds from the end of the first step of any member to the first line of the progress bar; of new gangs."""
+    """Seconds from the first worker's first step to the first line of the progress bar, for new gangs."""
     return [_first_line(NETWORKS[0], rows) for _ in range(rounds)]
 
 
 def _first_line(network: Network, rows: int) -> float:
     stream, seen = Noting(), list[Event]()
-    with LocalCluster(MEMBERS, threads=1) as cluster, EventLog(None, [Progress(stream=stream), seen.append]) as logbook:
-        cluster.gang(network.training(1, measured=True), network.data(rows), COLUMNS, listener=logbook)
+    with (
+        LocalCluster(WORKERS, threads=1) as cluster,
+        EventLog(None, [Progress(stream=stream), seen.append]) as event_log,
+    ):
+        cluster.gang(network.training(1, measured=True), network.data(rows), COLUMNS, listener=event_log)
     assert stream.first is not None
     return stream.first - min(event.time for event in seen if event.kind == "step" and event.payload["steps"])
 
 
 def spread(figures: Sequence[float], digits: int = 3) -> str:
-    """The median, and what lies between the extremes."""
+    """Median, least and most."""
     return f"{median(figures):.{digits}g} ({min(figures):.{digits}g} to {max(figures):.{digits}g})"

@@ -1,4 +1,4 @@
-"""MNIST's 10 000 test images, dealt out to clients, and some of them held out."""
+"""MNIST's 10 000 test images: training rows of each client, and validation rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIGITS = 10
 
 @dataclass(frozen=True)
 class Images:
-    """Images and the digits on them.
+    """Images and their digits.
 
     Attributes:
         pixels: uint8 ``[rows, 784]``.
@@ -45,12 +45,12 @@ class Images:
 
 
 def folder() -> Path:
-    """Where the data sets are: the folder that SPARKDL_DATA names, else ``../shared/data`` beside the checkout."""
+    """The folder of the data sets: SPARKDL_DATA; default: ``../shared/data`` beside the checkout."""
     return Path(os.environ.get("SPARKDL_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
 
 
 def mnist(held_out: float, seed: int) -> tuple[Images, Images]:
-    """The rows to train on, and those held out."""
+    """Training rows and validation rows."""
     with gzip.open(folder() / "t10k-images-idx3-ubyte.gz") as images:
         pixels = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 784)
     with gzip.open(folder() / "t10k-labels-idx1-ubyte.gz") as labels:
@@ -61,14 +61,14 @@ def mnist(held_out: float, seed: int) -> tuple[Images, Images]:
 
 
 def alike(images: Images, clients: int) -> Array:
-    """Whose image it is, where all clients' are alike: the images are in random order."""
+    """The client of each image, if all clients have the same distribution; the images are in random order."""
     return np.arange(len(images)) * clients // len(images)
 
 
 def two_digits(images: Images, clients: int) -> Array:
-    """Whose image it is, where each client has images of two digits only, as McMahan et al. deal them out.
+    """The client of each image, if each client has two digits only, as in McMahan et al.
 
-    Each digit's images are cut into shards, and a client has a shard of its digit ``k mod 10`` and one of another.
+    Each digit's images are split; client ``k`` has one piece of digit ``k mod 10`` and one of another digit.
     """
     owners = np.empty(len(images), np.int64)
     wanted: list[list[int]] = [[] for _ in range(DIGITS)]
@@ -95,14 +95,14 @@ def tables(images: Images, owners: Array, num_shards: int) -> list[pa.Table]:
 
 @dataclass(frozen=True)
 class Judged:
-    """An algorithm that is judged after every round, on validation rows, and finishes once it is good enough.
+    """An algorithm that evaluates its model on validation rows after every round, and converges at an accuracy.
 
     Attributes:
-        algorithm: how rounds agree.
-        objective: whose model it is.
+        algorithm: the algorithm.
+        objective: the model and its loss.
         pixels: uint8 ``[rows, 784]``.
         digits: int64 ``[rows]``.
-        enough: the accuracy; above 1 for none.
+        enough: the accuracy; above 1: never.
     """
 
     algorithm: Algorithm

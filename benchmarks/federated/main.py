@@ -1,4 +1,4 @@
-"""Rounds to an accuracy of 0.90: federated averaging against one step of all clients' gradients in a round."""
+"""Rounds to an accuracy of 0.90: federated averaging against one gradient step of all clients per round."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sparkdl.training.objective import Objective
 
 BAR = "at least 5"
 ACCURACY = 0.90
-BUDGET = 40  # rounds that federated averaging may take, also where each client has two digits
+BUDGET = 40  # rounds for federated averaging, also with two digits a client
 CLIENTS = 50
 HELD_OUT = 0.15
-PARTS = 5
+SHARDS = 5
 RATES = (0.1, 0.3, 1.0, 3.0)
-WHOLE = 10_000  # rows of a step: more than any client has
+WHOLE = 10_000  # rows of a step: more than each client has
 
 FED_AVG = FederatedAveraging("client", client_fraction=0.2, epochs=5, batch_size=10)
 FED_SGD = FederatedAveraging("client", client_fraction=1.0, epochs=1, batch_size=WHOLE)
@@ -36,7 +36,7 @@ network = partial(mlp, 784, 64, 10)
 
 @dataclass(frozen=True)
 class Curve:
-    """What came of one run.
+    """One run's accuracies.
 
     Attributes:
         rate: the clients' learning rate.
@@ -48,34 +48,34 @@ class Curve:
 
     @property
     def rounds(self) -> float:
-        """Rounds to the accuracy; infinite where it was not reached."""
+        """Rounds to the accuracy; infinite if the run did not reach it."""
         return len(self.accuracies) if self.accuracies[-1] >= ACCURACY else math.inf
 
 
 class Bench:
-    """The clients' rows, dealt out in one way, and those held out.
+    """The clients' rows by one split, and the validation rows.
 
     Args:
-        split: whose image it is, of the images and the number of clients.
-        seed: of the validation rows, and of the runs.
+        split: returns the client of each image, from the images and the number of clients.
+        seed: draws the validation rows, and seeds the runs.
     """
 
     def __init__(self, split: Callable[[Images, int], Array], seed: int = 0) -> None:
         images, held = mnist(HELD_OUT, seed)
-        self._data = tables(images, split(images, CLIENTS), PARTS)
+        self._data = tables(images, split(images, CLIENTS), SHARDS)
         self._pixels, self._digits = torch.tensor(held.pixels), torch.tensor(held.digits)
         self._seed = seed
 
     def run(self, algorithm: FederatedAveraging, rate: float) -> Curve:
-        """Rounds until the accuracy is reached, or there were too many."""
+        """Run until the accuracy is reached, or to the limit of rounds."""
         objective = Objective(network, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=rate))
         judged = Judged(algorithm, objective, self._pixels, self._digits, ACCURACY)
-        with InlineCluster().map_reduce(self._data, COLUMNS, num_shards=PARTS) as jobs:
+        with InlineCluster().map_reduce(self._data, COLUMNS, num_shards=SHARDS) as jobs:
             _, history = Rounds(judged, objective, seed=self._seed).run(jobs)
         return Curve(rate, tuple(row["accuracy"] for row in history if "accuracy" in row))
 
     def runs(self, name: str, algorithm: FederatedAveraging, rates: Sequence[float]) -> list[Curve]:
-        """A run for each rate; prints a line with their rounds."""
+        """One run for each learning rate; prints a line with their rounds."""
         print(f"{name:<22}", end="", flush=True)
         curves = []
         for rate in rates:
@@ -86,7 +86,7 @@ class Bench:
 
 
 def best(curves: Sequence[Curve]) -> Curve:
-    """The one that needs the fewest rounds."""
+    """The run with the fewest rounds."""
     return min(curves, key=lambda curve: (curve.rounds, -max(curve.accuracies)))
 
 
@@ -95,7 +95,7 @@ def _rounds(rounds: float) -> str:
 
 
 def table(curves: Mapping[str, Curve]) -> str:
-    """Accuracy by round: of the first rounds, and of each curve's last."""
+    """Accuracy by round: the first rounds, and the last of each run."""
     longest = max(len(curve.accuracies) for curve in curves.values())
     shown = {round_ for step in (1, 10, 100) for round_ in (step, 2 * step, 3 * step, 5 * step) if round_ <= longest}
     shown |= {len(curve.accuracies) for curve in curves.values()}
@@ -110,21 +110,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=100, help="rounds of FedSGD at most (default %(default)s)")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates (default %(default)s)")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)  # the figures depend on nothing but the seed
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # the figures depend on the seed alone
     print(environment())
-    print(f"{'rounds, by rate':<22}" + "".join(f"{rate:>8}" for rate in given.rates))
-    fed_avg, fed_sgd = replace(FED_AVG, rounds=min(BUDGET, given.rounds)), replace(FED_SGD, rounds=given.rounds)
-    averaging = Bench(alike).runs("FedAvg", fed_avg, given.rates)
-    steps = Bench(alike).runs("FedSGD", fed_sgd, given.rates)
-    # Rates at which clients who are alike do not get there are too high for clients who are not.
-    lower = [curve.rate for curve in averaging if curve.rounds < math.inf] or given.rates[:1]
+    print(f"{'rounds, by rate':<22}" + "".join(f"{rate:>8}" for rate in args.rates))
+    fed_avg, fed_sgd = replace(FED_AVG, rounds=min(BUDGET, args.rounds)), replace(FED_SGD, rounds=args.rounds)
+    averaging = Bench(alike).runs("FedAvg", fed_avg, args.rates)
+    steps = Bench(alike).runs("FedSGD", fed_sgd, args.rates)
+    # A rate that fails for equal clients is too high for different ones.
+    lower = [curve.rate for curve in averaging if curve.rounds < math.inf] or args.rates[:1]
     unlike = Bench(two_digits).runs("FedAvg, two digits", fed_avg, lower)
     curves = {"FedAvg": best(averaging), "FedSGD": best(steps), "FedAvg, two digits": best(unlike)}
     named = {f"{name} ({curve.rate})": curve for name, curve in curves.items()}
     print(table(named))
     print(f"two digits a client: {_rounds(curves['FedAvg, two digits'].rounds)} rounds (budget: {BUDGET})")
-    # A run that did not get there counts as one that did in its last round.
+    # A run that missed the accuracy counts with its last round.
     print(verdict(len(curves["FedSGD"].accuracies) / len(curves["FedAvg"].accuracies), BAR))
 
 

@@ -1,7 +1,7 @@
 """A whole fit on a DataFrame against TorchDistributor._train_on_dataframe with its own loader.
 
-Both train the same network on the same persisted DataFrame in two executors for the same epochs, and both are timed
-from the call to its return.
+Both train the same network on the same persisted DataFrame in two executors for the same epochs. The time is from the
+call to its return.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from benchmarks.session import materialised, samples, session
 from sparkdl import TorchRegressor
 
 BAR = "at least 5"
-MEMBERS = 2
+WORKERS = 2
 BATCH = 2048  # rows of the global batch
 
 
 def distributed_loop(rows: int, batch: int, epochs: int, loader_workers: int) -> float:
-    """What a TorchDistributor user writes, on each of its processes; returns the mean loss of the last epoch.
+    """The loop of a TorchDistributor user, in each process; returns the mean loss of the last epoch.
 
     Args:
         rows: rows of this process's partition.
         batch: rows of this process's batch.
         epochs: passes over the data.
-        loader_workers: processes that read ahead for this one.
+        loader_workers: ``num_workers`` of the loader.
     """
     torch.set_num_threads(1)  # as many as the executor has cores
     dist.init_process_group("gloo")
@@ -58,16 +58,16 @@ class Fit:
         self.losses: dict[str, float] = {}
         self._frame = frame
         self._epochs = epochs
-        self._loop = (rows // MEMBERS, BATCH // MEMBERS, epochs, loader_workers)
+        self._loop = (rows // WORKERS, BATCH // WORKERS, epochs, loader_workers)
 
     def sparkdl(self) -> None:
         estimator = TorchRegressor(
-            model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=self._epochs
+            model=small, optimizer=adam, numWorkers=WORKERS, batchSize=BATCH, epochs=self._epochs
         )
         self.losses["sparkdl"] = estimator.fit(self._frame).history[-1]["loss"]
 
     def distributor(self) -> None:
-        gang = TorchDistributor(num_processes=MEMBERS, local_mode=False, use_gpu=False)
+        gang = TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False)
         self.losses["TorchDistributor"] = gang._train_on_dataframe(distributed_loop, self._frame, *self._loop)
 
 
@@ -77,16 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--loader-workers", type=int, default=1, help="num_workers of the other side's loader (default %(default)s)"
     )
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
     with session("fit") as spark:
-        rows = given.rows // MEMBERS * MEMBERS  # the loader of the other side needs shards of equal size
-        frame = materialised(samples(spark, rows, partitions=MEMBERS))
-        fit = Fit(frame, rows, given.epochs, given.loader_workers)
+        rows = args.rows // WORKERS * WORKERS  # the other side's loader needs partitions of equal size
+        frame = materialised(samples(spark, rows, partitions=WORKERS))
+        fit = Fit(frame, rows, args.epochs, args.loader_workers)
         pairs = interleave(
             Side("TorchDistributor", lambda: seconds(fit.distributor)),
             Side("sparkdl", lambda: seconds(fit.sparkdl)),
-            rounds=given.rounds,
+            rounds=args.rounds,
         )
     print(pairs.table("seconds"))
     print("loss of the last epoch:", ", ".join(f"{name} {loss:.5f}" for name, loss in fit.losses.items()))

@@ -1,7 +1,7 @@
 """Scoring images in a DataFrame with TorchModel.transform against bare torch over tensors in memory.
 
-Both send the same images through the same convolutional network on the same number of threads: transform in as many
-executors with one core each, bare torch in as many processes.
+Both score the same images with the same convolutional network and the same number of threads: transform in executors of
+one core, bare torch in processes of one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkdl import TorchModel
 from sparkdl.io.weights import pack
 
 BAR = "at least 0.85"
-MEMBERS = 2
+WORKERS = 2
 PIXELS = 28 * 28
 
 
@@ -49,14 +49,14 @@ _images: dict[int, Tensor] = {}
 
 
 def prepare(rows: int) -> None:
-    """Make the images of one process of bare torch."""
+    """Make the images of one bare torch process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     _images[0] = torch.rand(rows, PIXELS)
 
 
 def bare(batch_size: int) -> float:
-    """Seconds in which one process scores its images."""
+    """Seconds for one process to score its images."""
     module = Small().eval()
     start = time.perf_counter()
     with torch.inference_mode():
@@ -68,26 +68,26 @@ def bare(batch_size: int) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=5, rows=40_000)
     parser.add_argument("--batch-size", type=int, default=256, help="rows of torch's batches (default %(default)s)")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
     model = TorchModel(factory=Small, weights=pack(Small()), kind="classifier")
     model.setRawPredictionCol("").setProbabilityCol("")
-    share = given.rows // MEMBERS
+    share = args.rows // WORKERS
     with (
         session("images") as spark,
-        ProcessPoolExecutor(MEMBERS, get_context("spawn"), initializer=prepare, initargs=(share,)) as processes,
+        ProcessPoolExecutor(WORKERS, get_context("spawn"), initializer=prepare, initargs=(share,)) as processes,
     ):
         pixels = F.transform(F.sequence(F.lit(1), F.lit(PIXELS)), lambda i: (F.hash("id", i) % 256 / 256).cast("float"))
-        frame = materialised(spark.range(0, share * MEMBERS, 1, MEMBERS).select("id", pixels.alias("features")))
+        frame = materialised(spark.range(0, share * WORKERS, 1, WORKERS).select("id", pixels.alias("features")))
         scored = model.transform(frame).select("id", "prediction")
 
         def torch_alone() -> float:
-            return share * MEMBERS / max(processes.map(bare, [given.batch_size] * MEMBERS))
+            return share * WORKERS / max(processes.map(bare, [args.batch_size] * WORKERS))
 
         pairs = interleave(
-            Side("transform", lambda: share * MEMBERS / written(scored)),
+            Side("transform", lambda: share * WORKERS / written(scored)),
             Side("torch", torch_alone),
-            rounds=given.rounds,
+            rounds=args.rounds,
             warmups=2,
         )
     print(pairs.table("rows/s"))

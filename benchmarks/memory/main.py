@@ -1,7 +1,7 @@
 """Anonymous memory of a Python worker that trains on a shard of two gigabytes.
 
-The peak of what only swap could take from the process: its heap and its private pages, without the pages of mapped
-files, which the kernel drops when it needs the room. Read from outside, from the task's first moment to its last.
+Anonymous memory is the heap and the private pages, without mapped files, whose pages the kernel can drop. The driver
+reads the peak from outside, from the task's start to its end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sparkdl.telemetry.event import Event
 
 BAR = "under 500 MB"
 BATCH = 8192
-PERIOD = 0.005  # seconds between two looks
+PERIOD = 0.005  # seconds between two samples
 
 
 class Watch:
-    """Listens for the worker's process id and looks at its memory until the block ends.
+    """Receives the worker's process id and samples its memory until the block ends.
 
-    The worker is on this machine, so the look costs it nothing: no thread of its own, no lock.
+    The worker is on this machine: sampling costs it no thread and no lock.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,6 @@ class Watch:
             self._thread.join()
 
     def __call__(self, event: Event) -> None:
-        """Take an event of the gang."""
         if event.kind == "started":
             self._pid = int(event.payload["pid"])
             self.start = anonymous(self._pid)
@@ -61,7 +60,7 @@ class Watch:
 
 
 def anonymous(pid: int) -> int:
-    """Bytes of a process that no file backs, swapped out or not; 0 when it has gone."""
+    """Anonymous bytes of a process, swapped ones included; 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +70,7 @@ def anonymous(pid: int) -> int:
 
 
 def measure(frame: DataFrame) -> Watch:
-    """Train one epoch on one member; what ``TorchRegressor.fit`` does, with another listener."""
+    """Train one epoch on one worker, as ``TorchRegressor.fit`` with another listener."""
     estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=1, batchSize=BATCH, epochs=1)
     with Watch() as watch:
         SparkCluster(frame.sparkSession, 1).gang(estimator.training(), frame, estimator.read_columns(), listener=watch)
@@ -79,14 +78,14 @@ def measure(frame: DataFrame) -> Watch:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = options(__doc__, rounds=3, rows=18_000_000).parse_args(arguments)
+    args = options(__doc__, rounds=3, rows=18_000_000).parse_args(arguments)
     print(environment())
-    print(f"one shard of {given.rows:,} rows, {given.rows * (FEATURES + 1) * 4 / 1e9:.2f} GB")
+    print(f"one shard of {args.rows:,} rows, {args.rows * (FEATURES + 1) * 4 / 1e9:.2f} GB")
     peaks = []
     with session("memory", executors=1) as spark:
-        for number in range(1, given.rounds + 1):
-            # Made by the JVM as they are read: neither the driver nor a cache holds them.
-            watch = measure(samples(spark, given.rows, partitions=8))
+        for number in range(1, args.rounds + 1):
+            # The JVM makes the rows on reading: neither the driver nor a cache holds them.
+            watch = measure(samples(spark, args.rows, partitions=8))
             stages = [f"{peak / 1e6:.0f} MB {stage}" for stage, peak in watch.peaks.items()]
             print(f"round {number}: {watch.start / 1e6:.0f} MB at the start;", ", ".join(stages))
             peaks.append(max(watch.peaks.values()))

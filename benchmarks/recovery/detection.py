@@ -1,4 +1,4 @@
-"""How long it takes until the supervisor knows that a member is gone, or that it stands still."""
+"""Seconds until the supervisor knows that a worker was killed or stopped."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import WorkerLost
 from sparkdl.training.loop import Training
 
-MEMBERS = 2
-STEP = 200  # after which the signal comes: a second or so of steps, and of heartbeats, lies before it
+WORKERS = 2
+STEP = 200  # the signal follows this step: about a second of steps and heartbeats comes before
 ROWS = 1 << 18
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
 @dataclass(frozen=True)
 class Strike:
-    """A callback that sends its member a signal, once the time is written down.
+    """A callback that writes the time and then signals its own worker.
 
     Attributes:
         signal: SIGKILL or SIGSTOP.
-        rank: of the member.
-        mark: the file with the time, seconds since the epoch.
+        rank: of the worker.
+        mark: file with the time, Unix seconds.
     """
 
     signal: int
@@ -43,20 +43,19 @@ class Strike:
     every_rank = True
 
     def on_step(self, run: Any) -> None:
-        """Strike, after a step."""
         if (run.rank, run.clock.step) == (self.rank, STEP):
             Path(self.mark).write_text(repr(time.time()), encoding="ascii")
             os.kill(os.getpid(), self.signal)
 
 
 def detect(cluster: LocalCluster, kind: int, rank: int, limit: float) -> float:
-    """Seconds from a signal to a member until the supervisor has its error, and all members have been ended.
+    """Seconds from a signal to a worker until ``Supervisor.gang`` raises.
 
     Args:
-        cluster: where; the members that are gone are started again for the next one.
+        cluster: the workers; dead ones are restarted for the next call.
         kind: the signal.
-        rank: the member.
-        limit: seconds without a sign of life after which the supervisor gives a member up.
+        rank: of the worker.
+        limit: the supervisor's ``heartbeat_timeout``, seconds.
     """
     data = {"features": np.zeros((ROWS, 28), np.float32), "label": np.zeros(ROWS, np.float32)}
     supervisor = Supervisor(cluster, max_restarts=0, heartbeat_timeout=limit)

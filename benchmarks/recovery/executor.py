@@ -1,9 +1,8 @@
-"""An executor that is killed in the midst of a fit: from SIGKILL to the first step after the restored checkpoint.
+"""A killed executor: from SIGKILL to the first step after the restored checkpoint.
 
-Every round is a new application on a standalone cluster. Its first fit is cold: no Python worker has been started and
-torch has been imported nowhere but in the driver. The time from its call to its first step is one side. Then the fit's
-first checkpoint is kept, an executor is killed at once, and the time to the first step of the next attempt, by the
-same call of fit, is the other.
+Every round is a new application on a standalone cluster. Its first fit is cold: no Python worker runs, and only the
+driver has imported torch. One side is the time from the call to its first step. After the first checkpoint an executor
+is killed; the other side is the time to the first step of the next attempt.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.telemetry.event import Event
 
-MEMBERS = 2
+WORKERS = 2
 ROWS = 200_000
 BATCH = 2048  # rows of the global batch
-EPOCHS = 15  # a few seconds: the executor is killed after the first one
-PARTS = ("detect", "resubmit", "launch", "feed", "restore", "step")
-"""Of a recovery: until the supervisor knows; until Spark has the next job; until the last member runs; until all have
-read and sorted their rows and met; until they have the checkpoint's state; until a step is over. A cold fit has all but
-the first, and nothing to restore."""
+EPOCHS = 15  # a few seconds; the kill follows the first
+PHASES = ("detect", "resubmit", "launch", "feed", "restore", "step")
+"""Phases of a recovery. They end when the supervisor knows; Spark has the next job; the last worker runs; all workers
+have joined with sorted rows; all have the checkpoint's state; a step is over. A cold fit has no ``detect``, and nothing
+to restore."""
 
 
 @dataclass
@@ -45,8 +44,8 @@ class Watch:
 
     Attributes:
         rank: the rank.
-        killed: when, in seconds since the epoch; 0 as long as it has not happened.
-        times: (attempt, kind of event) -> when the last member recorded it, and of a restart when it was known.
+        killed: time of the kill, Unix seconds; 0 before.
+        times: (attempt, kind of event) -> time of the last worker's event, or of the restart.
         resumed: the first step of the second attempt.
     """
 
@@ -57,7 +56,6 @@ class Watch:
     _pids: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        """Called with one event at a time."""
         self.times[event.attempt, event.kind] = event.time
         if event.kind == "started":
             self._pids[event.rank] = event.payload["pid"]
@@ -69,13 +67,13 @@ class Watch:
             assert event.clock is not None
             self.resumed = event.clock["step"]
 
-    def members(self, attempt: int) -> list[float]:
-        """When the last member of an attempt ran, had met the others and had its state, and when the first step was."""
+    def phases(self, attempt: int) -> list[float]:
+        """Times at which the last worker of an attempt ran, had joined and had its state, and of the first step."""
         return [self.times[attempt, kind] for kind in ("started", "joined", "restored", "first step")]
 
 
 def executor_of(worker: int) -> int:
-    """The pid of the executor's JVM, from that of its Python worker: the daemon that forks workers is between them."""
+    """The pid of the executor's JVM, two parents above its Python worker."""
     found = _parent(_parent(worker))
     if b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{found}/cmdline").read_bytes():
         raise RuntimeError(f"process {found} is no executor")
@@ -93,55 +91,54 @@ class Recovery:
     Attributes:
         cold: seconds from the call of fit to its first step.
         recovery: seconds from SIGKILL to the first step after it.
-        parts: seconds of each of ``PARTS``, which add up to ``recovery``.
-        cold_parts: those of ``cold``.
+        phases: seconds of each of ``PHASES``; their sum is ``recovery``.
+        cold_phases: the same for ``cold``.
     """
 
     cold: float
     recovery: float
-    parts: Mapping[str, float]
-    cold_parts: Mapping[str, float]
+    phases: Mapping[str, float]
+    cold_phases: Mapping[str, float]
 
     @property
     def allowed(self) -> float:
-        """Seconds that the recovery may take."""
+        """Limit of the recovery, seconds."""
         return 1.5 * self.cold + 3.0
 
 
 def recover(url: str, rank: int) -> Recovery:
-    """One application.
+    """Run one application.
 
     Args:
-        url: the master's.
-        rank: of the member whose executor is killed.
+        url: of the master.
+        rank: of the worker whose executor is killed.
     """
     watch = Watch(rank)
     with session("recovery", master=url, mebibytes=1024) as spark, tempfile.TemporaryDirectory() as folder:
-        frame = materialised(samples(spark, ROWS, partitions=MEMBERS))
-        # What TorchRegressor.fit does with runDir and checkpointInterval="1 second", with this listener and this
-        # checkpointer.
+        frame = materialised(samples(spark, ROWS, partitions=WORKERS))
+        # As TorchRegressor.fit with runDir and checkpointInterval="1 second", with this listener and checkpointer.
         began = time.time()
         estimator = TorchRegressor(
-            model=small, optimizer=adam, numWorkers=MEMBERS, batchSize=BATCH, epochs=EPOCHS, callbacks=[FirstStep()]
+            model=small, optimizer=adam, numWorkers=WORKERS, batchSize=BATCH, epochs=EPOCHS, callbacks=[FirstStep()]
         )
         checkpointer = MarkedCheckpointer(Checkpoints(folder, run="benchmark"), CheckpointInterval.of("1 second"))
-        supervisor = Supervisor(SparkCluster(spark, MEMBERS))
+        supervisor = Supervisor(SparkCluster(spark, WORKERS))
         training = replace(estimator.training(), checkpointer=checkpointer)
         supervisor.gang(training, frame, estimator.read_columns(), listener=watch)
         submitted = [_submitted(spark, after=begin) for begin in (began, watch.times[0, "restart"])]
     if watch.resumed is None or watch.resumed < 2:
-        raise RuntimeError(f"the second attempt began with step {watch.resumed}, and not after a checkpoint")
-    cold = [began, began, submitted[0], *watch.members(0)]
-    again = [watch.killed, watch.times[0, "restart"], submitted[1], *watch.members(1)]
-    return Recovery(cold[-1] - began, again[-1] - watch.killed, _parts(again), _parts(cold))
+        raise RuntimeError(f"the second attempt began at step {watch.resumed}; expected a step after a checkpoint")
+    cold = [began, began, submitted[0], *watch.phases(0)]
+    again = [watch.killed, watch.times[0, "restart"], submitted[1], *watch.phases(1)]
+    return Recovery(cold[-1] - began, again[-1] - watch.killed, _phases(again), _phases(cold))
 
 
-def _parts(moments: Sequence[float]) -> dict[str, float]:
-    return {name: end - begin for name, (begin, end) in zip(PARTS, pairwise(moments), strict=True)}
+def _phases(moments: Sequence[float]) -> dict[str, float]:
+    return {name: end - begin for name, (begin, end) in zip(PHASES, pairwise(moments), strict=True)}
 
 
 def _submitted(spark: SparkSession, after: float) -> float:
-    """When Spark got the first job after this time, seconds since the epoch."""
+    """Time of Spark's first job after this time, Unix seconds."""
     store: Any = spark.sparkContext._jsc.sc().statusStore()
     jobs = store.jobsList(None)
     times = [jobs.apply(index).submissionTime().get().getTime() / 1000 for index in range(jobs.size())]

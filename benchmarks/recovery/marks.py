@@ -1,4 +1,4 @@
-"""What members tell the driver besides; a module of its own, so that executors import nothing else with it."""
+"""The benchmark's own events of workers; a separate module keeps the executors' imports few."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from typing import Any
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.cluster.group.world import World
+from sparkdl.data.shard import Shard
 from sparkdl.telemetry.emit import record
 
 
 class MarkedCheckpointer(Checkpointer):
-    """Tells the driver when a member begins to look for a checkpoint, and when it has gone on from it."""
+    """Records when a worker begins to load a checkpoint, and when it has resumed."""
 
-    def load(self, world: World, parts: list[str]) -> dict[str, Any] | None:
-        """See ``Checkpointer.load``."""
+    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
         record("joined")
-        state = super().load(world, parts)
+        state = super().load(world, shard)
         record("restored", clock=None, found=state is not None)
         return state
 
 
 class FirstStep:
-    """A callback that tells the driver when the first step of an attempt is over."""
+    """A callback that records the end of an attempt's first step."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._recorded = False
 
     def on_step(self, run: Any) -> None:
-        """After each step."""
-        if not self._told:
+        if not self._recorded:
             record("first step", clock=run.clock)
-        self._told = True
+        self._recorded = True

@@ -1,8 +1,7 @@
-"""What a checkpoint that is saved beside the training costs the step loop, on two processes of this machine.
+"""Cost of an asynchronous checkpoint for the step loop, with two processes on this machine.
 
-One gang trains a large model. A callback takes down when each step ends, and the checkpoints' own events say when they
-began and when they were in their place. Steps while a checkpoint is copied, packed, hashed and written are compared
-with those before and after them, when nothing is saved.
+One gang trains a large model. A callback records the end of each step; events say when each checkpoint began and was
+committed. Steps during a checkpoint are compared with the steps before and after it.
 """
 
 from __future__ import annotations
@@ -30,31 +29,30 @@ from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
 
-MEMBERS = 2
-BATCH = 256  # rows of each member's batch
+WORKERS = 2
+BATCH = 256  # rows of each worker's batch
 WIDTHS = (128, *(2048,) * 7, 1)  # 25 444 353 parameters: 102 MB of weights and 204 MB of Adam's state
-_WARM = 8  # steps at the beginning that do not count
-_LEAST = 4  # steps to compare with
+_WARM = 8  # first steps, which do not count
+_LEAST = 4  # fewest steps to compare with
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
 class Steps:
-    """A callback that tells the driver of each step when it has ended."""
+    """A callback that records the end of each step."""
 
     def on_step(self, run: Any) -> None:
-        """After each step."""
         record("stepped", clock=run.clock)
 
 
 @dataclass
 class CheckpointWatch:
-    """A training as the driver hears of it.
+    """A training by its events.
 
     Attributes:
-        ends: when each step ended, the first one at index 0; seconds since the epoch.
-        saved: for the step after which a checkpoint began, when it was in its place.
-        enough: how many checkpoints are waited for, and ``stop`` is called then.
-        trouble: why a checkpoint could not be saved.
+        ends: end of each step, Unix seconds.
+        saved: step at which a checkpoint began -> time of its commit.
+        enough: number of checkpoints after which ``stop`` is called.
+        trouble: errors of checkpoints.
     """
 
     ends: list[float] = field(default_factory=list)
@@ -64,7 +62,6 @@ class CheckpointWatch:
     trouble: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
-        """Called with one event at a time."""
         if event.kind == "stepped":
             self.ends.append(event.time)
         if event.kind == "checkpoint":
@@ -75,11 +72,11 @@ class CheckpointWatch:
                 self.stop()
 
     def seconds(self, step: int, count: int) -> float:
-        """How long the ``count`` steps after this one took."""
+        """Seconds of the ``count`` steps after this one."""
         return self.ends[step + count - 1] - self.ends[step - 1]
 
     def beside(self, step: int) -> int:
-        """The last step that began before the checkpoint after this step was in its place."""
+        """The last step that began before the commit of the checkpoint after this step."""
         return next(
             (each for each in range(step + 1, len(self.ends)) if self.ends[each - 1] > self.saved[step]), len(self.ends)
         )
@@ -90,13 +87,13 @@ class CheckpointWatch:
 
 
 def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough: int = 0) -> CheckpointWatch:
-    """Train for so many steps, in one epoch.
+    """Train one epoch of this many steps.
 
     Args:
-        cluster: where.
-        steps: how many.
-        every: the distance between two checkpoints; None for none.
-        enough: the number of checkpoints after which the training is asked to stop; 0 for all steps.
+        cluster: the workers.
+        steps: number of steps.
+        every: interval of checkpoints; None: no checkpoints.
+        enough: checkpoints after which the training stops; 0: never.
     """
     rows = steps * BATCH * cluster.size
     numbers = np.random.default_rng(0)
@@ -115,14 +112,14 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
 
 @dataclass(frozen=True)
 class Lost:
-    """What one checkpoint cost.
+    """Cost of one checkpoint.
 
     Attributes:
-        step: seconds of a step beside which nothing is saved, the mean of those before and after it.
-        pause: seconds by which the first step after it was longer.
-        lost: seconds by which all steps were longer that began before it was in its place.
-        saved: seconds from its beginning until it was in its place.
-        interval: seconds from its beginning to that of the next one.
+        step: mean seconds of a step without a checkpoint, before and after it.
+        pause: extra seconds of the first step after its start.
+        lost: extra seconds of all steps that began before its commit.
+        saved: seconds from its start to its commit.
+        interval: seconds from its start to the start of the next.
     """
 
     step: float
@@ -137,14 +134,16 @@ class Lost:
 
         Args:
             course: the training.
-            before: the step from which on nothing was saved, until this checkpoint.
+            before: first step without a checkpoint before this one.
             step: of the checkpoint.
-            after: of the next one.
+            after: step of the next checkpoint.
         """
         until = course.beside(step)
         plain = [*course.steps(before, step), *course.steps(until, after)]
         if len(plain) < _LEAST:
-            raise RuntimeError(f"only {len(plain)} steps around the checkpoint after step {step} had none beside them")
+            raise RuntimeError(
+                f"only {len(plain)} steps around the checkpoint after step {step} had no checkpoint beside them"
+            )
         pace, pause = fmean(plain), course.seconds(step, 1)
         return Lost(
             pace,
@@ -156,7 +155,7 @@ class Lost:
 
     @property
     def share(self) -> float:
-        """Throughput with a checkpoint in every interval, divided by that without."""
+        """Throughput with a checkpoint per interval, relative to none."""
         return 1 - self.lost / self.interval
 
 
@@ -164,9 +163,9 @@ def stall(cluster: LocalCluster, *, rounds: int, every: int = 12) -> list[Lost]:
     """A checkpoint every few steps.
 
     Args:
-        cluster: where.
-        rounds: checkpoints that count; one comes before them.
-        every: steps.
+        cluster: the workers.
+        rounds: checkpoints that count; one more comes first.
+        every: steps between two checkpoints.
     """
     course = train(cluster, every * (rounds + 2), every)
     begun = range(every, every * (rounds + 3), every)
@@ -176,16 +175,16 @@ def stall(cluster: LocalCluster, *, rounds: int, every: int = 12) -> list[Lost]:
 
 
 def throughput(cluster: LocalCluster, *, rounds: int, seconds: int = 30) -> list[Lost]:
-    """A checkpoint every so many seconds, as rank 0's clock tells.
+    """A checkpoint every so many seconds of rank 0's clock.
 
     Args:
-        cluster: where.
+        cluster: the workers.
         rounds: checkpoints that count.
-        seconds: between two of them.
+        seconds: between two checkpoints.
     """
     warm = train(cluster, 4 + _WARM, None)
     pace = fmean(warm.steps(_WARM, 4 + _WARM))
-    # Three times as many steps as it should take: what else the machine does may end meanwhile.
+    # Three times the expected steps leave room for other work of the machine.
     most = int(3 * (rounds + 1.5) * seconds / pace)
     course = train(cluster, most, f"{seconds} seconds", enough=rounds + 1)
     begun = sorted(course.saved)

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and workers that are daemons of their own, on loopback."""
+"""A Spark standalone cluster on loopback: daemons of a master and of workers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pathlib import Path
 import pyspark
 
 _SPARK = Path(pyspark.__file__).parent
-_LONG = 60.0  # seconds after which a daemon that has not come will not come
+_LONG = 60.0  # seconds to wait for a daemon
 
 
 @contextlib.contextmanager
 def standalone(folder: str, *, workers: int = 2) -> Iterator[str]:
-    """The master's URL; the daemons end with the block.
+    """Start the daemons, give the master's URL, and end them with the block.
 
     Args:
-        folder: for the daemons' logs and work.
-        workers: each offers one core and 2 GiB, for one executor.
+        folder: of the daemons' logs and work.
+        workers: number of workers; each offers one core and 2 GiB.
     """
     with contextlib.ExitStack() as daemons:
         master = Path(folder, "master.log")
         daemons.enter_context(_daemon(master, folder, "master.Master"))
-        url = _said(master, r"Starting Spark master at (spark://\S+)")
+        url = _find_in_log(master, r"Starting Spark master at (spark://\S+)")
         for number in range(workers):
             size = ["--cores", "1", "--memory", "2g", "--work-dir", f"{folder}/work-{number}"]
             log = Path(folder, f"worker-{number}.log")
             daemons.enter_context(_daemon(log, folder, "worker.Worker", *size, url))
-            _said(log, r"(Successfully registered) with master")
+            _find_in_log(log, r"(Successfully registered) with master")
         yield url
 
 
@@ -66,8 +66,8 @@ def _daemon(log: Path, folder: str, name: str, *arguments: str) -> Iterator[None
         process.wait(_LONG)
 
 
-def _said(log: Path, pattern: str) -> str:
-    """What a daemon's log says, once it does."""
+def _find_in_log(log: Path, pattern: str) -> str:
+    """Wait for a line of a daemon's log."""
     ends = time.monotonic() + _LONG
     while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
         if time.monotonic() > ends:

@@ -1,4 +1,4 @@
-"""A model of 400 MB averaged over 8 shards: what it takes of the driver's memory."""
+"""Driver memory while a model of 400 MB is averaged over 8 shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 
-PARTS = 8
+SHARDS = 8
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Driver:
 
     Attributes:
         model: bytes of the weights.
-        python: growth of Python's resident memory, at its peak.
-        jvm: the same of the JVM's.
+        python: peak growth of Python's resident memory.
+        jvm: peak growth of the JVM's resident memory.
         rounds: seconds of each round.
     """
 
@@ -44,12 +44,12 @@ class Driver:
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Without momentum, which would be another copy of the model on the executors."""
+    """SGD without momentum, which would be another copy of the model on executors."""
     return torch.optim.SGD(parameters, lr=1e-3)
 
 
 def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
-    """So many passes over 64 rows by ``ParallelSGD``."""
+    """Run ``ParallelSGD`` for this many rounds on 64 rows."""
     columns = Columns((InputColumn("features"),), InputColumn("label"))
     objective = Objective(partial(mlp, 28, width, width, 1), nn.MSELoss(), sgd)
     times: list[float] = []
@@ -61,7 +61,7 @@ def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
     assert spark.sparkContext._gateway is not None
     processes = os.getpid(), int(spark.sparkContext._gateway.proc.pid)
     frame = samples(spark, 64, partitions=2)
-    with SparkCluster(spark, 2).map_reduce(frame, columns, num_shards=PARTS) as jobs:
+    with SparkCluster(spark, 2).map_reduce(frame, columns, num_shards=SHARDS) as jobs:
         before = [reset(each) for each in processes]
         state, _ = Rounds(ParallelSGD(rounds=rounds, shard_batch_size=64), objective, listener=listener).run(jobs)
         peaks = [peak(each) for each in processes]
@@ -71,13 +71,13 @@ def average(spark: SparkSession, *, rounds: int, width: int) -> Driver:
 
 
 def reset(process: int) -> int:
-    """Begin a new peak; the resident memory now."""
+    """Reset the peak and return the resident memory, bytes."""
     Path(f"/proc/{process}/clear_refs").write_text("5", encoding="utf-8")
     time.sleep(0.1)
     return peak(process)
 
 
 def peak(process: int) -> int:
-    """The most resident memory since the last ``reset``."""
+    """Peak resident memory since ``reset``, bytes."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))

@@ -1,7 +1,6 @@
-"""What rounds on Spark cost: a round that does nothing, reading a shard, a large model, and how two slots share.
+"""Overhead of rounds on Spark: an empty round, reading a shard, a large model, and two slots against one.
 
-Each part measures both of its sides in one run and has a bar of its own. The result is how much of its bar the worst
-part takes.
+Each measurement has its own bar; the result is the largest share of a bar.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
+from benchmarks.measurements import run_measurements
 from benchmarks.mlp import mlp
 from benchmarks.pairs import Side, interleave, options, seconds
-from benchmarks.parts import run_parts
 from benchmarks.rounds_overhead.large import average, sgd
 from benchmarks.rounds_overhead.works import Nothing, Read, counted, drained
 from benchmarks.session import samples, session
@@ -30,17 +29,17 @@ from sparkdl.training.objective import Objective
 
 BAR = "at most 1"
 
-FIXED = 1.5  # times an empty mapInArrow
-READING = 1e9  # bytes a second of a task
-COPIES = 3.0  # models that the driver's Python and its JVM may grow by
-SLOTS = 1.7  # times faster on two than on one
+FIXED = 1.5  # relative to an empty mapInArrow
+READING = 1e9  # bytes per second of a task
+COPIES = 3.0  # growth limit of the driver's Python and of its JVM, in models
+SLOTS = 1.7  # speed-up of two slots
 
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
-PASSES = 3  # that count, of each training
+PASSES = 3  # rounds that count
 
 
-def measure_fixed(given: argparse.Namespace) -> float:
-    """A round that does nothing, on two shards, against a mapInArrow that drains two rows."""
+def measure_fixed(args: argparse.Namespace) -> float:
+    """An empty round on two shards against a mapInArrow that drains two rows."""
     with session("rounds_overhead") as spark:
         rows = spark.range(0, 2, 1, 2)
         empty = spark.sparkContext.parallelize(range(2), 2)
@@ -48,21 +47,21 @@ def measure_fixed(given: argparse.Namespace) -> float:
             pairs = interleave(
                 Side("round", lambda: seconds(lambda: jobs.run(Nothing(), {"x": 0}))),
                 Side("mapInArrow", lambda: seconds(rows.mapInArrow(drained, "rows long").collect)),
-                rounds=10 * given.rounds,
+                rounds=10 * args.rounds,
                 warmups=5,
             )
-        bare = median(seconds(lambda: empty.mapPartitions(counted).collect()) for _ in range(10 * given.rounds))
+        bare = median(seconds(lambda: empty.mapPartitions(counted).collect()) for _ in range(10 * args.rounds))
     print(pairs.table("seconds"))
     print(f"an RDD of two rows, drained and collected: median {bare:.4g} s")
-    print(f"a round that does nothing: {pairs.ratio:.3f} of an empty mapInArrow (bar: at most {FIXED})")
+    print(f"an empty round: {pairs.ratio:.3f} of an empty mapInArrow (bar: at most {FIXED})")
     return pairs.ratio / FIXED
 
 
-def measure_reading(given: argparse.Namespace) -> float:
-    """Bytes that a task reads of its shard in a second, once the shard lies on its disk."""
+def measure_reading(args: argparse.Namespace) -> float:
+    """Bytes per second at which a task reads its shard from the local disk."""
     speeds = []
-    with session("rounds_overhead") as spark, jobs_of(spark, given.rows) as jobs:
-        for number in range(given.rounds + 1):
+    with session("rounds_overhead") as spark, jobs_of(spark, args.rows) as jobs:
+        for number in range(args.rounds + 1):
             _, notes = jobs.run(Read(), {"x": 0})
             found = [read / took for read, took in notes]
             print(f"round {number}, GB/s:", *(f"{each / 1e9:.3g}" for each in found), file=sys.stderr, flush=True)
@@ -74,11 +73,11 @@ def measure_reading(given: argparse.Namespace) -> float:
     return READING / speed
 
 
-def measure_large(given: argparse.Namespace) -> float:
-    """Models that the driver's processes grow by while a large one is averaged."""
-    with session("rounds_overhead", mebibytes=given.mebibytes) as spark:
+def measure_large(args: argparse.Namespace) -> float:
+    """Growth of the driver's processes while a large model is averaged, in models."""
+    with session("rounds_overhead", mebibytes=args.mebibytes) as spark:
         limit = spark.conf.get("spark.driver.maxResultSize", "1g")
-        found = average(spark, rounds=1, width=given.width)
+        found = average(spark, rounds=1, width=args.width)
     times = ", ".join(f"{each:.3g}" for each in found.rounds)
     print(f"{found.model / 1e6:.0f} MB over 8 shards, driver's result limit {limit}: rounds of {times} s")
     copies = [grown / found.model for grown in (found.python, found.jvm)]
@@ -86,12 +85,12 @@ def measure_large(given: argparse.Namespace) -> float:
     return max(copies) / COPIES
 
 
-def measure_slots(given: argparse.Namespace) -> float:
-    """A pass of Parallel SGD over two shards on one slot, against the same on two."""
+def measure_slots(args: argparse.Namespace) -> float:
+    """A round of Parallel SGD over two shards, on one slot and on two."""
     pairs = interleave(
-        Side("one slot", lambda: training(1, given.rows // 2)),
-        Side("two slots", lambda: training(2, given.rows // 2)),
-        rounds=given.rounds,
+        Side("one slot", lambda: training(1, args.rows // 2)),
+        Side("two slots", lambda: training(2, args.rows // 2)),
+        rounds=args.rounds,
         warmups=0,
     )
     print(pairs.table("seconds"))
@@ -100,7 +99,7 @@ def measure_slots(given: argparse.Namespace) -> float:
 
 
 def training(slots: int, rows: int) -> float:
-    """Seconds of a pass on so many executors, the median of a few after the first."""
+    """Median seconds of a round after the first, on this many executors."""
     times: list[float] = []
 
     def listener(row: dict[str, Any]) -> None:
@@ -114,7 +113,7 @@ def training(slots: int, rows: int) -> float:
 
 
 def jobs_of(spark: SparkSession, rows: int) -> Any:
-    """So many rows in two shards."""
+    """A task runner with this many rows in two shards."""
     frame: DataFrame = samples(spark, rows, partitions=2)
     return SparkCluster(spark, 2).map_reduce(frame, COLUMNS, num_shards=2)
 
@@ -128,11 +127,11 @@ MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the parts that are asked for."""
+    """Run the measurements named on the command line."""
     parser = options(__doc__, rounds=3, rows=800_000)
-    parser.add_argument("--width", type=int, default=9_985, help="of the large model (default %(default)s)")
-    parser.add_argument("--mebibytes", type=int, default=3072, help="executors' JVMs with it (default %(default)s)")
-    run_parts(parser, MEASURES, arguments, bar=BAR)
+    parser.add_argument("--width", type=int, default=9_985, help="width of the large model (default %(default)s)")
+    parser.add_argument("--mebibytes", type=int, default=3072, help="JVM memory of its executors (default %(default)s)")
+    run_measurements(parser, MEASURES, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

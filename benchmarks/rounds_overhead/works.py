@@ -1,4 +1,4 @@
-"""What the rounds of this benchmark do; executors import it by name."""
+"""The rounds' work; executors import it by name."""
 
 from __future__ import annotations
 
@@ -20,20 +20,17 @@ class Nothing:
     """Counts a shard's rows without reading them."""
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
-        """See ``MapReduce``."""
         return {"rows": torch.tensor(shard.rows)}, None
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        """See ``MapReduce``."""
         return {name: tensor + other[name] for name, tensor in one.items()}
 
 
 @dataclass(frozen=True)
 class Read(Nothing):
-    """Adds up every value of a shard; the note is what it read, in bytes, and the seconds."""
+    """Adds up every value of a shard; the note has the bytes read and the seconds."""
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
-        """See ``MapReduce``."""
         start = time.perf_counter()
         read, total = 0, torch.zeros((), dtype=torch.float64)
         for tensor in shard.tensors.values():
@@ -44,11 +41,11 @@ class Read(Nothing):
 
 
 def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What mapInArrow runs on the other side: it takes its input and says how many rows there were."""
+    """The other side's mapInArrow: drain the input and count the rows."""
     rows = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], names=["rows"])
 
 
 def counted(rows: Iterable[Any]) -> list[int]:
-    """The same for an RDD."""
+    """Count the rows of an RDD's partition."""
     return [sum(1 for _ in rows)]

@@ -1,4 +1,4 @@
-"""The a9a data set, scaled, as both sides read it; and the model."""
+"""The scaled a9a data set of both sides, and the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEATURES = 123
 
 
 def a9a() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Features ``[rows, 123]`` with a standard deviation of 1, not centred, and labels 0 and 1."""
+    """Features ``[rows, 123]`` of standard deviation 1, not centred, and labels 0 and 1."""
     folder = Path(os.environ.get("SPARKDL_DATA", ROOT / "../shared/data"))
     lines = (folder / "a9a").read_text(encoding="utf-8").splitlines()
     features, labels = np.zeros((len(lines), FEATURES)), np.zeros(len(lines))
@@ -49,7 +49,7 @@ def frames(spark: SparkSession, *, partitions: int) -> tuple[DataFrame, DataFram
 
 
 def logistic() -> nn.Module:
-    """Logistic regression from zero, where MLlib begins too, but for its intercept."""
+    """Logistic regression with zero weights, as MLlib's start except for its intercept."""
     model = nn.Linear(FEATURES, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)

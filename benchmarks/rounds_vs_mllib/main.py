@@ -1,6 +1,6 @@
-"""L-BFGS by rounds against MLlib's LogisticRegression: the time of an evaluation, and to the same objective.
+"""L-BFGS by rounds against MLlib's LogisticRegression: seconds per evaluation, and to the same objective.
 
-Both minimise the mean logistic loss of a9a plus ``l2/2 ||w||^2``, the intercept not penalised, over the same scaled
+Both minimise the mean logistic loss of a9a plus ``l2/2 ||w||^2`` without a penalty of the intercept, on the same scaled
 features, in double precision, on the same two executors.
 """
 
@@ -30,7 +30,7 @@ from sparkdl.training.objective import Objective
 BAR = "at most 3"
 
 L2 = 1e-4
-NEAR = 1e-4  # of the optimum, relative
+NEAR = 1e-4  # relative to the optimum
 COLUMNS = Columns(
     (InputColumn("features"),), InputColumn("label", "float64"), row_id=InputColumn("id", "int64"), floating="float64"
 )
@@ -38,13 +38,13 @@ COLUMNS = Columns(
 
 @dataclass
 class Curve:
-    """Objectives, and the seconds after which each was known."""
+    """Objectives, and the seconds until each was known."""
 
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
     def steps(self, optimum: float) -> int:
-        """Entries until one is near the optimum."""
+        """Number of entries until the first near the optimum."""
         return next(step for step, value in enumerate(self.values, start=1) if value <= optimum * (1 + NEAR))
 
 
@@ -57,9 +57,9 @@ class Rounded:
         self._frame, self._evaluations = frame, evaluations
 
     def per_evaluation(self) -> float:
-        """Seconds of an evaluation, the data being packed."""
+        """Seconds of an evaluation on packed data."""
         with self._packed(self._frame.limit(100)):
-            pass  # Spark ends Python workers that have nothing to do while MLlib runs, and others must import torch
+            pass  # Spark ends idle Python workers while MLlib runs; new ones import torch
         start = time.perf_counter()
         with self._packed(self._frame) as jobs:
             self.packing.append(time.perf_counter() - start)
@@ -88,14 +88,14 @@ class Classic:
         self._frame, self._iterations = frame, iterations
 
     def per_iteration(self) -> float:
-        """Seconds of an iteration: what the last ones add to a fit of one."""
+        """Seconds of an iteration: the extra time of a long fit over a fit of one iteration."""
         few, _ = self._fit(1)
         many, count = self._fit(self._iterations)
         return (many - few) / (count - 1)
 
     def until(self, optimum: float) -> float:
-        """Seconds of a fit that ends near the optimum."""
-        steps = Curve(self.values).steps(optimum) - 1  # the first value is that of the start
+        """Seconds of a fit to near the optimum."""
+        steps = Curve(self.values).steps(optimum) - 1  # the first value belongs to the start
         return self._fit(steps)[0]
 
     def _fit(self, iterations: int) -> tuple[float, int]:
@@ -112,23 +112,23 @@ class Classic:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=5)
-    parser.add_argument("--evaluations", type=int, default=100, help="of each run (default %(default)s)")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--evaluations", type=int, default=100, help="evaluations of each run (default %(default)s)")
+    args = parser.parse_args(arguments)
     print(environment())
     with session("rounds_vs_mllib") as spark:
         vectors, arrays = frames(spark, partitions=2)
-        ours, theirs = Rounded(arrays, given.evaluations), Classic(vectors, given.evaluations)
+        ours, theirs = Rounded(arrays, args.evaluations), Classic(vectors, args.evaluations)
         pairs = interleave(
-            Side("an evaluation", ours.per_evaluation), Side("an iteration", theirs.per_iteration), rounds=given.rounds
+            Side("an evaluation", ours.per_evaluation), Side("an iteration", theirs.per_iteration), rounds=args.rounds
         )
         optimum = min(*theirs.values, *(min(curve.values) for curve in ours.curves))
-        whole = median(theirs.until(optimum) for _ in range(given.rounds))
+        whole = median(theirs.until(optimum) for _ in range(args.rounds))
     print(pairs.table("seconds"))
-    curves = ours.curves[-given.rounds :]
+    curves = ours.curves[-args.rounds :]
     steps = curves[-1].steps(optimum)
     loop = median(curve.times[steps - 1] for curve in curves)
-    packing = median(ours.packing[-given.rounds :])
-    print(f"the least objective that either side has found: {optimum:.9f}")
+    packing = median(ours.packing[-args.rounds :])
+    print(f"least objective of both sides: {optimum:.9f}")
     print(f"to within {NEAR:g} of it, rounds: {steps} evaluations, {loop:.4g} s and {packing:.4g} s of packing before")
     print(f"the same, MLlib: {Curve(theirs.values).steps(optimum) - 1} iterations, {whole:.4g} s")
     print(f"to the optimum: {(loop + packing) / whole:.3g} of MLlib's time; without packing {loop / whole:.3g}")

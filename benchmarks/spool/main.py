@@ -1,7 +1,6 @@
-"""Spooling a DataFrame's partitions, sort included, against only counting the rows of the same Arrow batches.
+"""Spooling and sorting a DataFrame's partitions against only counting the rows of the same Arrow batches.
 
-Both are jobs over the same persisted DataFrame, with the select, the casts and the shuffle that a gang's data goes
-through, and both are timed from the call of collect() to its return.
+Both are jobs over the same persisted DataFrame with a gang's select, casts and shuffle. The time is that of collect().
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Spooling:
     """Spool a partition as a worker does, and count its rows.
 
     Attributes:
-        columns: what is kept.
+        columns: of the spool.
     """
 
     columns: Columns
@@ -47,7 +46,7 @@ class Spooling:
 
 
 def count(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Count a partition's rows and nothing else."""
+    """Count a partition's rows."""
     yield row(sum(batch.num_rows for batch in batches), sort=False)
 
 
@@ -60,7 +59,7 @@ class Jobs:
 
     def __init__(self, frame: DataFrame, rows: int, *, after_shuffle: bool) -> None:
         prepared, self._columns = select_columns(frame, COLUMNS)
-        # Not by row id, as a gang does: dealt out round robin the rows arrive in no order, and have to be sorted.
+        # Round robin, not by row id as a gang: the rows arrive unsorted.
         self._frame = prepared.repartition(PARTS)
         self._rows = rows
         if after_shuffle:
@@ -69,7 +68,7 @@ class Jobs:
     def spool(self) -> None:
         found = self._collect(Spooling(self._columns).run)
         if not all(shard.sort for shard in found):
-            raise RuntimeError("the rows came in the order of their ids: nothing was sorted, nothing to compare.")
+            raise RuntimeError("the rows arrived sorted by id; expected another order.")
 
     def count(self) -> None:
         self._collect(count)
@@ -77,22 +76,24 @@ class Jobs:
     def _collect(self, function: Callable[[Batches], Iterator[pa.RecordBatch]]) -> list[Row]:
         found = self._frame.mapInArrow(function, "rows long, sort boolean").collect()
         if sum(shard.rows for shard in found) != self._rows:
-            raise RuntimeError(f"{[shard.rows for shard in found]} rows came; expected {self._rows} together.")
+            raise RuntimeError(f"{[shard.rows for shard in found]} rows arrived; expected {self._rows} in total.")
         return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=9, rows=2_000_000)
-    parser.add_argument("--after-shuffle", action="store_true", help="persist behind the shuffle and leave it out")
-    given = parser.parse_args(arguments)
+    parser.add_argument(
+        "--after-shuffle", action="store_true", help="persist after the shuffle, which then does not count"
+    )
+    args = parser.parse_args(arguments)
     print(environment())
     with session("spool") as spark:
-        frame = materialised(samples(spark, given.rows, partitions=PARTS))
-        jobs = Jobs(frame, given.rows, after_shuffle=given.after_shuffle)
+        frame = materialised(samples(spark, args.rows, partitions=PARTS))
+        jobs = Jobs(frame, args.rows, after_shuffle=args.after_shuffle)
         pairs = interleave(
             Side("spool", lambda: seconds(jobs.spool)),
             Side("count", lambda: seconds(jobs.count)),
-            rounds=given.rounds,
+            rounds=args.rounds,
         )
     print(pairs.table("seconds"))
     print(verdict(pairs.ratio, BAR))

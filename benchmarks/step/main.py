@@ -1,7 +1,7 @@
-"""The time of a training step with AllReduce against torch's DistributedDataParallel.
+"""A training step with AllReduce against torch's DistributedDataParallel.
 
-Two processes hold both replicas of the same model side by side and take blocks of steps on the same batch with the
-one and with the other in turn; a block lasts until the slower process has finished it.
+Two processes hold a replica of the same model for each side. They take blocks of steps on the same batch with either
+side in turn; a block ends when the slower process has finished.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparkdl.data.shard import Shard
 from sparkdl.training.layouts.replicated import Replicated
 
 BAR = "at most 1.05"
-MEMBERS = 2
-WARMUPS = 2  # blocks; DistributedDataParallel builds its buckets anew after its first step
+WORKERS = 2
+WARMUPS = 2  # blocks; DistributedDataParallel rebuilds its buckets after its first step
 
 # Size -> widths of the layers, and steps of a block: about a second on a slow core.
 MODELS = {
@@ -38,11 +38,11 @@ sgd = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a member does.
+    """A worker's blocks of steps.
 
     Attributes:
         widths: of the model's layers.
-        rows: of each member's batch.
+        rows: of each worker's batch.
         steps: of a block.
         blocks: of each side.
         bucket_view: DistributedDataParallel's ``gradient_as_bucket_view``.
@@ -55,7 +55,7 @@ class Blocks:
     bucket_view: bool
 
     def __call__(self, world: World, shard: Shard | None) -> list[tuple[float, float]]:
-        """Seconds of a step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
+        """Seconds per step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
         torch.manual_seed(world.rank)
         inputs, target = torch.rand(self.rows, self.widths[0]), torch.rand(self.rows, 1)
         sides = self._all_reduce(world, inputs, target), self._distributed(inputs, target)
@@ -68,7 +68,7 @@ class Blocks:
         return pairs
 
     def _block(self, world: World, step: Callable[[], None]) -> float:
-        world.group().sum_(torch.zeros(1))  # both begin together
+        world.group().sum_(torch.zeros(1))  # both workers begin together
         start = time.perf_counter()
         for _ in range(self.steps):
             step()
@@ -104,16 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--models", nargs="+", choices=MODELS, default=list(MODELS), help="sizes of the model (default all)"
     )
-    parser.add_argument("--batch", type=int, default=64, help="rows of each member's batch (default %(default)s)")
-    parser.add_argument("--steps", type=int, help="steps of a block (default: as many as suit the model)")
+    parser.add_argument("--batch", type=int, default=64, help="rows of each worker's batch (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="steps of a block (default: by model)")
     parser.add_argument("--bucket-view", action="store_true", help="give DDP gradient_as_bucket_view=True")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
     ratios = {}
-    with LocalCluster(MEMBERS, threads=1) as cluster:
-        for name in given.models:
+    with LocalCluster(WORKERS, threads=1) as cluster:
+        for name in args.models:
             widths, steps = MODELS[name]
-            work = Blocks(widths, given.batch, given.steps or steps, given.rounds, given.bucket_view)
+            work = Blocks(widths, args.batch, args.steps or steps, args.rounds, args.bucket_view)
             taken = cluster.gang(work)[0]
             pairs = Pairs("AllReduce", "DDP", taken[WARMUPS:], taken[:WARMUPS])
             ratios[name] = pairs.ratio

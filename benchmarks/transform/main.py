@@ -1,7 +1,7 @@
 """Scoring a DataFrame with TorchModel.transform against pyspark.ml.functions.predict_batch_udf.
 
-Both send the same persisted rows through the same network on the same cores, keep one more column and write every row
-to Spark's noop sink. With --vector, transform of an ML vector against transform of an array.
+Both score the same persisted rows with the same network on the same cores, keep one more column and write to Spark's
+noop sink. With --vector, the comparison is transform of an ML vector against transform of an array.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sparkdl.io.weights import pack, unpack
 
 BAR = "at least 1.6"
 BAR_VECTOR = "at least 0.8"
-MEMBERS = 2
+WORKERS = 2
 
 
 def make_predict(weights: bytes) -> Callable[[np.ndarray], np.ndarray]:
-    """What a predict_batch_udf user writes."""
+    """The function of a predict_batch_udf user."""
     torch.set_num_threads(1)  # as many as the executor has cores
     module = small()
     unpack(weights, module)
@@ -53,13 +53,13 @@ def with_udf(frame: DataFrame, weights: bytes, batch_size: int) -> DataFrame:
 
 
 def with_zeros(frame: DataFrame) -> DataFrame:
-    """The frame with a prediction of 0 by an Arrow UDF that does not look at its input: what Spark alone takes."""
+    """The frame with a prediction of 0 by an Arrow UDF that ignores its input: Spark's own cost."""
 
     def zeros(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         for batch in batches:
             yield pa.array(np.zeros(len(batch)))
 
-    # Spark reads the hints of the function itself, and they are text here.
+    # Spark reads the function's hints, which are strings here.
     zeros.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     return frame.withColumn("prediction", F.arrow_udf(zeros, DoubleType())("features"))
 
@@ -67,27 +67,27 @@ def with_zeros(frame: DataFrame) -> DataFrame:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=15, rows=1_000_000)
     parser.add_argument("--vector", action="store_true", help="an ML vector against an array, both with transform")
-    parser.add_argument("--zeros", action="store_true", help="in place of transform, a UDF that returns zeros")
+    parser.add_argument("--zeros", action="store_true", help="a UDF that returns zeros, in place of transform")
     parser.add_argument("--batch-size", type=int, default=10_000, help="rows of the other side (default %(default)s)")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
     weights = pack(small())
     model = TorchModel(factory=small, weights=weights, kind="regressor")
     with session("transform") as spark:
-        frame = samples(spark, given.rows, partitions=MEMBERS)
+        frame = samples(spark, args.rows, partitions=WORKERS)
         array = materialised(frame.select("features", "label"))
         scored = model.transform(array).select("label", "prediction")
-        if given.vector:
+        if args.vector:
             vectors = materialised(array.select(array_to_vector("features").alias("features"), "label"))
             pair = [("vector", model.transform(vectors).select("label", "prediction")), ("array", scored)]
         else:
-            theirs = with_udf(array, weights, given.batch_size).select("label", "prediction")
-            ours = ("zeros", with_zeros(array).select("label", "prediction")) if given.zeros else ("transform", scored)
+            theirs = with_udf(array, weights, args.batch_size).select("label", "prediction")
+            ours = ("zeros", with_zeros(array).select("label", "prediction")) if args.zeros else ("transform", scored)
             pair = [ours, ("predict_batch_udf", theirs)]
-        over, under = (Side(name, lambda found=found: given.rows / written(found)) for name, found in pair)
-        pairs = interleave(over, under, rounds=given.rounds, warmups=6)
+        over, under = (Side(name, lambda found=found: args.rows / written(found)) for name, found in pair)
+        pairs = interleave(over, under, rounds=args.rounds, warmups=6)
     print(pairs.table("rows/s"))
-    print(verdict(pairs.ratio, BAR_VECTOR if given.vector else BAR))
+    print(verdict(pairs.ratio, BAR_VECTOR if args.vector else BAR))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The feed's share of a fit's first epoch, for 400 float columns and for one array column of the same numbers.
 
-A fit is timed from the call to the end of its first epoch. Feed is what comes before the first step, less what comes
-before it with a handful of rows: selecting and casting, the shuffle, Arrow, decoding, spooling and sorting.
+The time is from the call to the end of the first epoch. The feed is the time before the first step, less the same time
+of a fit of few rows: select, casts, shuffle, Arrow, decoding, spool and sort.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
 BAR = "none, reported"
-MEMBERS = 2
+WORKERS = 2
 BATCH = 2048  # rows of the global batch
 LABEL = InputColumn("label", "float32")
 
 
 @dataclass(frozen=True)
 class Network:
-    """Makes the network of one of the two sides, with three linear layers.
+    """Makes a network of three linear layers.
 
     Attributes:
         width: numbers in a row.
-        stacked: whether they come as so many columns.
+        stacked: whether each number is a column.
     """
 
     width: int
@@ -50,7 +50,7 @@ class Network:
 
 
 class Stacked(nn.Module):
-    """A network of many inputs, one number a row each."""
+    """A network of many inputs ``[rows]``, which it stacks."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ class Stacked(nn.Module):
 
 @dataclass(frozen=True)
 class Timed:
-    """Train, and say when the first step could be taken and when the first epoch was over.
+    """Trains, and records the start of the first step and the end of the first epoch.
 
     Attributes:
-        training: what is trained.
+        training: the training.
     """
 
     training: Training
@@ -78,7 +78,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds from the call until the members run, until they have their rows, until the epoch is over."""
+    """Seconds from the call until the workers run, have their rows, and end the epoch."""
 
     started: float
     fed: float
@@ -89,7 +89,7 @@ class Fits:
     """Fits of one kind of columns.
 
     Args:
-        cluster: where they run.
+        cluster: runs them.
         frame: the rows.
         names: the input columns.
         width: numbers in a row.
@@ -97,14 +97,14 @@ class Fits:
 
     def __init__(self, cluster: SparkCluster, frame: DataFrame, names: Sequence[str], width: int) -> None:
         self._cluster, self._frame = cluster, frame
-        self._few = materialised(frame.limit(8).repartition(MEMBERS))
+        self._few = materialised(frame.limit(8).repartition(WORKERS))
         self._columns = Columns(inputs=tuple(InputColumn(name) for name in names), target=LABEL)
         objective = Objective(Network(width, stacked=len(names) > 1), nn.MSELoss(), adam)
         self._work = Timed(Training(objective, BATCH, 1))
         self._measured: list[tuple[Phases, Phases]] = []
 
     def share(self) -> float:
-        """The feed's share in one fit, after one of a handful of rows."""
+        """The feed's share of one fit, after a fit of few rows."""
         launch, whole = self._fit(self._few), self._fit(self._frame)
         self._measured.append((launch, whole))
         return max(whole.fed - launch.fed, 0.0) / (whole.trained - launch.fed)
@@ -135,22 +135,22 @@ class Fits:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__, rounds=5, rows=200_000)
     parser.add_argument("--columns", type=int, default=400, help="float columns (default %(default)s)")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     print(environment())
-    names = [f"c{index}" for index in range(given.columns)]
+    names = [f"c{index}" for index in range(args.columns)]
     with session("wide") as spark:
         numbers = [F.rand(seed).cast("float").alias(name) for seed, name in enumerate(names)]
-        label = F.rand(given.columns).cast("float").alias("label")
-        columns = materialised(spark.range(0, given.rows, 1, MEMBERS).select(*numbers, label))
+        label = F.rand(args.columns).cast("float").alias("label")
+        columns = materialised(spark.range(0, args.rows, 1, WORKERS).select(*numbers, label))
         array = materialised(columns.select(F.array(*names).alias("features"), "label"))
-        cluster = SparkCluster(spark, MEMBERS)
+        cluster = SparkCluster(spark, WORKERS)
         many, one = Fits(cluster, columns, names, len(names)), Fits(cluster, array, ["features"], len(names))
         pairs = interleave(
-            Side(f"{len(names)} columns", many.share), Side("one array", one.share), rounds=given.rounds, warmups=2
+            Side(f"{len(names)} columns", many.share), Side("one array", one.share), rounds=args.rounds, warmups=2
         )
     print(pairs.table("feed's share"))
-    print(f"{len(names)} columns: {many.summary(given.rounds)}")
-    print(f"one array: {one.summary(given.rounds)}")
+    print(f"{len(names)} columns: {many.summary(args.rounds)}")
+    print(f"one array: {one.summary(args.rounds)}")
     print(f"share {median(over for over, _ in pairs.rounds):.2f} (bar: {BAR})")
 
 

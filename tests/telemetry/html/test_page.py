@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.events.made import write_run
+from benchmarks.events.synthetic_run import write_run
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.html import RunData, make_page
 from tests.telemetry.html.made import event, gang, run, step
