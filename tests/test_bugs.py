@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyspark.errors import PySparkException
 from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.failure import Failure
+from sparkdl.cluster.group.network import Address
+from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, WorkerFailed, WorkerLost
 from sparkdl.ml.persistence.factory import resolve
 from sparkdl.ml.run import Run
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -25,10 +34,18 @@ from sparkdl.rounds.evaluate import as_only_shard, mass_of
 from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import flatten
+from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
+from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective import Objective
-from tests.contracts import algorithm_contract as rounds
+from sparkdl.training.strategies.allreduce import AllReduce
+from tests.contracts import algorithm_contract, own_loops, work
+from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
+from tests.contracts.strategy_contract import Case, numbers
+from tests.faults.held import StopsOnArrival
+from tests.listening import unreachable
 from tests.object_store import object_store
+from tests.sessions import frame
 
 
 def test_gradients_outside_the_optimizer_piled_up() -> None:
@@ -71,18 +88,18 @@ def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch)
 
 def test_client_weighed_as_much_as_its_shard() -> None:
     # The weight of a subset was the sum over the whole shard: all clients of a shard had the same share.
-    own = as_only_shard(rounds.parts_of(90)[0], rounds.objective().criterion())
-    weights = torch.from_numpy(rounds.data()["w"])
+    own = as_only_shard(algorithm_contract.parts_of(90)[0], algorithm_contract.objective().criterion())
+    weights = torch.from_numpy(algorithm_contract.data()["w"])
     assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
 
 
 def test_failed_line_search_forgot_its_best_point() -> None:
     # Its name was never written: the run repeated the search, or ended with worse weights than it had evaluated.
-    algorithm, (shard,) = LBFGS(maxls=1), rounds.parts_of(90)
-    _, state = rounds.states(algorithm, [shard], 1)
+    algorithm, (shard,) = LBFGS(maxls=1), algorithm_contract.parts_of(90)
+    _, state = algorithm_contract.states(algorithm, [shard], 1)
     trial = state["iterate"]["x"] + 1e-6 * state["direction"]  # better, but not by enough
     state = {**state, "trial": trial, "search": {**state["search"], "t": 1e-6}}
-    update, _ = algorithm.map(rounds.objective(), state, shard, None)
+    update, _ = algorithm.map(algorithm_contract.objective(), state, shard, None)
     after = algorithm.apply(state, update)
     assert torch.equal(flatten(after["weights"], after["names"]), trial)
     assert str(algorithm.metrics(after)["status"]).endswith("continues from the best point")
@@ -91,7 +108,7 @@ def test_failed_line_search_forgot_its_best_point() -> None:
 def test_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
     # Tolerances were relative to the first gradient. At the minimum both are rounding, and the loss was rejected.
     algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
-    found = rounds.states(algorithm, rounds.parts_of(90), 60)
+    found = algorithm_contract.states(algorithm, algorithm_contract.parts_of(90), 60)
     assert found[-1]["round"] == 59
 
 
@@ -114,3 +131,118 @@ def test_tied_weight_went_back_to_its_start() -> None:
         state, history = Rounds(LBFGS(gtol=1e-8), objective).run(jobs)
     assert history[-1]["objective"] < 1e-9
     assert list(state["weights"]) == ["a.weight"]
+
+
+def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:
+    # Spark's optimizer computes the rows of a pandas or Arrow table on the driver, as partition 0. Two tasks packed
+    # shard 0.
+    with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
+        assert jobs.shard_rows == (50, 51)
+        [found] = jobs.each(Whole(), [0], all_rows=True)
+    assert found.note["ids"] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("does", [Sums(), Raises()], ids=["sums", "raises"])
+def test_lost_events_of_round_tasks_were_not_counted(spark, monkeypatch, does) -> None:
+    # The jobs had no listener, and failed tasks reported no counts: a report without one event was called complete.
+    monkeypatch.setattr(SparkCluster, "_channel", unreachable)
+    events: list[Event] = []
+    jobs = SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, listener=events.append)
+    with suppress(WorkerFailed), jobs as opened:
+        opened.run(does, torch.tensor(1.0))
+    lost = {event.rank: event.payload["dropped"] for event in events if event.kind == "outcome"}
+    assert sorted(lost) == [0, 1]
+    assert min(lost.values()) > 0
+
+
+WATCH = SimpleNamespace(gave_up=None)
+CRASH = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
+
+
+def failed(kind: str, rank: int, *, peer: bool) -> Event:
+    failure = Failure(kind, "gone", "Traceback", ErrorContext("work", rank, "host", 1), peer, 1.0)
+    return Event("failed", rank, 1, 0.0, None, failure.to_json())
+
+
+def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
+    # A killed worker reports nothing, while its peers report at once that a peer is lost. Their host was blamed.
+    ear = _FailureListener(None, 2, 1)
+    for rank in range(2):
+        ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
+    ear(failed("PeerLost", 0, peer=True))
+    explained = _explained(CRASH, WATCH, ear)
+    assert isinstance(explained, WorkerLost)
+    assert (explained.rank, explained.host, explained.attempt) == (1, "host1", 1)
+    ear(failed("ValueError", 0, peer=False))
+    assert str(_explained(CRASH, WATCH, ear)).startswith("ValueError: gone")
+    ear.close()
+
+
+def test_worker_of_lost_host_had_no_rank() -> None:
+    # The error named the task, but a worker without any event was not looked up.
+    explained = _explained(CRASH, WATCH, _FailureListener(None, 2, 3))
+    assert isinstance(explained, WorkerLost)
+    assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
+
+
+@pytest.mark.chaos
+def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path) -> None:
+    # Such a worker has no heartbeat to miss, and Spark's allGather waits for a year.
+    decode = StopsOnArrival(str(tmp_path / "mark"))
+    columns = Columns((InputColumn("x", decode=decode),))
+    frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
+    events: list[Event] = []
+    with pytest.raises(WorkerLost, match=r"never started: some workers did not join .* within 5 s") as caught:
+        SparkCluster(spark, 2, timeout=5).gang(lambda world, shard: None, frame, columns, listener=events.append)
+    [started] = {event.rank for event in events if event.kind == "started"}
+    assert (caught.value.rank, caught.value.stage) == (1 - started, "launch")
+    assert sum(SparkCluster(spark, 2).gang(lambda world, shard: shard.rows, frame, columns)) == 4
+
+
+def test_error_in_data_was_its_own_cause(spark) -> None:
+    # `raise error from error` makes a ring of causes.
+    data = spark.range(4).selectExpr("if(id = 3, raise_error('no such row'), id) as x")
+    with pytest.raises(PySparkException, match="no such row") as caught:
+        SparkCluster(spark, 2).gang(work.rows, data, ["x"])
+    assert caught.value.__cause__ is not caught.value
+    assert not isinstance(caught.value, SparkdlError)
+
+
+def test_worker_without_address_kept_the_others_waiting() -> None:
+    # If rank 0 could not listen, it gave up before the exchange of addresses, for which the others waited.
+    lines: list[str] = []
+
+    def exchange(line: str) -> list[str]:
+        lines.append(line)
+        return [line, json.dumps({"host": "b", "address": "127.0.0.1"})]
+
+    elsewhere = Address("192.0.2.200")  # an address that no host has
+    with pytest.raises(OSError, match="assign"):
+        meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
+    assert len(lines) == 1
+    with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
+        meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [lines[0], line])
+
+
+@pytest.mark.slow
+def test_worker_froze_after_failed_ddp_loop(spark) -> None:
+    # The last reference to the process group was DDP's reducer, whose destructor joins threads while it holds the GIL:
+    # every third or fourth time a deadlock, in processes that outlive the gang.
+    case = Case(batch_size=7)
+    cluster, data = SparkCluster(spark, 2, timeout=30), frame(numbers())
+    for _ in range(6):
+        with pytest.raises(WorkerFailed, match="stumbled over a row"):
+            cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), data, case.columns())
+
+
+@pytest.fixture
+def query_failed(spark):
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        spark.sql("select 1 / id from range(1)").collect()
+
+
+def test_failed_query_turned_logs_of_later_tests_into_json(query_failed, caplog) -> None:
+    # If an error has a query context, pyspark makes a logger that has every handler, also pytest's, write JSON.
+    logging.getLogger("sparkdl.tests").warning("as it is")
+    assert "as it is\n" in caplog.text
+    assert '"msg"' not in caplog.text

@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import cloudpickle
@@ -68,6 +69,7 @@ def floats(*rows) -> pa.Array:
         ("classifier", True, (4, 1)),
         ("regressor", True, (4,)),
         ("estimator", True, (4,)),
+        ("estimator", True, (4, 1)),
         ("estimator", False, (4, 2, 2)),
     ],
 )
@@ -147,6 +149,7 @@ class Inplace(nn.Linear):
     [
         (lambda: Pair(3, 1), "the model returned tuple; expected one tensor"),
         (lambda: Mean(3, 1), r"the model returned the shape \[\] for 2 rows; expected \[2, ...\]"),
+        (partial(nets.mlp, 3, outputs=2), r"the shape \[2, 2\]; expected \[B\] or \[B, 1\]"),
     ],
 )
 def test_invalid_outputs_raise(factory, message):
