@@ -78,7 +78,7 @@ def still_works(channel: Channel, seen: Seen) -> None:
     with Recorder(channel.endpoint, rank=9) as recorder:
         recorder.record("proof", value=before)
     assert values(seen.wait(before + 1))[-1] == before
-    assert recorder.dropped == 0
+    assert recorder.counts.dropped == 0
 
 
 @contextmanager

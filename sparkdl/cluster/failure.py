@@ -14,7 +14,7 @@ import cloudpickle
 from sparkdl.cluster.group.world import is_peer_failure
 from sparkdl.errors import ErrorContext, SparkdlError, WorkerFailed, cause_of, error_of
 from sparkdl.telemetry.event import Event, SafeCallback
-from sparkdl.telemetry.recorder import Told
+from sparkdl.telemetry.recorder import EventCounts
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class WorkerResult:
         value: the pickled return value of the work.
         failure: why the worker failed; None if it succeeded.
         seconds: wall time by stage.
-        told: delivery counts of the worker's events, which the driver compares with the events it received.
+        counts: delivery counts of the worker's events, which the driver compares with the events it received.
     """
 
     rank: int
     value: bytes | None = None
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    told: Told = field(default_factory=Told)
+    counts: EventCounts = field(default_factory=EventCounts)
 
 
 def raise_first_cause(
@@ -93,8 +93,8 @@ def raise_first_cause(
     """
     hear = SafeCallback(listener or (lambda event: None))
     for outcome in outcomes:
-        told = {"seconds": outcome.seconds, **vars(outcome.told)}
-        hear(Event("outcome", outcome.rank, attempt, time.time(), None, told))
+        counts = {"seconds": outcome.seconds, **vars(outcome.counts)}
+        hear(Event("outcome", outcome.rank, attempt, time.time(), None, counts))
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures:
         raise first_cause(failures).error()

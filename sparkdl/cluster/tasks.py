@@ -24,7 +24,7 @@ from sparkdl.errors import Cause, ErrorContext, InvalidInput, SparkdlError, caus
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.telemetry.event import Event, SafeCallback
-from sparkdl.telemetry.recorder import Told
+from sparkdl.telemetry.recorder import EventCounts
 from sparkdl.telemetry.task_recorder import Reporting
 
 Tensors = dict[str, Tensor]
@@ -118,7 +118,7 @@ class TaskResult:
         note: plain data, not reduced.
         trouble: kind, message and traceback of an error; None on success.
         host: the host of the task.
-        told: delivery counts of the task's events.
+        counts: delivery counts of the task's events.
     """
 
     index: int
@@ -126,7 +126,7 @@ class TaskResult:
     note: Any = None
     trouble: Cause | None = None
     host: str = ""
-    told: Told = field(default_factory=Told)
+    counts: EventCounts = field(default_factory=EventCounts)
 
     def packed(self) -> bytes:
         """Serialize the result; pickling the tensors would take a millisecond each."""
@@ -179,24 +179,24 @@ def mapped(
         OSError: a disk or a network failed; a retry may succeed.
     """
     index = shard.index if index is None else index
-    told = Told()
+    counts = EventCounts()
     try:
         does = unship(work)
-        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as told:
+        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as counts:
             tensors, note = does.map(state, shard)
-        return TaskResult(index, tensors, note, host=socket.gethostname(), told=told)
+        return TaskResult(index, tensors, note, host=socket.gethostname(), counts=counts)
     except OSError:
         raise
     except Exception as error:
-        return replace(TaskResult.of_error(index, error), told=told)
+        return replace(TaskResult.of_error(index, error), counts=counts)
 
 
 def emit(found: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:
     """Report the tasks that may have lost events to a listener."""
     hear = SafeCallback(listener or (lambda event: None))
     for each in found:
-        if each.told.dropped or each.told.kept or each.told.broken:
-            hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.told)), each.host))
+        if each.counts.dropped or each.counts.kept or each.counts.broken:
+            hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.counts)), each.host))
 
 
 def reduce_results(work: MapReduce, results: Iterable[TaskResult]) -> Tensors:

@@ -126,7 +126,7 @@ def run_worker(
             # A Python worker outlives the gang, and glibc would keep 100 MB of freed memory.
             if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
                 trim(0)
-    return replace(outcome, told=recorder.told)
+    return replace(outcome, counts=recorder.counts)
 
 
 class _Worker:

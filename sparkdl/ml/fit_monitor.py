@@ -76,7 +76,7 @@ class Watch:
     @property
     def folder(self) -> str | None:
         """The folder of events; None if events are not saved."""
-        return self._run.events if self.logbook.keeps else None
+        return self.logbook.folder
 
     def begin(self, session: SparkSession) -> None:
         """Save the configuration, once the run's directory is checked."""

@@ -30,34 +30,28 @@ class Channel(Server):
     Args:
         listener: receives every event, from the channel's threads, one call at a time. It must be quick, since all
             workers wait for it, and must not close the channel. Its first exception is logged.
-        addresses: host names or literals by which workers may reach this process, tried in this order.
-        bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
-        session: a name for log lines and threads; default: none.
+        addresses: as of ``Server``.
+        bind: as of ``Server``.
 
     Attributes:
         received: events passed to the listener.
-        endpoint: the endpoint that workers connect to.
-        refused: connections closed because they proved nothing, or sent an invalid frame.
-
-    Raises:
-        InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
     """
 
     def __init__(
-        self,
-        listener: Callable[[Event], None],
-        *,
-        addresses: Sequence[str] = ("127.0.0.1",),
-        bind: str = "127.0.0.1",
-        session: str | None = None,
+        self, listener: Callable[[Event], None], *, addresses: Sequence[str] = ("127.0.0.1",), bind: str = "127.0.0.1"
     ) -> None:
         self._listener = SafeCallback(listener)
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
-        name = f"sparkdl-channel-{session}" if session else "sparkdl-channel"
-        super().__init__(self._receive, addresses=addresses, bind=bind, name=name)
+        super().__init__("sparkdl-channel", addresses=addresses, bind=bind)
 
-    def _receive(self, connection: Connection) -> None:
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self, connection: Connection) -> None:
         while not self._closing.is_set():
             payload = connection.receive()
             if payload == ASK:

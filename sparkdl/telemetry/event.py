@@ -68,20 +68,19 @@ class Event:
     def from_json(cls, text: str | bytes) -> Event:
         """Decode the output of ``to_json``, ignoring unknown fields; raises InvalidInput if it is not an event."""
         try:
-            found = json.loads(text)
-            event = cls(**{name: found[name] for name in (*_TYPES, *(_LATER.keys() & found.keys()))})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            fields = json.loads(text)
+            values = {name: fields[name] for name in _TYPES}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidInput(f"expected an event as JSON, got {text[:80]!r}: {error!r}") from error
-        for name, types in (_TYPES | _LATER).items():
-            if not isinstance(getattr(event, name), types):
-                raise InvalidInput(f"an event's {name} cannot be {getattr(event, name)!r:.80}")
-        return event
+        for name, types in _TYPES.items():
+            if not isinstance(values[name], types):
+                raise InvalidInput(f"an event's {name} cannot be {values[name]!r:.80}")
+        return cls(**values)
 
 
 _TYPES: dict[str, Any] = {"kind": str, "rank": int, "attempt": int, "time": (int, float), "payload": dict}
-_TYPES["clock"] = (dict, type(None))
-# Fields that events of earlier versions lack.
-_LATER: dict[str, Any] = {"host": str, "received": (int, float, type(None)), "recorder": str, "number": int}
+_TYPES |= {"clock": (dict, type(None)), "host": str, "received": (int, float, type(None))}
+_TYPES |= {"recorder": str, "number": int}
 
 
 def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,8 +88,7 @@ def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
     if all(type(value) in _ATOMS for value in payload.values()):
         return dict(payload)
     try:
-        copy: dict[str, Any] = json.loads(_encode(payload))
-        return copy
+        return dict(json.loads(_encode(payload)))
     except Exception as error:  # as in Event.to_json
         return _complaint(error)
 

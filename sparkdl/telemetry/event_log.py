@@ -1,7 +1,7 @@
 """The driver's record of a run: received events are shown at once and kept in ``runDir/events``.
 
-    with EventLog(run.events, views=[Progress()]) as logbook:
-        supervisor.gang(..., listener=logbook)
+    with EventLog(run.events, views=[Progress()]) as event_log:
+        supervisor.gang(..., listener=event_log)
 
 Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own
 writes the file in bursts, from a queue that drops events when full. A driver that is killed loses up to a quarter of a
@@ -14,13 +14,14 @@ import os
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io.threads import CAPACITY, BackgroundQueue
 from sparkdl.telemetry.event import Event, SafeCallback
-from sparkdl.telemetry.event_file import DRIVER, EventFile
+from sparkdl.telemetry.event_file import DRIVER, open_event_file
 
 LINGER = 0.25
 """Seconds that an event may wait for others before the file is written, so that the thread wakes once for all."""
@@ -35,24 +36,22 @@ class EventLog:
         capacity: events that may wait for the file.
 
     Attributes:
-        received: received events.
-        dropped: events that never arrived, by gaps in their numbers and by workers' results, and received events that
-            are missing in the file.
+        received: number of received events.
     """
 
     def __init__(
         self, folder: str | None = None, views: Sequence[Callable[[Event], None]] = (), *, capacity: int = CAPACITY
     ) -> None:
+        self.folder = folder
         self.received = 0
-        self._heard: dict[str, _Heard] = {}  # by the recorder's id
+        self._recorders: defaultdict[str, _Received] = defaultdict(_Received)  # by the recorder's id
         self._lock = threading.RLock()
         self._views = [SafeCallback(view) for view in views]
         self._unwritten = 0
-        self._file: EventFile | None = None
-        self._queue: BackgroundQueue[Event] | None = None
         if folder is not None:
             # The time comes first, so that names sort in the order of the fits; the random part makes them unique.
-            self._file = EventFile(folder, f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
+            name = f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+            self._file = open_event_file(folder, name)
             self._queue = BackgroundQueue(
                 self._write, "sparkdl-event-log", capacity, linger=LINGER, end=self._file.close
             )
@@ -64,36 +63,29 @@ class EventLog:
         self.close()
 
     @property
-    def keeps(self) -> bool:
-        """Whether events are kept in a file."""
-        return self._file is not None
-
-    @property
     def dropped(self) -> int:
-        """Events that never arrived or are missing in the file."""
+        """Events that never arrived, by their numbers and by workers' results, or are missing in the file."""
         with self._lock:
-            lost = sum(heard.lost for heard in self._heard.values())
-        if self._file is None or self._queue is None:
-            return lost
-        return lost + self._queue.lost + self._unwritten + self._file.lost
+            lost = sum(events.lost for events in self._recorders.values())
+        return lost if self.folder is None else lost + self._queue.lost + self._unwritten + self._file.lost
 
     @property
     def dropped_at_least(self) -> bool:
         """Whether ``dropped`` is a lower bound: a worker, for example one that died, reported no event count."""
         with self._lock:
-            return any(heard.working for heard in self._heard.values())
+            return any(events.working for events in self._recorders.values())
 
     def __call__(self, event: Event) -> None:
         """Take an event of a worker, or of this process with rank -1."""
         with self._lock:
             self.received += 1
             if event.number:
-                self._heard.setdefault(event.recorder, _Heard()).note(event)
+                self._recorders[event.recorder].count_event(event)
             elif event.kind == "outcome" and event.payload.get("recorder"):
-                self._heard.setdefault(event.payload["recorder"], _Heard()).end(event.payload)
+                self._recorders[event.payload["recorder"]].end(event.payload)
             for view in self._views:
                 view(event)
-        if self._queue is not None:
+        if self.folder is not None:
             self._queue.put(event)
 
     def note(self, kind: str, payload: Mapping[str, Any]) -> None:
@@ -103,17 +95,16 @@ class EventLog:
 
     def close(self) -> None:
         """Write the waiting events; later calls do nothing."""
-        if self._queue is not None:
+        if self.folder is not None:
             self._queue.close()
 
     def _write(self, event: Event) -> None:
-        if self._file is not None:
-            self._unwritten += 1 - self._file.append([event.to_json().encode()])
-            self._file.flush()
+        self._unwritten += 1 - self._file.append([event.to_json().encode()])
+        self._file.flush()
 
 
 @dataclass
-class _Heard:
+class _Received:
     """Received events of one recorder, and the counts of its worker's result."""
 
     count: int = 0
@@ -124,14 +115,14 @@ class _Heard:
 
     @property
     def lost(self) -> int:
-        """Events that are neither here nor in the worker's file."""
+        """Events that neither the driver nor the worker's file has."""
         return max(self.last - self.count - self.kept, self.dropped)
 
-    def note(self, event: Event) -> None:
+    def count_event(self, event: Event) -> None:
         self.count += 1
         self.last = max(self.last, event.number)
         self.working |= event.kind == "started"
 
-    def end(self, told: Mapping[str, Any]) -> None:
-        self.last, self.working = max(self.last, told["last"]), False
-        self.kept, self.dropped = told["kept"], told["dropped"]
+    def end(self, counts: Mapping[str, Any]) -> None:
+        self.last, self.kept, self.dropped = max(self.last, counts["last"]), counts["kept"], counts["dropped"]
+        self.working = False

@@ -6,15 +6,12 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.files import Folder
 from sparkdl.telemetry.downsampling import thinned
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import DRIVER, open_folder
-
-if TYPE_CHECKING:
-    from sparkdl.io.files import Folder
+from sparkdl.telemetry.event_file import DRIVER
 
 
 def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> list[Event]:
@@ -27,24 +24,23 @@ def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> l
         most: approximate limit of events of the frequent kinds (see ``sparkdl.telemetry.downsampling``); default: all
             events, unchanged.
     """
-    events = _stream(open_folder(str(folder)))
-    found = list(events) if most is None else thinned(events, most)
-    return sorted(found, key=lambda event: event.time)
+    events = _stream(Folder.of(str(folder)))
+    return sorted(events if most is None else thinned(events, most), key=lambda event: event.time)
 
 
-def _stream(place: Folder) -> Iterator[Event]:
-    """All events, those of a member in the order of time."""
-    names = sorted(name for name in place.sizes("") if name.endswith(".jsonl"))
-    heard = [name for name in names if name.startswith(DRIVER)]
-    kept = [name for name in names if name not in heard]
-    # If a connection breaks, a worker keeps its last events in the file, and the driver may have them as well.
-    twice = {_key(event) for name in kept for event in _events(place, name)} if heard else set[tuple[str, int]]()
-    for event in (event for name in heard for event in _events(place, name)):
-        twice.discard(_key(event))
+def _stream(folder: Folder) -> Iterator[Event]:
+    """All events, those of a worker in the order of time."""
+    names = sorted(name for name in folder.sizes("") if name.endswith(".jsonl"))
+    driver = [name for name in names if name.startswith(DRIVER)]
+    workers = [name for name in names if name not in driver]
+    # If a connection breaks, a worker writes its last events to its file, and the driver may have them as well.
+    missing = {_key(event) for name in workers for event in _events(folder, name)} if driver else set[tuple[str, int]]()
+    for event in (event for name in driver for event in _events(folder, name)):
+        missing.discard(_key(event))
         yield event
-    for event in (event for name in kept for event in _events(place, name, told=bool(heard))):
-        if not heard or not event.number or _key(event) in twice:
-            twice.discard(_key(event))
+    for event in (event for name in workers for event in _events(folder, name, warn=not driver)):
+        if not driver or not event.number or _key(event) in missing:
+            missing.discard(_key(event))
             yield event
 
 
@@ -52,12 +48,11 @@ def _key(event: Event) -> tuple[str, int]:
     return event.recorder, event.number
 
 
-def _events(place: Folder, name: str, *, told: bool = False) -> Iterator[Event]:
-    """The events of a file; of lines that are none it warns, unless that was told before."""
-    with place.open(name) as stream:
+def _events(folder: Folder, name: str, *, warn: bool = True) -> Iterator[Event]:
+    with folder.open(name) as stream:
         for number, line in enumerate(io.BufferedReader(stream), start=1):
             try:
                 yield Event.from_json(line)
             except InvalidInput as error:
-                if not told:
-                    warnings.warn(f"{place.at(name)} line {number} is skipped: {error}", RuntimeWarning, stacklevel=4)
+                if warn:
+                    warnings.warn(f"{folder.at(name)} line {number} is skipped: {error}", RuntimeWarning, stacklevel=4)

@@ -7,8 +7,8 @@ others; events of other kinds are sent at once.
 The driver sends a receipt for a connection's hello, and for events only on request. A worker requests one after its
 first heartbeat and in ``close``, so its events normally arrive before its result. If the connection breaks, the
 recorder sends the last events without a receipt again over another connection. If that fails, it writes them to the
-fallback file, else drops and counts them. ``Told`` travels with the worker's result and gives the number of events that
-the driver should have.
+fallback file, else drops and counts them. ``EventCounts`` travels with the worker's result and gives the number of
+events that the driver should have.
 
 A process that is killed, or ends without ``close``, loses its queue, uncounted. The fallback is flushed to the system,
 not to the disk: it survives the process, not the host. Times are of the worker's own clock, and hosts' clocks disagree.
@@ -30,15 +30,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.channel import ASK
 from sparkdl.telemetry.clock import Clock
-from sparkdl.telemetry.emit import reading
 from sparkdl.telemetry.event import Event, SafeCallback, to_json_payload
-from sparkdl.telemetry.event_file import SECONDS, EventFile
+from sparkdl.telemetry.event_file import SECONDS, EventFile, open_event_file
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError, shut
 
-__all__ = ["Recorder", "Told"]
+__all__ = ["EventCounts", "Recorder"]
 
 CONNECT_SECONDS = 3.0
 """Time that an address has to answer and prove itself, in seconds."""
@@ -46,6 +44,8 @@ RECEIPT_SECONDS = 30.0
 """Time that the driver has to take a burst of events or to answer, before the connection counts as broken."""
 RETRY_SECONDS = (1.0, 30.0)
 """First and longest wait between two attempts to connect, in seconds."""
+CAPACITY = 10_000
+"""Events that may wait to be sent."""
 BURST_EVENTS = 64
 BURST_BYTES = 1 << 18
 """Limits of a burst, in events and bytes; the last ``BURST_EVENTS`` events are kept for another send."""
@@ -62,7 +62,7 @@ _silent: dict[Endpoint, tuple[float, float]] = {}
 
 
 @dataclass
-class Told:
+class EventCounts:
     """Counts of a recorder's events.
 
     Attributes:
@@ -89,15 +89,11 @@ class Recorder:
         attempt: the gang's attempt, from 0.
         fallback: a folder, path or URI, for ``rank-<rank>.attempt-<attempt>.jsonl``, used if the driver is unreachable
             (see ``sparkdl.telemetry.event_file``); default: such events are dropped.
-        capacity: events that may wait to be sent.
-        listener: receives events directly, one call at a time, if the worker runs in the driver's process; its first
-            exception is logged; default: none.
+        listener: receives events directly, one call at a time, if the worker runs in the driver's process; it replaces
+            ``endpoint``. Its first exception is logged; default: none.
 
     Attributes:
-        told: counts of the events; final after ``close``.
-
-    Raises:
-        InvalidInput: ``endpoint`` and ``listener`` are both given, or ``capacity`` is below 1.
+        counts: counts of the events; final after ``close``.
     """
 
     def __init__(
@@ -107,24 +103,18 @@ class Recorder:
         rank: int,
         attempt: int = 0,
         fallback: str | os.PathLike[str] | None = None,
-        capacity: int = 10_000,
         listener: Callable[[Event], None] | None = None,
     ) -> None:
-        if listener is not None and endpoint is not None:
-            raise InvalidInput("endpoint and listener are both given; a recorder takes one of them")
-        if capacity < 1:
-            raise InvalidInput(f"capacity is {capacity!r}; give the number of events that may wait, at least 1")
-        self.rank, self.attempt, self.told = rank, attempt, Told(uuid.uuid4().hex[:12])
-        self._capacity = capacity
+        self.rank, self.attempt, self.counts = rank, attempt, EventCounts(uuid.uuid4().hex[:12])
         self._waiting: deque[Event] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()  # rings if an event is urgent; True: close
         self._lock = threading.RLock()  # reentrant: a signal handler that records may interrupt a record
         self._closed = False
-        self._asked: deque[threading.Event] = deque()  # of ``flush``; set after the delivery of all earlier events
+        self._flushes: deque[threading.Event] = deque()  # set after the delivery of all earlier events
         self._listener = None if listener is None else SafeCallback(listener)
-        journal = None if fallback is None else EventFile(fallback, f"rank-{rank}.attempt-{attempt}")
         self._host = socket.gethostname()
-        self._route = _Route(endpoint, journal, self.told)
+        file = None if fallback is None else open_event_file(fallback, f"rank-{rank}.attempt-{attempt}")
+        self._route = _Route(endpoint, file, self.counts)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
         if listener is None:
             self._thread.start()
@@ -135,26 +125,26 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def dropped(self) -> int:
-        """Events lost because the queue was full or no destination was left."""
-        return self.told.dropped
-
     def record(self, kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
         """Record an event that happens now, with copies of clock and payload (JSON values); never raises or waits."""
-        self.put(kind, reading(clock), payload)
-
-    def put(self, kind: str, clock: dict[str, int] | None, payload: dict[str, Any]) -> None:
-        """Record as ``record`` does, with a clock as plain data and a payload of any names."""
-        now, copied, told = time.time(), to_json_payload(payload), self.told
+        now, values, counts = time.time(), to_json_payload(payload), self.counts
+        progress = None if clock is None else clock.state_dict()
         with self._lock:
-            told.last += kind != _UNCOUNTED and not self._closed
-            if self._closed or (self._listener is None and len(self._waiting) >= self._capacity):
-                told.dropped += 1
+            counts.last += kind != _UNCOUNTED and not self._closed
+            if self._closed or (self._listener is None and len(self._waiting) >= CAPACITY):
+                counts.dropped += 1
                 return
-            number = 0 if kind == _UNCOUNTED else told.last
+            number = 0 if kind == _UNCOUNTED else counts.last
             event = Event(
-                kind, self.rank, self.attempt, now, clock, copied, self._host, recorder=told.recorder, number=number
+                kind,
+                self.rank,
+                self.attempt,
+                now,
+                progress,
+                values,
+                self._host,
+                recorder=counts.recorder,
+                number=number,
             )
             if self._listener is None:
                 self._waiting.append(event)
@@ -167,10 +157,10 @@ class Recorder:
         """Wait until all events so far are delivered, kept or dropped; returns False after ``timeout`` seconds."""
         if self._listener is not None:
             return True
-        asked = threading.Event()
-        self._asked.append(asked)
+        delivered = threading.Event()
+        self._flushes.append(delivered)
         self._bell.put(False)
-        return asked.wait(timeout)
+        return delivered.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
         """Send the queue within ``timeout`` seconds and join the thread; other events go to the fallback.
@@ -201,25 +191,25 @@ class Recorder:
 
     def _drop(self, count: int) -> None:
         with self._lock:
-            self.told.dropped += count
+            self.counts.dropped += count
 
     def _run(self) -> None:
         closed, linger, idle_at = False, LINGER_SECONDS, time.monotonic() + SECONDS
-        asked: list[threading.Event] = []
+        flushes: list[threading.Event] = []
         while not closed or self._waiting:
             closed = self._rung(linger) or closed
-            while self._asked:  # before the burst is taken, so that the burst has all their events
-                asked.append(self._asked.popleft())
+            while self._flushes:  # before the burst is taken, so that the burst has all their events
+                flushes.append(self._flushes.popleft())
             burst = self._take()
             linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # more than one burst waits
             if burst:
                 idle_at = time.monotonic() + SECONDS
             elif time.monotonic() >= idle_at:
                 self._route.idle()
-            ask = not self._waiting and (closed or bool(asked))
-            self._drop(self._route.deliver(burst, ask=ask))
-            while ask and asked:
-                asked.pop().set()
+            confirm = not self._waiting and (closed or bool(flushes))
+            self._drop(self._route.deliver(burst, confirm=confirm))
+            while confirm and flushes:
+                flushes.pop().set()
         self._drop(self._route.close())
 
     def _rung(self, linger: float) -> bool:
@@ -244,28 +234,25 @@ class Recorder:
 class _Route:
     """Destination of a recorder's events: the driver, else the file, else none; used by the recorder's thread."""
 
-    def __init__(self, endpoint: Endpoint | None, fallback: EventFile | None, told: Told) -> None:
-        self._endpoint = endpoint
-        self._fallback = fallback
-        self._told = told
+    def __init__(self, endpoint: Endpoint | None, fallback: EventFile | None, counts: EventCounts) -> None:
+        self._endpoint, self._fallback, self._counts = endpoint, fallback, counts
         self._connection: Connection | None = None
         self._unsure: deque[bytes] = deque(maxlen=BURST_EVENTS)  # last sent events without a receipt
         self._warned = False
         self.deadline = float("inf")
 
-    def deliver(self, burst: Sequence[bytes], *, ask: bool = False) -> int:
-        """Deliver the burst, with ``ask`` wait for a receipt; returns how many events are certainly lost."""
-        if not burst and not (ask and self._unsure):
+    def deliver(self, burst: Sequence[bytes], *, confirm: bool = False) -> int:
+        """Deliver the burst, with ``confirm`` wait for a receipt; returns how many events are certainly lost."""
+        if not burst and not (confirm and self._unsure):
             return 0
         lost = len(burst)  # the driver itself detects the loss of earlier events
         for _ in range(2):  # reconnect once
-            connection = self._connected()
-            if connection is None:
+            if (connection := self._connect()) is None:
                 break
-            if self._sent(connection, burst, ask):
+            if self._send(connection, burst, confirm):
                 return 0
             self._disconnect()
-            self._told.broken = True
+            self._counts.broken = True
             burst = [*self._unsure, *burst]
             self._unsure.clear()
         if self._endpoint is not None and not self._warned:
@@ -274,17 +261,17 @@ class _Route:
             logger.warning("the driver at %s cannot be reached; events %s", self._endpoint, place)
         if self._fallback is None:
             return lost
-        kept = self._fallback.append(burst)
+        count = self._fallback.append(burst)
         self._fallback.flush()
-        self._told.kept += kept
-        return min(lost, len(burst) - kept)
+        self._counts.kept += count
+        return min(lost, len(burst) - count)
 
-    def _sent(self, connection: Connection, burst: Sequence[bytes], ask: bool) -> bool:
+    def _send(self, connection: Connection, burst: Sequence[bytes], confirm: bool) -> bool:
         try:
             # Read the time after connecting; ``abort`` ends what begins after the deadline.
             deadline = time.monotonic() + self._allowed(RECEIPT_SECONDS)
-            connection.send([*burst, ASK] if ask else burst, deadline)
-            if ask:
+            connection.send([*burst, ASK] if confirm else burst, deadline)
+            if confirm:
                 connection.receipt(deadline)
                 self._unsure.clear()
             else:
@@ -300,8 +287,7 @@ class _Route:
 
     def abort(self) -> None:
         """Interrupt a slow exchange with the driver; called from another thread."""
-        connection = self._connection
-        if connection is not None:
+        if (connection := self._connection) is not None:
             shut(connection.socket)
 
     def close(self) -> int:
@@ -309,13 +295,13 @@ class _Route:
         if self._fallback is None:
             return 0
         self._fallback.close()
-        self._told.kept -= self._fallback.lost
+        self._counts.kept -= self._fallback.lost
         return self._fallback.lost
 
     def _allowed(self, seconds: float) -> float:
         return min(seconds, self.deadline - time.monotonic())
 
-    def _connected(self) -> Connection | None:
+    def _connect(self) -> Connection | None:
         if self._connection is not None or self._endpoint is None:
             return self._connection
         retry_at, pause = _silent.get(self._endpoint, (0.0, 0.0))

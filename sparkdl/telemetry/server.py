@@ -10,9 +10,9 @@ import secrets
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, ProtocolError, shut
@@ -26,20 +26,16 @@ BACKLOG = 1024
 HANDSHAKE_SECONDS = 5.0
 """Total time that a connection has to prove itself, in seconds."""
 
-Own = TypeVar("Own", bound="Server")
-
 logger = logging.getLogger(__name__)
 
 
-class Server:
+class Server(ABC):
     """Listens on a port and serves each proven connection in its own thread.
 
     Args:
-        serve: called with each proven connection, in its thread; the connection closes when it returns. It raises
-            ``ProtocolError`` to reject a payload.
+        name: for log lines and threads.
         addresses: host names or literals by which clients may reach this process, tried in this order.
         bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
-        name: for log lines and threads.
 
     Attributes:
         endpoint: the endpoint that clients connect to.
@@ -49,37 +45,27 @@ class Server:
         InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
     """
 
-    def __init__(
-        self,
-        serve: Callable[[Connection], None],
-        *,
-        addresses: Sequence[str] = ("127.0.0.1",),
-        bind: str = "127.0.0.1",
-        name: str = "sparkdl-server",
-    ) -> None:
-        self._serve, self._name = serve, name
+    def __init__(self, name: str, *, addresses: Sequence[str], bind: str) -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._connections: set[socket.socket] = set()
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._threads: list[threading.Thread] = []
         self.refused = 0
-        names = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        unbound = Endpoint(names, 0, secrets.token_bytes(KEY_BYTES))
+        unbound = Endpoint(tuple(addresses), 0, secrets.token_bytes(KEY_BYTES))
         self._socket = _listen(bind)
         self.endpoint = replace(unbound, port=self._socket.getsockname()[1])
         self._alarm, self._wake = socket.socketpair()
-        self._accepting = threading.Thread(target=self._accept, name=self._name, daemon=True)
+        self._accepting = threading.Thread(target=self._accept, name=name, daemon=True)
         self._accepting.start()
 
-    def __enter__(self: Own) -> Own:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @abstractmethod
+    def _serve(self, connection: Connection) -> None:
+        """Serve a proven connection in its thread until it closes; raise ``ProtocolError`` to reject a payload."""
 
     def close(self) -> None:
-        """Close all connections and join all threads; later calls do nothing. In ``serve`` it raises RuntimeError."""
+        """Close all connections and join all threads; later calls do nothing. Its own threads get a RuntimeError."""
         if threading.current_thread() in self._threads:
             raise RuntimeError("a server cannot be closed from its own threads; close it from another thread")
         with self._lock:
@@ -93,8 +79,8 @@ class Server:
                 shut(connection)
         for thread in self._threads:
             thread.join()
-        for each in (self._socket, self._alarm, self._wake):
-            each.close()
+        for closing in (self._socket, self._alarm, self._wake):
+            closing.close()
 
     def _accept(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -118,7 +104,7 @@ class Server:
         thread = threading.Thread(target=self._run, args=(connection,), name=self._name, daemon=True)
         evicted = None
         with self._lock:
-            self._threads = [each for each in self._threads if each.is_alive()]
+            self._threads = [running for running in self._threads if running.is_alive()]
             if len(self._pending) >= MAX_PENDING:
                 oldest = next(iter(self._pending))
                 evicted = self._pending.pop(oldest)
@@ -133,14 +119,19 @@ class Server:
                 self.refused += 1
                 connection.close()
         if evicted is not None:
-            evicted.join()  # unproven, so it is not in ``serve`` and ends at once
+            evicted.join()  # unproven, so it is not served and ends at once
 
     def _run(self, connection: socket.socket) -> None:
         with connection:
             try:
                 self._serve(self._admit(connection))
             except ProtocolError as error:
-                self._refuse(error)
+                with self._lock:
+                    if not self._closing.is_set():
+                        self.refused += 1
+                        # Strangers may be many: warn once, and log the others for debugging only.
+                        level = logging.WARNING if self.refused == 1 else logging.DEBUG
+                        logger.log(level, "%s rejected a connection: %s", self._name, error)
             except (OSError, EOFError) as error:
                 logger.debug("%s: a client's connection ended: %s", self._name, error)
             finally:
@@ -155,14 +146,6 @@ class Server:
                 raise ProtocolError("too many clients wait to prove themselves, and this one waited longest")
         admitted.confirm()
         return admitted
-
-    def _refuse(self, error: Exception) -> None:
-        with self._lock:
-            if not self._closing.is_set():
-                self.refused += 1
-                # Strangers may be many: warn once, and log the others for debugging only.
-                level = logging.WARNING if self.refused == 1 else logging.DEBUG
-                logger.log(level, "%s rejected a connection: %s", self._name, error)
 
 
 def _listen(bind: str) -> socket.socket:

@@ -15,7 +15,7 @@ from sparkdl.telemetry.emit import recording, span
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
 from sparkdl.telemetry.protocol import Endpoint
-from sparkdl.telemetry.recorder import Recorder, Told
+from sparkdl.telemetry.recorder import EventCounts, Recorder
 from sparkdl.telemetry.step_timer import StepTimer, flush, measuring
 
 __all__ = ["Reporting"]
@@ -42,23 +42,17 @@ class Reporting:
     listener: Callable[[Event], None] | None = None
 
     @contextmanager
-    def task(self, name: str, index: int, attempt: int = 0) -> Iterator[Told]:
-        """Context in which a task records; yields the counts of its events, final after the block.
-
-        Args:
-            name: name of the task's span.
-            index: rank of the task's events: the index of its shard, or of its ensemble member.
-            attempt: the task's attempt, from 0.
-        """
+    def task(self, name: str, index: int, attempt: int = 0) -> Iterator[EventCounts]:
+        """Context of the task ``name`` with this rank and attempt; yields its event counts, final after the block."""
         if self.endpoint is None and self.fallback is None and self.listener is None:
-            yield Told()
+            yield EventCounts()
             return
         recorder = Recorder(self.endpoint, rank=index, attempt=attempt, fallback=self.fallback, listener=self.listener)
         level = None if self.listener is not None else self.level
-        about: dict[str, Any] = {} if self.number is None else {"round": self.number}
+        fields: dict[str, Any] = {} if self.number is None else {"round": self.number}
         try:
-            with recording(recorder), forwarding(level), span(name, **about), measuring(StepTimer()):
-                yield recorder.told
+            with recording(recorder), forwarding(level), span(name, **fields), measuring(StepTimer()):
+                yield recorder.counts
                 flush()
         finally:
             recorder.close(_LEAVING)

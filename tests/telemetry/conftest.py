@@ -21,5 +21,5 @@ def seen():
 
 @pytest.fixture
 def channel(nothing_is_left, seen):
-    with Channel(seen, session="test") as channel:
+    with Channel(seen) as channel:
         yield channel

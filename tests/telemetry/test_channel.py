@@ -247,7 +247,7 @@ def test_replayed_session_is_rejected(channel, seen):
     proxy = Proxy(channel.endpoint)
     with Recorder(proxy.endpoint, rank=0) as recorder:
         recorder.record("value", value=1)
-    assert (recorder.dropped, channel.received) == (0, 1)
+    assert (recorder.counts.dropped, channel.received) == (0, 1)
     recorded = proxy.join()["worker"]
     assert b'"value":1' in recorded
     raw = Raw(channel.endpoint)
@@ -284,7 +284,7 @@ def test_flipped_bit_is_noticed_and_event_is_kept_in_file(place, seen, tmp_path,
             recorder.record("value", value=1)
             recorder.close(0.5)
         proxy.join()
-        assert (recorder.dropped, seen.events, channel.refused) == (0, [], place != LENGTHENED)
+        assert (recorder.counts.dropped, seen.events, channel.refused) == (0, [], place != LENGTHENED)
     assert values(read_events(tmp_path)) == [1]
     assert os.listdir(tmp_path) == ["rank-0.attempt-0.jsonl"]
 
@@ -332,7 +332,7 @@ def test_heartbeats_have_no_number(channel, seen):
             recorder.record(kind)
     numbers = [("started", 1), ("heartbeat", 0), ("heartbeat", 0), ("value", 2)]
     assert [(event.kind, event.number) for event in seen.events] == numbers
-    assert recorder.told.last == 2
+    assert recorder.counts.last == 2
 
 
 def test_receipt_comes_only_on_request(channel, seen):

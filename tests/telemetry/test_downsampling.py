@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl.telemetry.downsampling import merged, thinned
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import DRIVER, EventFile
+from sparkdl.telemetry.event_file import DRIVER, open_event_file
 from sparkdl.telemetry.event_reader import read_events
 
 
@@ -72,9 +72,9 @@ def test_rare_kinds_stay() -> None:
 def test_folder_is_downsampled(tmp_path: Path) -> None:
     taken = ((number, rank) for number in range(500) for rank in (0, 1))
     events = [replace(step(number, rank), recorder=str(rank), number=number + 1) for number, rank in taken]
-    EventFile(tmp_path, f"{DRIVER}1").append([event.to_json().encode() for event in events[:600]])
-    EventFile(tmp_path, "rank-0").append([event.to_json().encode() for event in events[590:] if event.rank == 0])
-    EventFile(tmp_path, "rank-1").append([event.to_json().encode() for event in events[590:] if event.rank == 1])
+    open_event_file(tmp_path, f"{DRIVER}1").append([event.to_json().encode() for event in events[:600]])
+    open_event_file(tmp_path, "rank-0").append([event.to_json().encode() for event in events[590:] if event.rank == 0])
+    open_event_file(tmp_path, "rank-1").append([event.to_json().encode() for event in events[590:] if event.rank == 1])
     assert len(read_events(tmp_path)) == 1000
     found = read_events(tmp_path, most=100)
     assert len(found) <= 110

@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl.telemetry import event_file as module
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import EventFile
+from sparkdl.telemetry.event_file import open_event_file
 from sparkdl.telemetry.event_reader import read_events
 from tests.object_store import object_store
 
@@ -24,7 +24,7 @@ def lines(*events: Event) -> list[bytes]:
 
 
 def test_lines_are_written_at_once(tmp_path: Path) -> None:
-    journal = EventFile(tmp_path / "events", "driver")
+    journal = open_event_file(tmp_path / "events", "driver")
     assert read_events(tmp_path / "events") == []
     assert not list(tmp_path.iterdir())
     assert journal.append(lines(event(1), event(2))) == 2
@@ -38,26 +38,26 @@ def test_event_in_two_files_is_read_once(tmp_path: Path) -> None:
     kept = replace(event(1), recorder="a", number=1)
     heard, other = replace(kept, received=1001.5), replace(kept, rank=1, recorder="b")
     for name, each in (("driver-1", heard), ("rank-0", kept), ("rank-1", other)):
-        EventFile(tmp_path, name).append(lines(each))
+        open_event_file(tmp_path, name).append(lines(each))
     found = read_events(tmp_path)
     assert found == [heard, other]
     assert found[0].received == 1001.5
 
 
 def test_truncated_line_is_skipped(tmp_path: Path) -> None:
-    EventFile(tmp_path, "driver").append(lines(event(1)))
+    open_event_file(tmp_path, "driver").append(lines(event(1)))
     with (tmp_path / "driver.jsonl").open("ab") as file:
         file.write(lines(event(2))[0][:20])
     with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
         assert read_events(tmp_path) == [event(1)]
-    EventFile(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
+    open_event_file(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
     with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
         assert read_events(tmp_path) == [event(1), event(3)]
 
 
 def test_full_disk_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "driver.jsonl").symlink_to("/dev/full")
-    journal = EventFile(tmp_path, "driver")
+    journal = open_event_file(tmp_path, "driver")
     assert [journal.append(lines(event(number))) for number in range(3)] == [0, 0, 0]
     journal.close()
     assert caplog.text.count("driver.jsonl cannot be written") == 1
@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory):
 
 def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store("one")
-    journal = EventFile(folder, "driver")
+    journal = open_event_file(folder, "driver")
     assert journal.append(lines(event(1), event(2))) == 2
     journal.flush()
     assert read_events(folder) == []
@@ -84,7 +84,7 @@ def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatc
     assert read_events(folder) == [event(1), event(2)]
     monkeypatch.setattr(module, "SECONDS", 60.0)
     monkeypatch.setattr(module, "BYTES", 100)
-    other = EventFile(folder, "driver")  # as of another process: its files have other names
+    other = open_event_file(folder, "driver")  # as of another process: its files have other names
     other.append(lines(event(3)))
     other.flush()
     journal.append(lines(event(4))[:1])
@@ -96,7 +96,7 @@ def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatc
 def test_unreachable_store_counts_lost_lines_and_hides_credentials(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    journal = EventFile(
+    journal = open_event_file(
         f"s3://key:secret@runs/x?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1", "driver"
     )
     assert journal.append(lines(event(1), event(2))) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.event_reader import read_events
-from sparkdl.telemetry.recorder import Told
+from sparkdl.telemetry.recorder import EventCounts
 
 
 def event(number: int, kind: str = "count", rank: int = 0, attempt: int = 0, **payload: object) -> Event:
@@ -47,7 +47,7 @@ def numbered(recorder: str, number: int, kind: str = "span") -> Event:
 
 
 def said(recorder: str, last: int, kept: int = 0, dropped: int = 0) -> Event:
-    return event(99, "outcome", **vars(Told(recorder, last, kept, dropped)))
+    return event(99, "outcome", **vars(EventCounts(recorder, last, kept, dropped)))
 
 
 def test_missing_numbers_count_as_lost() -> None:

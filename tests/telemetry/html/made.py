@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_file import EventFile
+from sparkdl.telemetry.event_file import open_event_file
 from sparkdl.telemetry.html import RunData
 from sparkdl.telemetry.html.run_data import DRIVER
 
@@ -45,7 +45,7 @@ def written(folder: Path, events: Iterable[Event] = (), **files: Any) -> str:
         (folder / f"{name}.json").write_text(json.dumps(values))
     lines = [each.to_json().encode() for each in events]
     if lines:
-        journal = EventFile(folder / "events", "driver-made")
+        journal = open_event_file(folder / "events", "driver-made")
         assert journal.append(lines) == len(lines)
         journal.close()
     return str(folder)
