@@ -19,7 +19,6 @@ from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.failure import Failure
-from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
@@ -216,12 +215,12 @@ def test_worker_without_address_kept_the_others_waiting() -> None:
         lines.append(line)
         return [line, json.dumps({"host": "b", "address": "127.0.0.1"})]
 
-    elsewhere = Address("192.0.2.200")  # an address that no host has
+    elsewhere = "192.0.2.200"  # an address that no host has
     with pytest.raises(OSError, match="assign"):
         meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
     assert len(lines) == 1
     with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
-        meet(RendezvousSpec(1, 2, "run", 0, Address("127.0.0.1")), lambda line: [lines[0], line])
+        meet(RendezvousSpec(1, 2, "run", 0, "127.0.0.1"), lambda line: [lines[0], line])
 
 
 @pytest.mark.slow

@@ -23,9 +23,6 @@ class Failure:
 
     Attributes:
         kind: the error's class name.
-        message: the error's text.
-        trace: the error's traceback.
-        place: where the error occurred.
         peer: whether the error only reports, or follows from, the loss of another worker.
         time: when the error occurred, in seconds since the epoch by that worker's clock.
     """
@@ -40,9 +37,12 @@ class Failure:
     @staticmethod
     def of(error: BaseException, place: ErrorContext) -> Failure:
         """Record an error, and release all that its traceback references."""
-        peer = any(is_peer_failure(each) for each in _chain(error))
-        failure = Failure(*cause_of(error), place, peer, time.time())
-        _forget(error)
+        chain = _chain(error)
+        failure = Failure(*cause_of(error), place, any(map(is_peer_failure, chain)), time.time())
+        for link in chain:  # a process group among the locals of its traceback would keep its peers waiting
+            traceback.clear_frames(link.__traceback__)
+            link.__traceback__ = None
+        gc.collect()
         return failure
 
     @staticmethod
@@ -64,7 +64,6 @@ class WorkerResult:
     """The result of a worker: a pickled value, or a failure.
 
     Attributes:
-        rank: the worker's rank.
         value: the pickled return value of the work.
         failure: why the worker failed; None if it succeeded.
         seconds: wall time by stage.
@@ -79,26 +78,26 @@ class WorkerResult:
 
 
 def raise_first_cause(
-    outcomes: Sequence[WorkerResult], listener: Callable[[Event], None] | None = None, *, attempt: int = 0
+    results: Sequence[WorkerResult], listener: Callable[[Event], None] | None = None, *, attempt: int = 0
 ) -> list[Any]:
     """Return the workers' values in rank order, or raise the first cause.
 
     Args:
-        outcomes: of the workers.
+        results: of the workers, in any order.
         listener: gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
         attempt: the number of the attempt.
 
     Raises:
         SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.
     """
-    hear = SafeCallback(listener or (lambda event: None))
-    for outcome in outcomes:
-        counts = {"seconds": outcome.seconds, **vars(outcome.counts)}
-        hear(Event("outcome", outcome.rank, attempt, time.time(), None, counts))
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    callback = SafeCallback(listener or (lambda event: None))
+    for result in results:
+        payload = {"seconds": result.seconds, **vars(result.counts)}
+        callback(Event("outcome", result.rank, attempt, time.time(), None, payload))
+    failures = [result.failure for result in results if result.failure is not None]
     if failures:
         raise first_cause(failures).error()
-    return [_value(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
+    return [_value(result) for result in sorted(results, key=lambda result: result.rank)]
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
@@ -106,28 +105,21 @@ def first_cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.peer, failure.time))
 
 
-def _value(outcome: WorkerResult) -> Any:
+def _value(result: WorkerResult) -> Any:
     try:
-        return cloudpickle.loads(outcome.value)
+        return cloudpickle.loads(result.value)
     except Exception as error:
-        message = f"the driver cannot unpickle the result of rank {outcome.rank}: {type(error).__name__}: {error}"
-        raise WorkerFailed(message, place=ErrorContext("result", outcome.rank)) from error
+        message = f"the driver cannot unpickle the result of rank {result.rank}: {type(error).__name__}: {error}"
+        raise WorkerFailed(message, place=ErrorContext("result", result.rank)) from error
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and all(each is not other for other in found):  # `raise error from error` is legal
-            found.append(each)
-            left += [each.__cause__, each.__context__]
-    return found
-
-
-def _forget(error: BaseException) -> None:
-    """Drop the locals that tracebacks keep: a process group among them would keep its peers waiting."""
-    for each in _chain(error):
-        traceback.clear_frames(each.__traceback__)
-        each.__traceback__ = None
-    gc.collect()
+    """The error and its causes and contexts, each once: ``raise error from error`` is legal."""
+    chain: dict[int, BaseException] = {}
+    stack: list[BaseException | None] = [error]
+    while stack:
+        link = stack.pop()
+        if link is not None and id(link) not in chain:
+            chain[id(link)] = link
+            stack += [link.__cause__, link.__context__]
+    return [*chain.values()]

@@ -10,7 +10,6 @@ from typing import Any
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import raise_first_cause
-from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.world import in_a_group
 from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.cluster.protocol import Capacity, Listener, gang_size
@@ -45,8 +44,8 @@ class TableCluster(ABC):
     ) -> list[Any]:
         """Run a gang on this machine, as ``Cluster.gang``."""
         size = gang_size(size, self.size)
-        tables, wanted = split_rows(data, columns, size)
-        task = WorkerTask(ship(work), size, uuid.uuid4().hex, attempt, wanted)
+        tables, columns = split_rows(data, columns, size)
+        task = WorkerTask(ship(work), size, uuid.uuid4().hex, attempt, columns)
         return self._run(task, tables, listener, guard or CancellationToken())
 
     def map_reduce(
@@ -84,13 +83,11 @@ class InlineCluster(TableCluster):
     ) -> list[Any]:
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
-        outcome = run_worker(
-            task, task.spec(0, Address("127.0.0.1")), lambda line: [line], tables[0], listener=listener
-        )
-        if outcome.failure is not None and outcome.failure.kind == "KeyboardInterrupt":
+        result = run_worker(task, 0, "127.0.0.1", lambda line: [line], tables[0], listener=listener)
+        if result.failure is not None and result.failure.kind == "KeyboardInterrupt":
             raise KeyboardInterrupt  # Ctrl-C was meant for this process, which is also the worker
-        return raise_first_cause([outcome], listener, attempt=task.attempt)
+        return raise_first_cause([result], listener, attempt=task.attempt)
 
     @contextmanager
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
-        yield InlineTaskRunner(data.shards(), data.as_one_shard, Reporting(listener=listener))
+        yield InlineTaskRunner(data, Reporting(listener=listener))

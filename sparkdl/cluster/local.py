@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from sparkdl.cluster.local_tasks import ShardedData, process_jobs
 from sparkdl.cluster.protocol import Capacity, Listener
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import WorkerTask
-from sparkdl.cluster.worker_process import WorkerProcess
+from sparkdl.cluster.worker_process import WorkerProcess, wait_for
 from sparkdl.data.tables import Batches, spill
 from sparkdl.errors import ErrorContext, InvalidInput, SparkdlError, WorkerLost
 from sparkdl.telemetry.channel import Channel
@@ -52,13 +51,7 @@ class LocalCluster(TableCluster):
     """
 
     def __init__(
-        self,
-        size: int,
-        *,
-        device: str = "cpu",
-        threads: int | None = None,
-        timeout: float = 600.0,
-        logs: str = "off",
+        self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0, logs: str = "off"
     ) -> None:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
@@ -103,11 +96,11 @@ class LocalCluster(TableCluster):
                 level=self._level,
             )
             files = [spill(table, os.path.join(folder, f"shard-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._processes(task.size) as workers, guard.stopping(partial(_end, workers)):
+            with self._processes(task.size) as workers, guard.stopping(partial(_kill_busy, workers)):
                 for worker, file in zip(workers, files, strict=True):
                     worker.start((task, worker.rank, file))
-                outcomes = _collect(workers, task.attempt, self._timeout)
-                return raise_first_cause(outcomes, listener, attempt=task.attempt)
+                results = _collect(workers, task.attempt, self._timeout)
+                return raise_first_cause(results, listener, attempt=task.attempt)
 
     @contextmanager
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
@@ -144,57 +137,56 @@ class LocalCluster(TableCluster):
 
 
 def _collect(workers: Sequence[WorkerProcess], attempt: int, timeout: float) -> list[WorkerResult]:
-    """Exchange the workers' lines, then wait for every outcome.
+    """Exchange the workers' lines, then wait for every result.
 
     Raises:
         WorkerLost: a worker sent no line in time; before its first heartbeat nothing else detects that.
     """
     lines: dict[int, str] = {}
-    outcomes: dict[int, WorkerResult] = {}
+    results: dict[int, WorkerResult] = {}
     deadline: float | None = time.monotonic() + timeout
     ending = False
-    while len(outcomes) < len(workers):
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        waiting = [worker for worker in workers if worker.rank not in outcomes]
-        ready = wait([end for worker in waiting for end in (worker.connection, worker.sentinel)], left)
+    while len(results) < len(workers):
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait_for([worker for worker in workers if worker.rank not in results], remaining)
         if not ready and not ending:
             absent = next(worker.rank for worker in workers if worker.rank not in lines)
             place = ErrorContext("launch", absent, socket.gethostname(), attempt)
             raise WorkerLost(f"rank {absent} did not join the rendezvous within {timeout:g} s.", place=place)
         if not ready:
             break  # the first failure is known; the others have had their grace period
-        for worker in waiting:
-            if worker.connection in ready or worker.sentinel in ready:
-                _take(worker, attempt, lines, outcomes)
-        failed = any(outcome.failure for outcome in outcomes.values())
+        for worker in ready:
+            message = _receive(worker, attempt)
+            if isinstance(message, WorkerResult):
+                results[worker.rank] = message
+            else:
+                lines[worker.rank] = message
+        failed = any(result.failure for result in results.values())
         if failed or len(lines) == len(workers):
             for rank in lines:
                 # If a worker failed before it sent its line, the others would wait for ever.
-                workers[rank].send(None if failed else [lines[each] for each in range(len(workers))])
+                workers[rank].send(None if failed else [lines[peer] for peer in range(len(workers))])
             lines.clear()
             if not failed:
                 deadline = None
             elif not ending:
                 ending, deadline = True, time.monotonic() + _GRACE
-    return list(outcomes.values())
+    return list(results.values())
 
 
-def _take(worker: WorkerProcess, attempt: int, lines: dict[int, str], outcomes: dict[int, WorkerResult]) -> None:
+def _receive(worker: WorkerProcess, attempt: int) -> WorkerResult | str:
+    """The worker's result, or its line for the others."""
     try:
-        message = worker.receive()
+        message: WorkerResult | str = worker.receive()
     except (EOFError, ConnectionError):
         place = ErrorContext("work", worker.rank, socket.gethostname(), attempt)
         failure = Failure("WorkerLost", worker.exit_reason(), "", place, False, time.time())
-        outcomes[worker.rank] = WorkerResult(worker.rank, failure=failure)
-        return
-    if isinstance(message, WorkerResult):
-        outcomes[worker.rank] = message
-        worker.busy = False
-    else:
-        lines[worker.rank] = message
+        return WorkerResult(worker.rank, failure=failure)
+    worker.busy = isinstance(message, str)
+    return message
 
 
-def _end(workers: Sequence[WorkerProcess]) -> None:
+def _kill_busy(workers: Sequence[WorkerProcess]) -> None:
     for worker in workers:
         if worker.busy:
             with contextlib.suppress(ProcessLookupError):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from sparkdl.cluster.tasks import (
     raise_on_failure,
     reduce_results,
 )
-from sparkdl.cluster.worker_process import WorkerProcess
+from sparkdl.cluster.worker_process import WorkerProcess, wait_for
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.shard import Shard
@@ -55,48 +54,43 @@ class ShardedData:
 
     def shards(self) -> list[Shard]:
         """Spool the data in this process; a list of tables stays as it is, and no client is split."""
-        return dealt(self.data, self.columns, self.num_shards)
+        tables, columns = split_rows(self.data, self.columns, self.num_shards)
+        if columns is None:
+            raise InvalidInput("data is None; expected rows to map.")
+        if columns.client is not None and not isinstance(self.data, Sequence):
+            tables = by_client(tables, columns.client.name)
+        return _spool(tables, columns)
 
     def as_one_shard(self) -> Shard:
         """All rows as one shard; without ids, in the order of the shards."""
-        tables, wanted = split_rows(self.data, self.columns, self.num_shards)
-        assert wanted is not None  # shards() has raised if there are no data
-        return _sealed([_spooled(list(itertools.chain.from_iterable(tables)), wanted, 0)])[0]
+        tables, columns = split_rows(self.data, self.columns, self.num_shards)
+        assert columns is not None  # shards() has raised if there are no data
+        return _spool([list(itertools.chain.from_iterable(tables))], columns)[0]
 
 
 class InlineTaskRunner:
-    """``TaskRunner`` that maps every shard in this process.
+    """``TaskRunner`` that maps every shard of ``data`` in this process."""
 
-    Args:
-        shards: the shards.
-        whole: returns all rows as one shard; None if no task needs it.
-        reporting: where tasks report their events; None for nowhere.
-    """
-
-    def __init__(
-        self, shards: list[Shard], whole: Callable[[], Shard] | None = None, reporting: Reporting | None = None
-    ) -> None:
-        self.shard_rows = tuple(shard.rows for shard in shards)
-        self._shards, self._whole, self._reporting = shards, whole, reporting or Reporting()
+    def __init__(self, data: ShardedData, reporting: Reporting | None = None) -> None:
+        self._data, self._shards, self._reporting = data, data.shards(), reporting or Reporting()
+        self.shard_rows = tuple(shard.rows for shard in self._shards)
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in this process."""
         shipped, packed, tree, notes = ship(work), pack_state(state), TreeReducer(work.reduce), []
         reporting = replace(self._reporting, number=number)
         for shard in self._shards:
-            found = mapped(shipped, unpack_state(packed), shard, reporting=reporting)
-            raise_on_failure([found], number)
-            tree.push(found.tensors)
-            notes.append(found.note)
+            result = mapped(shipped, unpack_state(packed), shard, reporting=reporting)
+            raise_on_failure([result], number)
+            tree.push(result.tensors)
+            notes.append(result.note)
         return tree.result(), notes
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in this process."""
-        if all_rows and self._whole is None:
-            raise InvalidInput("this InlineTaskRunner has no function that returns all rows as one shard.")
-        shipped, every = ship(work), self._whole() if all_rows and self._whole is not None else None
+        shipped, one_shard = ship(work), self._data.as_one_shard() if all_rows else None
         yield from [
-            mapped(shipped, index, every or self._shards[index], index=index, reporting=self._reporting)
+            mapped(shipped, index, one_shard or self._shards[index], index=index, reporting=self._reporting)
             for index in indices
         ]
 
@@ -110,7 +104,7 @@ def process_jobs(
     reporting: Reporting,
     listener: Callable[[Event], None] | None,
 ) -> Iterator[ProcessTaskRunner]:
-    """Write shards to disk for rounds in processes; other arguments as for ``ProcessTaskRunner``."""
+    """Write shards to disk for rounds in processes, each with ``threads`` of torch's threads."""
     shards = data.shards()
     # Empty shards were sealed with the layout of the others, so any shard has it.
     values = {name: rows if isinstance(rows, Tensor) else rows.values for name, rows in shards[0].tensors.items()}
@@ -119,60 +113,47 @@ def process_jobs(
         task = _Task(folder, shards[0].columns, tuple(shard.rows for shard in shards), layout, threads, reporting)
         for shard in shards:
             task.store.write(shard.index, pack(shard))
-        yield ProcessTaskRunner(processes, task, data.as_one_shard, listener)
+        yield ProcessTaskRunner(processes, task, data, listener)
 
 
 class ProcessTaskRunner:
-    """``TaskRunner`` in which each idle process takes the next shard.
-
-    Args:
-        processes: yields the processes that map.
-        task: the task of each process, without the work.
-        whole: returns all rows as one shard.
-        listener: called for tasks that may have lost events; None for no reports.
-    """
+    """``TaskRunner`` in which each idle process takes the next shard; use ``process_jobs``."""
 
     def __init__(
-        self,
-        processes: Processes,
-        task: _Task,
-        whole: Callable[[], Shard],
-        listener: Callable[[Event], None] | None = None,
+        self, processes: Processes, task: _Task, data: ShardedData, listener: Callable[[Event], None] | None
     ) -> None:
         self.shard_rows = task.shard_rows
-        self._processes, self._task, self._whole, self._listener = processes, task, whole, listener
+        self._processes, self._task, self._data, self._listener = processes, task, data, listener
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
         """Map all shards in processes."""
         (Path(self._task.folder) / "state").write_bytes(pack_state(state))
         task = replace(self._task, work=ship(work), reporting=replace(self._task.reporting, number=number))
-        found = self._mapped(task.map, range(len(self.shard_rows)), f"shard {{}} in round {number}")
-        raise_on_failure(found, number)
-        return reduce_results(work, found), [each.note for each in found]
+        results = self._mapped(task.map, range(len(self.shard_rows)), f"shard {{}} in round {number}")
+        raise_on_failure(results, number)
+        return reduce_results(work, results), [result.note for result in results]
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks in processes."""
         task = replace(self._task, work=ship(work))
         if all_rows and not task.store.has(len(self.shard_rows)):
-            task.store.write(len(self.shard_rows), pack(self._whole()))
+            task.store.write(len(self.shard_rows), pack(self._data.as_one_shard()))
         yield from self._mapped(partial(task.map_index, all_rows=all_rows), indices, "task {}")
 
     def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
         """Results of the calls; raises WorkerLost once a call was lost too often, and starts no further one."""
-        left, tries, found = [*indices], Counter[int](), dict[int, TaskResult]()
-        while left:
+        results, tries = dict[int, TaskResult](), Counter[int]()
+        while remaining := [index for index in indices if index not in results]:
             with self._processes() as processes:  # without those that ended
-                done, lost = _work_off(processes, call, left)
-            found |= done
+                lost = _work_off(processes, call, remaining, results)
             tries.update(lost.keys())
             for index, reason in lost.items():
                 if tries[index] == _TRIES:
                     message = f"{name.format(index)} was lost {_TRIES} times: {reason}"
                     raise WorkerLost(message, place=ErrorContext("map", index))
-            left = [index for index in left if index not in found]
-        results = [found[index] for index in indices]
-        emit(results, self._listener)
-        return results
+        ordered = [results[index] for index in indices]
+        emit(ordered, self._listener)
+        return ordered
 
 
 @dataclass(frozen=True)
@@ -206,50 +187,35 @@ class _Task:
 
 
 def _work_off(
-    processes: list[WorkerProcess], call: Callable[[int], bytes], indices: Sequence[int]
-) -> tuple[dict[int, TaskResult], dict[int, str]]:
-    left, busy = [*reversed(indices)], dict[WorkerProcess, int]()
-    found: dict[int, TaskResult] = {}
+    processes: list[WorkerProcess], call: Callable[[int], bytes], indices: Sequence[int], results: dict[int, TaskResult]
+) -> dict[int, str]:
+    """Add the results of the calls; returns why calls were lost."""
+    waiting, busy, idle = [*reversed(indices)], dict[WorkerProcess, int](), [*processes]
     lost: dict[int, str] = {}
-    idle = [*processes]
-    while busy or (left and idle):
-        while left and idle:
+    while busy or (waiting and idle):
+        while waiting and idle:
             process = idle.pop(0)
-            busy[process] = left.pop()
+            busy[process] = waiting.pop()
             process.start(ship(partial(call, busy[process])))
-        ready = wait([end for process in busy for end in (process.connection, process.sentinel)])
-        for process in [each for each in busy if each.connection in ready or each.sentinel in ready]:
+        for process in wait_for([*busy]):
             index = busy.pop(process)
             try:
-                found[index] = TaskResult.unpacked(process.receive())
+                results[index] = TaskResult.unpacked(process.receive())
             except (EOFError, ConnectionError):
                 lost[index] = process.exit_reason()
                 continue
             process.busy = False
             idle.append(process)
-    return found, lost
+    return lost
 
 
-def dealt(data: Any, columns: Columns | Sequence[str] | None, count: int) -> list[Shard]:
-    """Spool the data in this process as ``count`` shards; a list of tables stays as it is, and no client is split."""
-    tables, wanted = split_rows(data, columns, count)
-    if wanted is None:
-        raise InvalidInput("data is None; expected rows to map.")
-    if wanted.client is not None and not isinstance(data, Sequence):
-        tables = by_client(tables, wanted.client.name)
-    return _sealed([_spooled(table, wanted, index) for index, table in enumerate(tables)])
-
-
-def _spooled(batches: Batches, columns: Columns, index: int) -> Spool:
-    spool = Spool(columns, shard=index)
-    for batch in batches:
-        spool.append(batch)
-    spool.check()
-    return spool
-
-
-def _sealed(spools: Sequence[Spool]) -> list[Shard]:
-    """The spools' shards with one layout; an empty shard takes the layout of the others."""
+def _spool(tables: Sequence[Batches], columns: Columns) -> list[Shard]:
+    """The tables as shards of one layout; an empty shard takes the layout of the others."""
+    spools = [Spool(columns, shard=index) for index in range(len(tables))]
+    for spool, batches in zip(spools, tables, strict=True):
+        for batch in batches:
+            spool.append(batch)
+        spool.check()
     layout = {name: found for spool in spools for name, found in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):

@@ -1,7 +1,7 @@
 """Map and reduce over the shards of data, the same on every cluster.
 
-    with cluster.map_reduce(data, columns, num_shards=8) as jobs:      # divides and packs the data, once
-        update, notes = jobs.run(work, state)                     # one round, again and again
+    with cluster.map_reduce(data, columns, num_shards=8) as jobs:  # divides and packs the data, once
+        update, notes = jobs.run(work, state)                      # one round, again and again
 
 ``work.map(state, shard)`` returns tensors by name, which are reduced, and a note of plain data, which is not.
 ``work.reduce(one, other)`` combines two sets of tensors elementwise, along a fixed tree over the shards' indices:
@@ -118,7 +118,7 @@ class TaskResult:
         note: plain data, not reduced.
         trouble: kind, message and traceback of an error; None on success.
         host: the host of the task.
-        counts: delivery counts of the task's events.
+        counts: delivery counts of the task's events, which the driver compares with the events it received.
     """
 
     index: int
@@ -128,32 +128,26 @@ class TaskResult:
     host: str = ""
     counts: EventCounts = field(default_factory=EventCounts)
 
-    def packed(self) -> bytes:
-        """Serialize the result; pickling the tensors would take a millisecond each."""
-        values = {**vars(self), "tensors": pack_state(self.tensors)}
-        packed: bytes = cloudpickle.dumps(values)
-        return packed
-
     @classmethod
     def of_error(cls, index: int, error: Exception) -> TaskResult:
         """The result of a failed task."""
         return cls(index, trouble=cause_of(error), host=socket.gethostname())
-
-    def error(self, what: str, *, step: int | None = None) -> SparkdlError:
-        """The exception to raise for a failed task.
-
-        Args:
-            what: the task's name, for the message.
-            step: number of the round; None outside rounds.
-        """
-        assert self.trouble is not None
-        return error_of(self.trouble, ErrorContext("map", self.index, self.host, step=step), before=f"{what}: ")
 
     @classmethod
     def unpacked(cls, packed: bytes) -> TaskResult:
         """Restore a result that a process of this cluster ``packed``."""
         values = cloudpickle.loads(packed)
         return cls(**{**values, "tensors": unpack_state(values["tensors"])})
+
+    def packed(self) -> bytes:
+        """Serialize the result; pickling the tensors would take a millisecond each."""
+        packed: bytes = cloudpickle.dumps({**vars(self), "tensors": pack_state(self.tensors)})
+        return packed
+
+    def error(self, what: str, *, step: int | None = None) -> SparkdlError:
+        """The exception to raise for a failed task called ``what``; ``step`` is the round, None outside rounds."""
+        assert self.trouble is not None
+        return error_of(self.trouble, ErrorContext("map", self.index, self.host, step=step), before=f"{what}: ")
 
 
 def mapped(
@@ -181,9 +175,9 @@ def mapped(
     index = shard.index if index is None else index
     counts = EventCounts()
     try:
-        does = unship(work)
-        with (reporting or Reporting()).task(type(does).__name__.lower(), index, attempt) as counts:
-            tensors, note = does.map(state, shard)
+        task = unship(work)
+        with (reporting or Reporting()).task(type(task).__name__.lower(), index, attempt) as counts:
+            tensors, note = task.map(state, shard)
         return TaskResult(index, tensors, note, host=socket.gethostname(), counts=counts)
     except OSError:
         raise
@@ -191,12 +185,13 @@ def mapped(
         return replace(TaskResult.of_error(index, error), counts=counts)
 
 
-def emit(found: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:
+def emit(results: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:
     """Report the tasks that may have lost events to a listener."""
-    hear = SafeCallback(listener or (lambda event: None))
-    for each in found:
-        if each.counts.dropped or each.counts.kept or each.counts.broken:
-            hear(Event("outcome", each.index, 0, time.time(), None, dict(vars(each.counts)), each.host))
+    callback = SafeCallback(listener or (lambda event: None))
+    for result in results:
+        counts = result.counts
+        if counts.dropped or counts.kept or counts.broken:
+            callback(Event("outcome", result.index, 0, time.time(), None, dict(vars(counts)), result.host))
 
 
 def reduce_results(work: MapReduce, results: Iterable[TaskResult]) -> Tensors:
@@ -207,9 +202,9 @@ def reduce_results(work: MapReduce, results: Iterable[TaskResult]) -> Tensors:
     return tree.result()
 
 
-def raise_on_failure(found: Sequence[TaskResult], number: int) -> None:
+def raise_on_failure(results: Iterable[TaskResult], number: int) -> None:
     """Raise the error of the first failed shard of a round, if any."""
-    failed = [each for each in found if each.trouble is not None]
-    if failed:
-        first = min(failed, key=lambda each: each.index)
+    failures = [result for result in results if result.trouble is not None]
+    if failures:
+        first = min(failures, key=lambda result: result.index)
         raise first.error(f"shard {first.index} in round {number}", step=number)

@@ -21,7 +21,6 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.failure import Failure, WorkerResult
-from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import AllGather, RendezvousResult, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
@@ -39,7 +38,7 @@ from sparkdl.telemetry.log_forwarding import forwarding
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder
 
-_FIRST_SIGN = 3.0
+_FIRST_HEARTBEAT = 3.0
 """Maximum seconds to wait for the delivery of the first heartbeat: a worker without one is never missed."""
 
 Work = Callable[[World, Shard | None], Any]
@@ -55,9 +54,7 @@ class WorkerTask:
 
     Attributes:
         work: the pickled ``work(world, shard)``.
-        size: workers of the gang.
         run: an id that is unique to the gang.
-        attempt: the attempt's number within the run.
         columns: which columns to keep; None without data.
         timeout: seconds until a collective, or the rendezvous, fails.
         device: ``"cpu"`` or ``"cuda"``.
@@ -81,57 +78,52 @@ class WorkerTask:
     heartbeat: float | None = None
     level: int | None = None
 
-    def spec(self, rank: int, address: Address) -> RendezvousSpec:
-        """The rendezvous of a worker with this rank and address."""
-        return RendezvousSpec(
-            rank, self.size, self.run, self.attempt, address, timeout=self.timeout, device=self.device
-        )
-
 
 def run_worker(
     task: WorkerTask,
-    meeting: RendezvousSpec,
+    rank: int,
+    address: str,
     exchange: AllGather,
     batches: Batches,
     *,
     directory: str | None = None,
     listener: Callable[[Event], None] | None = None,
 ) -> WorkerResult:
-    """Run one worker of a gang.
+    """Run one worker of a gang, and return its value or its failure; errors of the work are not raised.
 
     Args:
         task: shared by all workers.
-        meeting: this worker's rank and rendezvous.
+        rank: this worker's rank.
+        address: an address of this host that the other workers can dial.
         exchange: gives every worker's line to every worker.
         batches: this worker's partition; always read to its end, also on errors.
         directory: the folder for the spool.
         listener: receives events directly if the driver is this process.
-
-    Returns:
-        The worker's value, or its failure; errors of the work are not raised.
     """
-    worker = _Worker(task, meeting, exchange, directory)
-    recorder = Recorder(
-        task.endpoint, rank=meeting.rank, attempt=meeting.attempt, fallback=task.fallback, listener=listener
-    )
+    spec = RendezvousSpec(rank, task.size, task.run, task.attempt, address, task.timeout, task.device)
+    worker = _Worker(task, spec, exchange, directory)
+    recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads):
         gc.freeze()  # exempts existing objects from garbage collection: torch alone has half a million to search
         try:
-            outcome = worker.run(recorder, batches)
+            result = worker.run(recorder, batches)
         finally:
-            worker.release()
+            if worker.world is not None:
+                # A group's destructor joins threads. This reference releases the GIL meanwhile; a user's
+                # DistributedDataParallel would hold it, and could deadlock.
+                worker.world.process_group = None
             recorder.close()
             gc.unfreeze()
             # A Python worker outlives the gang, and glibc would keep 100 MB of freed memory.
             if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
                 trim(0)
-    return replace(outcome, counts=recorder.counts)
+    return replace(result, counts=recorder.counts)
 
 
 class _Worker:
-    def __init__(self, task: WorkerTask, meeting: RendezvousSpec, exchange: AllGather, directory: str | None) -> None:
-        self.task, self.meeting, self.exchange, self.directory = task, meeting, exchange, directory
+    def __init__(self, task: WorkerTask, spec: RendezvousSpec, exchange: AllGather, directory: str | None) -> None:
+        self.task, self.spec, self.exchange, self.directory = task, spec, exchange, directory
         self.seconds: dict[str, float] = {}
         self.stage = "launch"
         self.world: World | None = None
@@ -141,35 +133,27 @@ class _Worker:
             record("started", pid=os.getpid(), host=self.place.host)
             with beating(self.heartbeat, self.task.heartbeat):
                 if self.task.heartbeat is not None:
-                    recorder.flush(_FIRST_SIGN)
+                    recorder.flush(_FIRST_HEARTBEAT)
                 value = self.take_part(batches)
             record("finished")
-            return WorkerResult(self.meeting.rank, value, seconds=self.seconds)
+            return WorkerResult(self.spec.rank, value, seconds=self.seconds)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             failure = Failure.of(error, self.place)
             record("failed", **failure.to_json())
-            return WorkerResult(self.meeting.rank, failure=failure, seconds=self.seconds)
+            return WorkerResult(self.spec.rank, failure=failure, seconds=self.seconds)
 
     @property
     def place(self) -> ErrorContext:
         step = self.world.clock.step if self.world is not None and self.stage == "work" else None
-        return ErrorContext(self.stage, self.meeting.rank, socket.gethostname(), self.meeting.attempt, step)
+        return ErrorContext(self.stage, self.spec.rank, socket.gethostname(), self.spec.attempt, step)
 
     def heartbeat(self) -> None:
         world = self.world
         phase = world.phase if world is not None and self.stage == "work" else self.stage
         record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
-    def release(self) -> None:
-        """Drop the last reference to the process group, whose destructor joins threads.
-
-        This reference releases the GIL meanwhile. A user's DistributedDataParallel would hold it, and could deadlock.
-        """
-        if self.world is not None:
-            self.world.process_group = None
-
     def take_part(self, batches: Batches) -> bytes:
-        meeting = in_background(lambda: meet(self.meeting, self.exchange), "sparkdl-meet")
+        meeting = in_background(lambda: meet(self.spec, self.exchange), "sparkdl-meet")
         spool, spoiled = None, None
         with self._stage("feed"):
             try:
@@ -181,8 +165,8 @@ class _Worker:
             self.stage = "feed"  # the stage of the error, not of its report
             raise spoiled
         with self._stage("join"):
-            joined = meeting.result()
-        with join(self.meeting, joined) as world:
+            rendezvous = meeting.result()
+        with join(self.spec, rendezvous) as world:
             self.world = world
             shard = self._agree(world, spool)
             with self._stage("work"):
@@ -196,7 +180,7 @@ class _Worker:
         try:
             if columns is None:
                 return None
-            spool = Spool(columns, directory=self.directory, shard=self.meeting.rank)
+            spool = Spool(columns, directory=self.directory, shard=self.spec.rank)
             for batch in remaining:
                 spool.append(batch)
             spool.check()
@@ -207,16 +191,16 @@ class _Worker:
 
     def _warn(self, meeting: Future[RendezvousResult]) -> None:
         """Report to the others that this worker has no shard; peers that left already are ignored."""
-        with suppress(PeerLost), self._stage("join"), join(self.meeting, meeting.result()) as world:
+        with suppress(PeerLost), self._stage("join"), join(self.spec, meeting.result()) as world:
             self.world = world
             world.all_gather_json("shards", {"failed": True})
 
     def _agree(self, world: World, spool: Spool | None) -> Shard | None:
         with self._stage("join"):
-            own: dict[str, Any] = {"failed": False}
+            answer: dict[str, Any] = {"failed": False}
             if spool is not None:
-                own |= {"rows": spool.rows, "layout": spool.layout()}
-            answers = world.all_gather_json("shards", own)
+                answer |= {"rows": spool.rows, "layout": spool.layout()}
+            answers = world.all_gather_json("shards", answer)
             for rank, answer in enumerate(answers):
                 if answer["failed"]:
                     raise PeerLost(f"rank {rank} failed while it read its shard.")

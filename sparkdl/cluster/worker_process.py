@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import threading
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.worker import run_worker
 from sparkdl.cluster.zygote import fork
 from sparkdl.data.tables import read
@@ -21,11 +21,7 @@ from sparkdl.io.pickling import unship
 
 
 class WorkerProcess:
-    """A process, forked from this process's zygote, that waits for tasks; it ends whenever this process ends.
-
-    Args:
-        rank: its rank in every gang.
-    """
+    """A process, forked from this process's zygote, that waits for tasks; it ends whenever this process ends."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -86,6 +82,12 @@ class WorkerProcess:
         self._lifeline = -1
 
 
+def wait_for(processes: Sequence[WorkerProcess], timeout: float | None = None) -> list[WorkerProcess]:
+    """Wait for processes that sent a message or have ended; none after ``timeout`` seconds."""
+    ready = wait([end for process in processes for end in (process.connection, process.sentinel)], timeout)
+    return [process for process in processes if process.connection in ready or process.sentinel in ready]
+
+
 def serve(connection: int, lifeline: int) -> None:
     """The main loop of a worker process: receive a task, run it, send the outcome."""
     # Ctrl-C reaches the whole foreground group; the parent ends its workers.
@@ -109,7 +111,7 @@ def serve(connection: int, lifeline: int) -> None:
             parent.send(unship(message)())
         else:
             task, rank, file = message
-            parent.send(run_worker(task, task.spec(rank, Address("127.0.0.1")), exchange, read(file)))
+            parent.send(run_worker(task, rank, "127.0.0.1", exchange, read(file)))
 
 
 def _die_with_parent(lifeline: int) -> None:

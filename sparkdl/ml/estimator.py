@@ -70,7 +70,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             device=self.getDevice(),
             resource_timeout=self.getResourceTimeout(),
             allow_unencrypted=self.getAllowUnencrypted(),
-            events=fit.run.events if self.getTelemetry() else None,
+            event_directory=fit.run.events if self.getTelemetry() else None,
             logs=self.getLogLevel(),
             title=watch.title,
         )

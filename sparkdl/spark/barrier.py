@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 
 from sparkdl.cluster.failure import WorkerResult
-from sparkdl.cluster.group.network import Address, dialable, split_host
+from sparkdl.cluster.group.network import dialable, split_host
 from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput, PeerLost
@@ -55,13 +55,11 @@ class BarrierTask:
         try:
             address = dialable(hosts[rank], peers=hosts, override=self.network)
         except InvalidInput as error:
-            address, exchange = Address("127.0.0.1"), _refusing(rendezvous, error)
+            address, exchange = "127.0.0.1", _refusing(rendezvous, error)
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
             named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
-            outcome = run_worker(
-                task, task.spec(rank, address), exchange, named, directory=local_directory(os.getpid())
-            )
+            outcome = run_worker(task, rank, address, exchange, named, directory=local_directory(os.getpid()))
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()

@@ -52,7 +52,7 @@ class SparkCluster:
         timeout: seconds until a collective, or the rendezvous, fails.
         resource_timeout: seconds to wait for executors, and again for slots that other jobs hold.
         allow_unencrypted: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
-        events: a folder that workers share, for events that cannot be sent to the driver; None to drop them.
+        event_directory: a folder that workers share, for events that cannot be sent to the driver; None to drop them.
         logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
         title: description of the jobs in the Spark UI, before the attempt or round.
 
@@ -69,7 +69,7 @@ class SparkCluster:
         timeout: float = 600.0,
         resource_timeout: float = 120.0,
         allow_unencrypted: bool = False,
-        events: str | None = None,
+        event_directory: str | None = None,
         logs: str = "off",
         title: str = "sparkdl",
     ) -> None:
@@ -78,7 +78,7 @@ class SparkCluster:
         self.size, self._spark, self._device = size, spark, device
         self._timeout, self._resource_timeout = timeout, resource_timeout
         self._allow_unencrypted = allow_unencrypted
-        self._events, self._level, self._title = events, level_of(logs), title
+        self._event_directory, self._level, self._title = event_directory, level_of(logs), title
 
     def capacity(self) -> Capacity:
         """Capacity in task slots, whether free or in use."""
@@ -122,7 +122,7 @@ class SparkCluster:
                 self._timeout,
                 self._device,
                 endpoint=endpoint,
-                fallback=self._events,
+                fallback=self._event_directory,
                 heartbeat=guard.heartbeat,
                 level=self._level,
             )
@@ -156,7 +156,7 @@ class SparkCluster:
         listener: Listener | None,
     ) -> Iterator[TaskRunner]:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
-            reporting = Reporting(endpoint, None if listener is None else self._events, level=self._level)
+            reporting = Reporting(endpoint, None if listener is None else self._event_directory, level=self._level)
             jobs = SparkTaskRunner(
                 self._spark,
                 data,

@@ -31,7 +31,7 @@ def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
         assert len(workers) == SIZE
         until(lambda: all(map(ended, workers)), "the end of the workers of a driver that was killed")
     (left,) = spool.iterdir()  # a killed driver leaves only the rows that it handed to its workers
-    assert sorted(file.name for file in left.iterdir()) == ["part-0.arrow", "part-1.arrow"]
+    assert sorted(file.name for file in left.iterdir()) == ["shard-0.arrow", "shard-1.arrow"]
     shutil.rmtree(left)
     with driver(tmp_path) as again:
         assert again.wait() == 0

@@ -15,18 +15,7 @@ import pytest
 
 from sparkdl.errors import InvalidInput
 from tests.faults import Fault, flip
-from tests.faults.rounds import (
-    DRIVER,
-    PARTS,
-    ROUNDS,
-    assert_undisturbed,
-    calls,
-    checkpoints,
-    locally,
-    rows,
-    run,
-    saved,
-)
+from tests.faults.rounds import DRIVER, PARTS, ROUNDS, assert_undisturbed, calls, checkpoints, locally, rows, run, saved
 from tests.hosts.hosts import LONG, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]

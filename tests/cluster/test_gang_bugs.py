@@ -26,8 +26,6 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.cluster.failure import Failure
-from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import RendezvousSpec
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
@@ -148,7 +146,7 @@ def test_worker_stopped_before_its_first_heartbeat_was_never_missed() -> None:
     with Channel(listen) as channel:
         work, columns = cloudpickle.dumps(lambda world, shard: None), Columns((InputColumn("x"),))
         task = WorkerTask(work, 1, "run", 0, columns, endpoint=channel.endpoint, heartbeat=10.0)
-        run_worker(task, RendezvousSpec(0, 1, "run", 0, Address("127.0.0.1")), lambda line: [line], batches())
+        run_worker(task, 0, "127.0.0.1", lambda line: [line], batches())
     assert before == ["started", "heartbeat"]
 
 

@@ -16,8 +16,6 @@ import pytest
 import torch
 
 from sparkdl.cluster.failure import Failure, WorkerResult
-from sparkdl.cluster.group.network import Address
-from sparkdl.cluster.group.rendezvous import RendezvousSpec
 from sparkdl.cluster.group.world import in_a_group
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.data.columns import Columns, InputColumn
@@ -34,7 +32,7 @@ def worker(does: Callable[..., Any] | bytes, batches: Any = (), columns: Any = N
     """The only worker of a gang, in this process."""
     exchange, listener = options.pop("exchange", lambda line: [line]), options.pop("listener", None)
     task = WorkerTask(does if isinstance(does, bytes) else cloudpickle.dumps(does), 1, "run", 2, columns, **options)
-    return run_worker(task, RendezvousSpec(0, 1, "run", 2, Address("127.0.0.1")), exchange, batches, listener=listener)
+    return run_worker(task, 0, "127.0.0.1", exchange, batches, listener=listener)
 
 
 def table(rows: int) -> list[pa.RecordBatch]:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.cluster.tasks import TreeReducer
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
@@ -55,7 +55,7 @@ def objective() -> Objective:
 
 
 def jobs(num_shards: int) -> InlineTaskRunner:
-    return InlineTaskRunner(dealt(data(), COLUMNS, num_shards))
+    return InlineTaskRunner(ShardedData(data(), COLUMNS, num_shards))
 
 
 def parts_of(*sizes: int) -> list[Shard]:
@@ -63,7 +63,7 @@ def parts_of(*sizes: int) -> list[Shard]:
     table = pa.table({name: list(array) for name, array in data().items()})
     ends = np.cumsum(sizes).tolist()
     tables = [table.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
-    return dealt(tables, COLUMNS, len(sizes))
+    return ShardedData(tables, COLUMNS, len(sizes)).shards()
 
 
 def states(algorithm: Any, shards: list[Shard], rounds: int, wanted: Objective | None = None) -> list[Any]:
@@ -119,7 +119,7 @@ class AlgorithmContract:
 
     def updates(self, state: Any, order: Sequence[int] = (0, 1, 2)) -> list[Any]:
         """The updates of three shards, mapped in an order."""
-        shards = dealt(data(), COLUMNS, 3)
+        shards = ShardedData(data(), COLUMNS, 3).shards()
         found = {index: self.algorithm.map(objective(), state, shards[index], None)[0] for index in order}
         return [found[index] for index in range(3)]
 
@@ -149,7 +149,7 @@ class AlgorithmContract:
     def test_changes_no_argument(self, tmp_path):
         before, _ = self.rounds(tmp_path, rounds=2).run(jobs(2))
         kept = pack_state(before)
-        for shard in dealt(data(), COLUMNS, 2):
+        for shard in ShardedData(data(), COLUMNS, 2).shards():
             update, memory = self.algorithm.map(objective(), before, shard, None)
             remembered = None if memory is None else pack_state(memory)
             self.algorithm.map(objective(), before, shard, copy.deepcopy(memory))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl.cluster.local_tasks import dealt
+from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.batch import Ragged
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard_store import ShardStore, pack
@@ -34,7 +34,7 @@ def shards():
             "label": np.arange(50) % 3,
         }
     )
-    return dealt([table.slice(0, 33), table.slice(33, 0), table.slice(33)], COLUMNS, 3)
+    return ShardedData([table.slice(0, 33), table.slice(33, 0), table.slice(33)], COLUMNS, 3).shards()
 
 
 @pytest.fixture

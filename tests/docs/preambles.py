@@ -118,7 +118,6 @@ def own_loop(execute, folder, spark):
     from lightning_fabric.plugins.environments import TorchElasticEnvironment
 
     from sparkdl import Columns, InputColumn, SparkCluster
-    from sparkdl.cluster.group.network import Address
     from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
     from sparkdl.data.batching import Batcher
     from sparkdl.data.sampler import Plan
@@ -129,7 +128,7 @@ def own_loop(execute, folder, spark):
     (shard,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
     alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
     kinds = (SparkCluster, Batcher, Plan, Fabric, TorchElasticEnvironment)
-    with join(RendezvousSpec(0, 1, "own-loop", 0, Address("127.0.0.1")), alone) as world:
+    with join(RendezvousSpec(0, 1, "own-loop", 0, "127.0.0.1"), alone) as world:
         found = execute(
             {kind.__name__: kind for kind in kinds}
             | {

@@ -21,7 +21,7 @@ from docs.examples.reducer import HalfPrecision
 from docs.examples.strategy import MeanGradient
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.local_tasks import dealt
+from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.rounds import is_algorithm
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -82,7 +82,7 @@ class TestGradientDescent(AlgorithmContract):
 @pytest.mark.parametrize("shards", [1, 3])
 def test_algorithm_equals_parallel_sgd_with_shards_as_batches(shards):
     descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, shard_batch_size=ROWS)
-    shards = dealt(data(), COLUMNS, shards)
+    shards = ShardedData(data(), COLUMNS, shards).shards()
     own, builtin = (states(each, shards, 8) for each in (descent, averaging))
     for one, other in zip(own, builtin, strict=True):
         for name, tensor in other["weights"].items():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -34,7 +34,7 @@ EVERY = [
 def run(folder, algorithm, minimised=None, *, shards: int = 3, **columns):
     """The weights after at most four rounds on the data with other columns, 30 rows per shard."""
     table = pa.table({name: list(array) for name, array in (data() | columns).items()})
-    runner = InlineTaskRunner(dealt([table.slice(30 * at, 30) for at in range(shards)], COLUMNS, shards))
+    runner = InlineTaskRunner(ShardedData([table.slice(30 * at, 30) for at in range(shards)], COLUMNS, shards))
     return Rounds(algorithm, minimised or objective(), memories=str(folder), max_rounds=4).run(runner)[0]["weights"]
 
 
@@ -97,7 +97,7 @@ def test_state_does_not_grow_in_200_rounds(algorithm):
     x = random.normal(size=(24, 12)) * np.logspace(-3, 1, 12)
     table = {"x": x, "y": random.normal(size=24), "w": np.ones(24), "client": np.arange(24) % 6}
     minimised = replace(wild(1e-4), model=partial(nn.Linear, 12, 1))
-    found = states(algorithm, dealt(table, COLUMNS, 2), 200, minimised)
+    found = states(algorithm, ShardedData(table, COLUMNS, 2).shards(), 200, minimised)
     assert not isinstance(algorithm, LBFGS) or not algorithm.converged(found[-1])
     sizes = [len(pack_state(state)) for state in found[20:]]
     # The best point of L-BFGS is the iterate, or another point that is packed beside it.

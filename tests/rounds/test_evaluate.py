@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import dealt
+from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.batch import Ragged
 from sparkdl.data.batching import Batcher, row_bytes
 from sparkdl.data.columns import Columns, InputColumn
@@ -48,7 +48,7 @@ def shard(columns: Columns, *, mixed: bool, rows: int = 50) -> Shard:
         "id": ids,
     }
     table = pa.table({column.name: pa.array([*arrays[column.name]]) for column in columns})
-    return dealt(table, columns, 1)[0]
+    return ShardedData(table, columns, 1).shards()[0]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

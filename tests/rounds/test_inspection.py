@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from torch import Tensor, nn
 
-from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import WorkerFailed
 from sparkdl.ml.report import scalar_output
@@ -26,11 +25,11 @@ LOSS = nn.CrossEntropyLoss(ignore_index=-1)
 SCORES = Objective(partial(nn.Linear, 3, 3), LOSS)
 
 
-def shards(columns: Columns, weights, labels) -> list[Shard]:
+def data(columns: Columns, weights, labels) -> ShardedData:
     """Two shards of four rows each, in descending order of their ids."""
     x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
     table = pa.table({"x": list(x), "y": pa.array(labels, pa.int64()), "w": weights, "id": [3, 2, 1, 0]})
-    return dealt([table, table], columns, 2)
+    return ShardedData([table, table], columns, 2)
 
 
 class Both(nn.Linear):
@@ -54,7 +53,7 @@ def two_inputs(inputs, target):
 )
 def test_shapes_and_errors_are_seen_for_any_weights(columns, weights, labels, weighs):
     def seen(objective: Objective, transforms: Transforms | None = None):
-        runner = InlineTaskRunner(shards(columns, weights, labels))
+        runner = InlineTaskRunner(data(columns, weights, labels))
         return inspect_shards(runner, InspectShard(objective, transforms=transforms))
 
     plain = seen(SCORES)
@@ -79,6 +78,6 @@ def test_loss_is_called_with_first_row_of_positive_weight():
         called.append(target.tolist())
         return nn.functional.cross_entropy(output, target, reduction="none")
 
-    for shard in shards(WEIGHED, [0.0, 3.0, 0.0, 1.0], [0, 1, 0, 2]):
+    for shard in data(WEIGHED, [0.0, 3.0, 0.0, 1.0], [0, 1, 0, 2]).shards():
         InspectShard(Objective(partial(nn.Linear, 3, 3), loss)).map({}, shard)
     assert called == [[2, 1], [2, 1]]

@@ -1,27 +1,14 @@
-"""Addresses of this host that other hosts can dial."""
+"""Addresses of this host that other hosts can dial: numeric IPv4 or IPv6, without brackets."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import psutil
 
 from sparkdl.errors import InvalidInput
-
-
-@dataclass(frozen=True)
-class Address:
-    """A numeric IPv4 or IPv6 address of this host; IPv6 without brackets."""
-
-    host: str
-
-    @property
-    def family(self) -> socket.AddressFamily:
-        """AF_INET or AF_INET6."""
-        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
 
 def split_host(address: str) -> str:
@@ -31,7 +18,7 @@ def split_host(address: str) -> str:
     return address if address.count(":") > 1 else address.split(":", 1)[0]
 
 
-def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = None) -> Address:
+def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = None) -> str:
     """The address of this host that the other workers dial.
 
     Args:
@@ -43,36 +30,50 @@ def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = Non
         InvalidInput: ``override`` is neither an address nor an interface of this host.
     """
     if override is not None:
-        return _overridden(override)
+        return _override(override)
     address = _resolve(name)
     others = [peer for peer in peers if peer != name]
     if others and (address is None or ipaddress.ip_address(address).is_loopback):
         # Hosts files often map a host's own name to loopback; a peer can dial the address that routes to it.
         address = next((route for route in map(_route_to, others) if route is not None), address)
-    return Address(address or "127.0.0.1")
+    return address or "127.0.0.1"
 
 
-def interface_of(host: str) -> str | None:
+def interface_of(address: str) -> str | None:
     """The name of the interface that owns an address; None if the system does not list it."""
-    return next((interface for interface, addresses in _owned().items() if host in addresses), None)
+    return next((interface for interface, addresses in list_interfaces().items() if address in addresses), None)
 
 
-def listen(address: Address) -> socket.socket:
+def listen(address: str) -> socket.socket:
     """Listen on an address, on a port that the system chooses."""
-    listening = socket.socket(address.family, socket.SOCK_STREAM)
-    listening.bind((address.host, 0))
-    listening.listen(1024)
-    return listening
+    return socket.create_server((address, 0), family=_family(address), backlog=1024)
 
 
-def _overridden(override: str) -> Address:
-    owned = _owned()
-    if owned.get(override):
-        return Address(owned[override][0])
-    found = _resolve(override)
-    if found is None or not any(found in addresses for addresses in owned.values()):
-        raise InvalidInput(f"{override!r} is neither an interface nor an address of this host; it has {owned}.")
-    return Address(found)
+def list_interfaces() -> dict[str, list[str]]:
+    """The IPv4 addresses, then the IPv6 addresses, of each interface."""
+    return {
+        interface: [
+            address.address.partition("%")[0]  # a link-local IPv6 address ends with its interface
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for address in addresses
+            if address.family == family
+        ]
+        for interface, addresses in psutil.net_if_addrs().items()
+    }
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _override(override: str) -> str:
+    interfaces = list_interfaces()
+    if interfaces.get(override):
+        return interfaces[override][0]
+    address = _resolve(override)
+    if address is None or not any(address in addresses for addresses in interfaces.values()):
+        raise InvalidInput(f"{override!r} is neither an interface nor an address of this host; it has {interfaces}.")
+    return address
 
 
 def _resolve(name: str) -> str | None:
@@ -86,21 +87,9 @@ def _route_to(peer: str) -> str | None:
     target = _resolve(peer)
     if target is None:
         return None
-    with socket.socket(Address(target).family, socket.SOCK_DGRAM) as probe:
+    with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
         except OSError:
             return None
         return str(probe.getsockname()[0])
-
-
-def _owned() -> dict[str, list[str]]:
-    return {
-        interface: [
-            address.address.partition("%")[0]  # a link-local IPv6 address ends with its interface
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for address in addresses
-            if address.family == family
-        ]
-        for interface, addresses in psutil.net_if_addrs().items()
-    }

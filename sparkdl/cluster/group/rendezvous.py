@@ -26,7 +26,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
-from sparkdl.cluster.group.network import Address, interface_of, listen
+from sparkdl.cluster.group.network import interface_of, listen
 from sparkdl.cluster.group.world import World, reaching_peers
 from sparkdl.errors import PeerLost
 
@@ -39,8 +39,6 @@ class RendezvousSpec:
     """The arguments of a worker's rendezvous.
 
     Attributes:
-        rank: this worker's rank.
-        size: workers of the gang.
         run: an id that is unique to the gang.
         attempt: the attempt's number within the run.
         address: an address of this host that the other workers can dial.
@@ -52,14 +50,9 @@ class RendezvousSpec:
     size: int
     run: str
     attempt: int
-    address: Address
+    address: str
     timeout: float = 600.0
     device: str = "cpu"
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of every key of this gang."""
-        return f"{self.run}/{self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -70,48 +63,46 @@ class RendezvousResult:
     store: Any
 
 
-def meet(meeting: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
+def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
     """Open the store on rank 0 and exchange all workers' lines; calls ``exchange`` exactly once, also on errors.
 
     Raises:
         PeerLost: another worker's line reports that it cannot take part.
     """
-    line: dict[str, Any] = {"host": socket.gethostname(), "address": meeting.address.host}
+    line: dict[str, Any] = {"host": socket.gethostname(), "address": spec.address}
     store, trouble = None, None
-    if meeting.rank == 0 and meeting.size > 1:
+    if spec.rank == 0 and spec.size > 1:
         try:
-            listening = listen(meeting.address)
+            listening = listen(spec.address)
             line["port"] = listening.getsockname()[1]
-            store = _store(meeting, meeting.address.host, line["port"], listening)
+            store = _store(spec, spec.address, line["port"], listening)
         except Exception as error:  # the others wait for this worker's line
             trouble, line["trouble"] = error, str(error)
-    lines = [json.loads(other) for other in exchange(json.dumps(line))]
+    lines = [json.loads(text) for text in exchange(json.dumps(line))]
     if trouble is not None:
         raise trouble
-    for rank, other in enumerate(lines):
-        if "trouble" in other:
-            raise PeerLost(f"rank {rank} cannot join: {other['trouble']}")
+    for rank, line in enumerate(lines):
+        if "trouble" in line:
+            raise PeerLost(f"rank {rank} cannot join: {line['trouble']}")
     return RendezvousResult(lines, store)
 
 
 @contextmanager
-def join(meeting: RendezvousSpec, invitation: RendezvousResult) -> Iterator[World]:
+def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
     """Yield the world with ``torch.distributed`` initialized until the block ends.
 
     The end restores the environment variables and destroys the process group, since Spark reuses Python workers.
     """
-    lines = invitation.lines
-    local_rank = sum(line["host"] == lines[meeting.rank]["host"] for line in lines[: meeting.rank])
-    device = torch.device("cuda", local_rank) if meeting.device == "cuda" else torch.device("cpu")
-    world = World(meeting.rank, meeting.size, local_rank, device, meeting.attempt, lines[meeting.rank]["host"])
-    with _environment(meeting, local_rank):
-        if meeting.size == 1:
-            store = HashStore()
-        else:
-            store = invitation.store or _store(meeting, lines[0]["address"], lines[0]["port"], None)
-        world.store = PrefixStore(meeting.prefix, store)
+    lines = rendezvous.lines
+    local_rank = sum(line["host"] == lines[spec.rank]["host"] for line in lines[: spec.rank])
+    device = torch.device("cuda", local_rank) if spec.device == "cuda" else torch.device("cpu")
+    world = World(spec.rank, spec.size, local_rank, device, spec.attempt, lines[spec.rank]["host"])
+    with _environment(spec, local_rank):
+        store = HashStore() if spec.size == 1 else rendezvous.store
+        store = store or _store(spec, lines[0]["address"], lines[0]["port"], None)
+        world.store = PrefixStore(f"{spec.run}/{spec.attempt}", store)
         try:
-            _initialise(meeting, world)
+            _initialize(spec, world)
             yield world
         finally:
             world.store = None
@@ -122,23 +113,22 @@ def join(meeting: RendezvousSpec, invitation: RendezvousResult) -> Iterator[Worl
             gc.collect()
 
 
-def _initialise(meeting: RendezvousSpec, world: World) -> None:
-    if dist.is_initialized():
-        # An earlier task left its group behind in a reused Python worker.
+def _initialize(spec: RendezvousSpec, world: World) -> None:
+    if dist.is_initialized():  # an earlier task left its group behind in a reused Python worker
         dist.destroy_process_group()
     with reaching_peers():
         dist.init_process_group(
             "nccl" if world.device.type == "cuda" else "gloo",
             store=PrefixStore("group", world.store),
-            rank=meeting.rank,
-            world_size=meeting.size,
-            timeout=datetime.timedelta(seconds=meeting.timeout),
+            rank=spec.rank,
+            world_size=spec.size,
+            timeout=datetime.timedelta(seconds=spec.timeout),
         )
     world.process_group = dist.group.WORLD
 
 
-def _store(meeting: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:
-    timeout = datetime.timedelta(seconds=meeting.timeout)
+def _store(spec: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:
+    timeout = datetime.timedelta(seconds=spec.timeout)
     with reaching_peers():
         if listening is None:
             return TCPStore(host, port, None, False, timeout=timeout)
@@ -148,20 +138,20 @@ def _store(meeting: RendezvousSpec, host: str, port: int, listening: socket.sock
 
 
 @contextmanager
-def _environment(meeting: RendezvousSpec, local_rank: int) -> Iterator[None]:
-    interface = interface_of(meeting.address.host)
-    wanted = {
-        "RANK": str(meeting.rank),
-        "WORLD_SIZE": str(meeting.size),
+def _environment(spec: RendezvousSpec, local_rank: int) -> Iterator[None]:
+    interface = interface_of(spec.address)
+    variables = {
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(spec.size),
         "LOCAL_RANK": str(local_rank),
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
     }
     # An outer launcher's variables would misdirect user code that calls init_process_group().
     stale = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
-    before = {name: os.environ.get(name) for name in (*wanted, *stale)}
+    before = {name: os.environ.get(name) for name in (*variables, *stale)}
     for name in stale:
         os.environ.pop(name, None)
-    os.environ.update(wanted)
+    os.environ.update(variables)
     try:
         yield
     finally:

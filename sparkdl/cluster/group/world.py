@@ -134,11 +134,11 @@ class World:
         Raises:
             PeerLost: a worker did not answer within the gang's timeout.
         """
-        own = json.dumps(value)
+        text = json.dumps(value)
         if self.size == 1:
-            return [json.loads(own)]
+            return [json.loads(text)]
         with reaching_peers():
-            self.store.set(f"{key}/{self.rank}", own)
+            self.store.set(f"{key}/{self.rank}", text)
             answers = [json.loads(self.store.get(f"{key}/{rank}")) for rank in range(self.size)]
             if self.rank == 0:
                 self.store.wait([f"{key}/{rank}/read" for rank in range(1, self.size)])
@@ -154,12 +154,12 @@ class World:
         Raises:
             PeerLost: rank 0 published nothing within the gang's timeout.
         """
-        own = json.dumps(value)
+        text = json.dumps(value)
         with reaching_peers():
             if self.rank == 0 and self.size > 1:
-                self.store.set(key, own)
-            found: dict[str, Any] = json.loads(own if self.rank == 0 else self.store.get(key))
-            return found
+                self.store.set(key, text)
+            answer: dict[str, Any] = json.loads(text if self.rank == 0 else self.store.get(key))
+            return answer
 
     def publish(self, key: str, value: Mapping[str, Any]) -> None:
         """Publish this worker's value in the store for ``collect``, without waiting."""
@@ -167,10 +167,10 @@ class World:
             self.store.set(f"{key}/{self.rank}", json.dumps(value))
 
     def collect(self, key: str) -> list[dict[str, Any]] | None:
-        """All workers' values in rank order; None until all have posted theirs."""
+        """All workers' values in rank order; None until all have published theirs."""
         keys = [f"{key}/{rank}" for rank in range(self.size)]
         with reaching_peers():
-            return [json.loads(self.store.get(each)) for each in keys] if self.store.check(keys) else None
+            return [json.loads(self.store.get(name)) for name in keys] if self.store.check(keys) else None
 
 
 @contextmanager

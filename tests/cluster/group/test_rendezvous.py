@@ -6,11 +6,10 @@ import socket
 
 import torch.distributed as dist
 
-from sparkdl.cluster.group.network import Address
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import in_a_group
 
-SPEC = RendezvousSpec(0, 1, "run", 3, Address("127.0.0.1"))
+SPEC = RendezvousSpec(0, 1, "run", 3, "127.0.0.1")
 
 
 def test_stale_group_is_replaced_and_keys_begin_with_run_and_attempt():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
@@ -57,7 +57,7 @@ def run(algorithm, rounds: int, *, tables=None, columns=COLUMNS, shards: int = 1
     tables = tables or clients()
     joined = [pa.concat_tables(tables[shard::shards]) for shard in range(shards)]
     mixed = [table.take(np.random.default_rng(1).permutation(table.num_rows)) for table in joined]
-    runner = InlineTaskRunner(dealt(mixed, columns, shards))
+    runner = InlineTaskRunner(ShardedData(mixed, columns, shards))
     return Rounds(replace(algorithm, rounds=rounds), objective, seed=3).run(runner)
 
 
@@ -97,7 +97,7 @@ def test_one_step_per_client_is_gradient_descent_on_all_rows(shards, columns):
 
 def trained(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_size: int) -> torch.Tensor:
     """Weights of the client's own training over several rounds."""
-    (shard,) = dealt([table], COLUMNS, 1)
+    (shard,) = ShardedData([table], COLUMNS, 1).shards()
     module = module_of(SQUARES, FED_SGD.init(SQUARES, 3)["weights"])
     for number in range(rounds):
         local = Local(epochs, batch_size, number, (3, client))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local_tasks import dealt
+from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
@@ -49,7 +49,7 @@ def run(data: pa.Table, columns: Columns = COLUMNS, loss: nn.Module | None = Non
 
 def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
     """Client -> ids of its rows, in order."""
-    (shard,) = dealt([data], columns, 1)
+    (shard,) = ShardedData([data], columns, 1).shards()
     clients = Clients.of(shard, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
     found = {}
     for index in range(len(clients)):

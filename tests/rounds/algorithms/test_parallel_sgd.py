@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.cluster.local_tasks import InlineTaskRunner, dealt
+from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.aggregation import average, scaled
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -101,7 +101,7 @@ def test_infinite_buffers_and_frozen_parameters_stay(algorithm, light, tmp_path)
     tables = [table.slice(0, 30), table.slice(30, 30), table.slice(60), table.slice(90)]
     first = algorithm.init(MASKED, 3)["weights"]
     rounds = Rounds(algorithm, MASKED, seed=3, memories=str(tmp_path), max_rounds=4)
-    last = rounds.run(InlineTaskRunner(dealt(tables, COLUMNS, 4)))[0]["weights"]
+    last = rounds.run(InlineTaskRunner(ShardedData(tables, COLUMNS, 4)))[0]["weights"]
     assert list(last) == list(first)
     for name in ("mask", "least", "frozen"):
         assert torch.equal(last[name].nan_to_num(7.0), first[name].nan_to_num(7.0))
@@ -115,4 +115,4 @@ def test_infinite_parameters_and_statistics_raise():
         Rounds(ParallelSGD(), replace(MASKED, model=partial(Masked, trained=True))).run(jobs(3))
     table = {name: list(array) for name, array in (data() | {"x": data()["x"] * 1e200}).items()}
     with pytest.raises(InvalidInput, match=r"shard 0 in round 1: weights/seen is not finite"):
-        Rounds(ParallelSGD(), MASKED).run(InlineTaskRunner(dealt(pa.table(table), COLUMNS, 2)))
+        Rounds(ParallelSGD(), MASKED).run(InlineTaskRunner(ShardedData(pa.table(table), COLUMNS, 2)))
