@@ -101,7 +101,7 @@ def train(cluster: LocalCluster, steps: int, every: int | str | None, *, enough:
     objective = Objective(partial(mlp, *WIDTHS), nn.MSELoss(), adam)
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder, suppress(Stopped):
         checkpoints = Checkpoints(folder, run="benchmark")
-        course = CheckpointWatch(enough=enough, stop=partial(checkpoints.ask_to_stop, 0))
+        course = CheckpointWatch(enough=enough, stop=partial(checkpoints.attempts.ask_to_stop, 0))
         checkpointer = None if every is None else Checkpointer(checkpoints, CheckpointInterval.of(every))
         training = Training(objective, BATCH * cluster.size, callbacks=(Steps(),), checkpointer=checkpointer)
         cluster.gang(training, data, COLUMNS, listener=course)

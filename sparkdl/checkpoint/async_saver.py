@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,29 +40,17 @@ _PATIENCE = 10.0  # seconds that a failed gang waits for its thread to end
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One worker's state to save.
-
-    Attributes:
-        clock: the time of the state.
-        shards: name -> state, which nobody modifies.
-        pinned: whether an epoch ended.
-        last: whether training ended.
-        extra: for the manifest.
-    """
+    """One worker's state to save."""
 
     clock: Clock
-    shards: Mapping[str, Any]
-    pinned: bool = False
-    last: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    shards: Mapping[str, Any]  # name -> state, which nobody modifies
+    pinned: bool = False  # whether an epoch ended
+    last: bool = False  # whether training ended
+    extra: Mapping[str, Any] = field(default_factory=dict)  # for the manifest
 
 
 class Saver:
     """Saves one checkpoint after another in a thread.
-
-    Args:
-        checkpoints: where to save.
-        world: the gang.
 
     Attributes:
         cost: seconds that the last checkpoint took after its copy; None before the first.
@@ -111,7 +99,7 @@ class Saver:
         try:
             shards = checkpoint.shards.items()
             written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
-            answer["digests"] = [each.result().to_json() for each in written]
+            answer["digests"] = [asdict(future.result()) for future in written]
         except OSError as error:
             answer["trouble"] = str(error)
         key = f"saved {name}"

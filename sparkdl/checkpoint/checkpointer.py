@@ -6,19 +6,18 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
-from sparkdl.checkpoint.compatibility import Compatibility
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
-from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
-from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.checkpoint.store import Checkpoints, restore
 from sparkdl.cluster.group.world import World
-from sparkdl.data.fingerprint import fingerprint
+from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import unpack_state
@@ -68,13 +67,9 @@ class Checkpointer:
         return self.checkpoints.epoch()
 
     def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
-        """Restore the newest usable state, on every worker together.
+        """Restore the newest usable state, on every worker together, with collectives.
 
         If the gang's size has changed, the state comes from an epoch's end and may come from any worker.
-
-        Args:
-            world: the gang; the call uses collectives.
-            shard: this worker's rows; their fingerprint must equal the saved one.
 
         Returns:
             This worker's state, as ``TrainerState.state`` returned it after a step common to all; None without a
@@ -91,7 +86,7 @@ class Checkpointer:
             self._see(world)
         fingerprints = [str(each) for each in world.group().gather(fingerprint(shard))]
         fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, fingerprints)
-        self._extra = fitting.extra()
+        self._extra = {"writer": self.checkpoints.writer, "shards": fingerprints}
         state = self._restore(world, fitting)
         if state is not None:
             self._epoch, self._step = state["own"]["clock"]["epoch"], state["own"]["clock"]["step"]
@@ -102,12 +97,10 @@ class Checkpointer:
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
-        """Save a checkpoint if it is due, and stop if the driver requested it.
+        """Save a checkpoint if it is due, and stop if the driver requested it; may use collectives.
 
-        Args:
-            world: the gang, with its clock; the call may use collectives.
-            state: returns this worker's live state, which is packed or copied before the call returns.
-            finished: whether training ends with this step.
+        ``state`` returns this worker's live state, which is copied before the call returns. With ``finished``, training
+        ends with this step.
 
         Raises:
             Stopped: the driver requested a stop, and the state is saved.
@@ -227,11 +220,53 @@ class StopPoller:
     def _listen(self) -> None:
         while not self._ended.wait(_LOOK):
             try:
-                if self._checkpoints.asked_to_stop(self._attempt):
+                if self._checkpoints.attempts.asked_to_stop(self._attempt):
                     self.asked.set()
                     return
             except OSError as error:  # the next poll may succeed
                 logger.warning("%s cannot be polled for a stop request: %s", self._checkpoints.folder.path, error)
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """The gang's side of a comparison with checkpoints; used on rank 0."""
+
+    directory: str  # of the checkpoints, for messages
+    writer: str  # of this fit's checkpoints
+    size: int  # workers of the gang
+    fingerprints: Sequence[str]  # of each shard
+
+    def newest(self, manifest: Manifest) -> None:
+        """Check the newest checkpoint, and warn if the gang cannot resume from it.
+
+        Raises InvalidInput if another fit wrote it, on other data.
+        """
+        saved: Sequence[str] = manifest.extra["shards"]
+        theirs, ours = (total([Fingerprint.parse(each) for each in texts]) for texts in (saved, self.fingerprints))
+        if theirs != ours and manifest.extra["writer"] != self.writer:
+            raise InvalidInput(
+                f"{self.directory} has checkpoints of a run on other data: {theirs[0]} rows, and this run "
+                f"has {ours[0]} or other values. Take another runDir. If the query gives other rows "
+                "each time, write its result to a table and train on that."
+            )
+        if self.accepts(manifest):
+            return
+        where = f"step {manifest.clock.step} of epoch {manifest.clock.epoch + 1}"
+        if manifest.world_size != self.size:
+            what = f"the gang has {self.size} workers and had {manifest.world_size} at {where}"
+        else:
+            other = [shard for shard, (old, new) in enumerate(zip(saved, self.fingerprints, strict=True)) if old != new]
+            what = (
+                f"the query returned other rows for shard{'s' * (len(other) > 1)} {', '.join(map(str, other))} than "
+                f"before {where}: it is not deterministic, as with rand() without a seed or without an order. Set "
+                "idCol, or write the rows to a table and train on that"
+            )
+        notify(f"{what}; sparkdl restarts the epoch.")
+
+    def accepts(self, manifest: Manifest) -> bool:
+        """Whether the gang can resume from the checkpoint."""
+        alike = manifest.world_size == self.size and list(manifest.extra["shards"]) == list(self.fingerprints)
+        return manifest.pinned or alike
 
 
 def _on_rank_0(world: World, key: str, call: Callable[[], None]) -> None:

@@ -40,13 +40,7 @@ ATTEMPTS = "attempts"
 
 @dataclass(frozen=True)
 class Attempts:
-    """The announcements of a run's attempts.
-
-    Attributes:
-        folder: the checkpoints' directory.
-        run: the run's identity.
-        writer: the unique id of the announcing process.
-    """
+    """The announcements of a run's attempts; ``writer`` is the unique id of the announcing process."""
 
     folder: Folder
     run: str
@@ -54,19 +48,18 @@ class Attempts:
 
     def announced(self, endings: str = "json") -> list[int]:
         """Numbers of the attempts with a file of these endings, in order; by default the started attempts."""
-        found = (re.fullmatch(rf"(\d{{4,}})\.(?:{endings})", name) for name in self.folder.sizes(ATTEMPTS))
-        return sorted(int(match[1]) for match in found if match)
-
-    def known(self) -> list[int]:
-        """Numbers of the started or stopped attempts, in order, possibly with duplicates."""
-        return self.announced("json|stop")
+        matches = (re.fullmatch(rf"(\d{{4,}})\.(?:{endings})", name) for name in self.folder.sizes(ATTEMPTS))
+        return sorted(int(match[1]) for match in matches if match)
 
     def ask_to_stop(self, attempt: int) -> None:
-        """Request an attempt to stop; see ``Checkpoints.ask_to_stop``."""
+        """Ask the workers of an attempt to save and stop; later attempts ignore it.
+
+        It writes a small file: workers and driver share the directory even if they cannot reach each other.
+        """
         self.folder.write(_path(attempt, "stop"), b"")
 
     def asked_to_stop(self, attempt: int) -> bool:
-        """Whether an attempt was requested to stop."""
+        """Whether any process called ``ask_to_stop`` for this attempt."""
         return self.folder.exists(_path(attempt, "stop"))
 
     def announce(self, attempt: int) -> None:
@@ -79,11 +72,9 @@ class Attempts:
         self.folder.write(_path(attempt), (json.dumps({**who, "pid": os.getpid()}) + "\n").encode())
 
     def check(self, attempt: int) -> None:
-        """Raise if an attempt of this writer may not commit.
+        """Raise Fenced if this writer's attempt may not commit: a newer one exists, or another writer's, or none.
 
-        Raises:
-            Fenced: a newer attempt exists, another writer announced this one, or nobody did.
-            InvalidInput: the directory belongs to another run.
+        Raises InvalidInput if the directory belongs to another run.
         """
         newest = max(self.announced(), default=-1)
         if newest < attempt:

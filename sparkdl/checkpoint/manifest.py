@@ -1,4 +1,4 @@
-"""Names of checkpoints, and the manifest that commits one.
+"""Names of checkpoints, the manifest that commits one, and its reader.
 
 Names sort by time, attempts first, since a restarted attempt may repeat steps.
 A manifest is JSON and carries its own SHA-256, which detects damage.
@@ -12,15 +12,17 @@ A manifest is JSON and carries its own SHA-256, which detects damage.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.io.files import Buffer
+from sparkdl.io.files import Buffer, Folder
 from sparkdl.telemetry.clock import Clock
 
 FORMAT = 2
@@ -28,18 +30,13 @@ MANIFEST = "manifest.json"
 
 SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 """Names that are valid file names on any filesystem."""
+_CHUNK = 1 << 23  # bytes hashed at a time
 _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
 @dataclass(frozen=True, order=True)
 class Name:
-    """The name of a checkpoint, ordered by time within a run.
-
-    Attributes:
-        attempt: the attempt that wrote it, from 0.
-        epoch: epochs completed.
-        step: steps completed.
-    """
+    """The name of a checkpoint, ordered by time within a run: the attempt that wrote it, completed epochs and steps."""
 
     attempt: int
     epoch: int
@@ -58,13 +55,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Digest:
-    """Size and hash of a shard as written.
-
-    Attributes:
-        shard: the shard's name, also its file's.
-        size: bytes.
-        sha256: the SHA-256 in hexadecimal.
-    """
+    """Size in bytes and SHA-256 in hexadecimal of a shard as written; ``shard`` is also the file's name."""
 
     shard: str
     size: int
@@ -80,44 +71,29 @@ class Digest:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Digest:
-        """Restore a digest from ``to_json``; raises ValueError for a shard name such as a path out of the directory."""
+        """Restore a digest from its fields; raises ValueError for a shard name such as a path out of the directory."""
         shard = str(values["shard"])
         if not SHARD.fullmatch(shard):
             raise ValueError(f"{shard!r} is not a shard's name")
         return Digest(shard, int(values["size"]), str(values["sha256"]))
 
-    def to_json(self) -> dict[str, Any]:
-        """The digest as plain data, for rank 0."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a committed checkpoint.
-
-    Attributes:
-        name: the checkpoint's name.
-        run: the identity of its run.
-        attempt: the attempt that wrote it.
-        clock: epoch, step and samples of the run.
-        world_size: workers of the gang that wrote it.
-        shards: shard -> digest, sorted by name.
-        pinned: whether the checkpoint survives ``keep`` while it is the newest pinned one.
-        extra: further entries, as JSON.
-    """
+    """The contents of a committed checkpoint."""
 
     name: str
     run: str
     attempt: int
     clock: Clock
     world_size: int
-    shards: Mapping[str, Digest]
-    pinned: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    shards: Mapping[str, Digest]  # sorted by name
+    pinned: bool = False  # whether it survives ``keep`` while it is the newest pinned one
+    extra: Mapping[str, Any] = field(default_factory=dict)  # JSON
 
     def to_bytes(self) -> bytes:
         """Serialize the manifest; raises InvalidInput if ``extra`` is not JSON."""
-        body = {**asdict(self), "shards": [digest.to_json() for digest in self.shards.values()]}
+        body = {**asdict(self), "shards": [asdict(digest) for digest in self.shards.values()]}
         try:
             document = {"format": FORMAT, "sha256": _seal(body), "manifest": body}
             return (json.dumps(document, indent=1) + "\n").encode()
@@ -130,9 +106,7 @@ class Manifest:
     def from_bytes(data: bytes) -> Manifest:
         """Parse a manifest.
 
-        Raises:
-            CheckpointDamaged: its hash or its fields are wrong.
-            InvalidInput: another version of sparkdl wrote it.
+        Raises CheckpointDamaged if its hash or its fields are wrong, InvalidInput for another version of sparkdl.
         """
         try:
             document = json.loads(data)
@@ -157,3 +131,64 @@ def _seal(body: Mapping[str, Any]) -> str:
     # Hash the parsed form: JSON turns tuples into lists, and keys into strings.
     plain = json.loads(json.dumps(body))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A committed checkpoint."""
+
+    folder: Folder
+    manifest: Manifest
+
+    def read(self, shard: str) -> bytes:
+        """Read a shard's bytes; raises CheckpointDamaged if they differ from the committed ones."""
+        if shard not in self.manifest.shards:
+            shards = ", ".join(self.manifest.shards)
+            raise InvalidInput(f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {shards}.")
+        with self._guarded(shard):
+            data = self.folder.read(shard)
+            self._compare(self.manifest.shards[shard], len(data), hashlib.sha256(data).hexdigest())
+        return data
+
+    def verify(self) -> None:
+        """Raise CheckpointDamaged if a shard differs from the committed one; reads every shard, 8 MiB at a time."""
+        for shard, digest in self.manifest.shards.items():
+            with self._guarded(shard), self.folder.open(shard) as stream:
+                size, hashed = 0, hashlib.sha256()
+                while chunk := stream.read(_CHUNK):
+                    size += len(chunk)
+                    hashed.update(chunk)
+                self._compare(digest, size, hashed.hexdigest())
+
+    def check_presence(self) -> None:
+        """Raise CheckpointDamaged if a shard is missing or has another size; one listing, no reads."""
+        sizes = self.folder.sizes("")
+        for shard, digest in self.manifest.shards.items():
+            if shard not in sizes:
+                raise self._damaged(shard, "is missing")
+            self._compare(digest, sizes[shard], digest.sha256)
+
+    def _compare(self, digest: Digest, size: int, sha256: str) -> None:
+        if size != digest.size:
+            raise self._damaged(digest.shard, f"has {size} bytes; expected {digest.size}")
+        if sha256 != digest.sha256:
+            raise self._damaged(digest.shard, f"has SHA-256 {sha256}; expected {digest.sha256}")
+
+    @contextmanager
+    def _guarded(self, shard: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._damaged(shard, "is missing") from error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise  # an unreachable filesystem does not prove damage
+            raise self._damaged(shard, f"cannot be read: {error}") from error
+
+    def _damaged(self, shard: str, what: str) -> CheckpointDamaged:
+        return damage(self.folder, f"its shard {shard} {what}")
+
+
+def damage(folder: Folder, what: str) -> CheckpointDamaged:
+    """The error for an unusable checkpoint."""
+    return CheckpointDamaged(f"checkpoint {folder.path} cannot be used: {what}.")

@@ -20,14 +20,9 @@ _Path = tuple[Any, ...]
 
 
 def shard(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
-    """This worker's shard of the replicated state.
+    """This worker's shard of nested dicts, which are equal on every worker, except for tensors' values.
 
-    Tensors in dicts are assigned by size, the largest first, to the worker with the fewest bytes; rank 0 gets the rest.
-
-    Args:
-        nested: nested dicts; equal on every worker, except for tensors' values.
-        rank: this worker's.
-        size: number of workers.
+    Tensors are assigned by size, the largest first, to the worker with the fewest bytes; rank 0 gets the rest.
     """
     loads, owner = [0] * size, {}
     tensors = [(path, value) for path, value in _leaves(nested, ()) if isinstance(value, Tensor)]

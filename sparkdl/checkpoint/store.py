@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -12,15 +12,13 @@ from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
-from sparkdl.checkpoint.reader import Reader, damage
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name, Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
 
-NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
-"""The end of a warning about an unusable checkpoint."""
+_NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ class Checkpoints:
 
     def next_attempt(self) -> int:
         """The next attempt's number: greater than any that started, was asked to stop or wrote a checkpoint."""
-        begun = [*self.attempts.known(), *(name.attempt for name in self.names())]
-        return max(begun, default=-1) + 1
+        numbers = [*self.attempts.announced("json|stop"), *(name.attempt for name in self.names())]
+        return max(numbers, default=-1) + 1
 
     def fence(self, attempt: int) -> None:
         """Announce an attempt before it starts, so that older attempts can no longer commit; idempotent.
@@ -77,18 +75,6 @@ class Checkpoints:
             InvalidInput: the directory belongs to another run.
         """
         self.attempts.announce(attempt)
-
-    def ask_to_stop(self, attempt: int) -> None:
-        """Ask the workers of an attempt to save and stop; later attempts ignore it.
-
-        It writes a small file: workers and driver share the directory even if they cannot reach each other. Raises
-        OSError if it cannot be written.
-        """
-        self.attempts.ask_to_stop(attempt)
-
-    def asked_to_stop(self, attempt: int) -> bool:
-        """Whether any process called ``ask_to_stop`` for this attempt; raises OSError if the files are unreachable."""
-        return self.attempts.asked_to_stop(attempt)
 
     def name(self, clock: Clock, attempt: int) -> str:
         """The name of an attempt's checkpoint at ``clock``."""
@@ -105,9 +91,6 @@ class Checkpoints:
         Returns:
             The digest for ``commit``, once the shard is durable. The future raises OSError if the write fails, and
             InvalidInput if the checkpoint is committed already.
-
-        Raises:
-            InvalidInput: the name or shard is invalid.
         """
         _parse(name)
         if not SHARD.fullmatch(shard) or shard == MANIFEST or shard.endswith(".tmp"):
@@ -145,9 +128,9 @@ class Checkpoints:
         Older checkpoints that are not committed by now are abandoned and pruned. If pruning fails, it warns.
 
         Args:
-            name: the checkpoint's.
+            name: the checkpoint's, made from ``clock``.
             digests: the results of ``write`` for every shard of all workers.
-            clock: the clock from which the name was made.
+            clock: epoch, step and samples of the run.
             world_size: workers of the gang.
             pinned: keep it while it is the newest pinned one, regardless of ``keep``.
             extra: further JSON entries of the manifest; tuples become lists.
@@ -159,16 +142,16 @@ class Checkpoints:
             InvalidInput: the checkpoint is committed already. Or ``digests`` is empty or has duplicates, the name does
                 not match the clock, or ``extra`` is not JSON.
         """
-        own = _parse(name)
+        parsed = _parse(name)
         shards = {digest.shard: digest for digest in sorted(digests, key=lambda digest: digest.shard)}
         if not shards or len(shards) < len(digests):
-            named = ", ".join(digest.shard for digest in digests) or "none"
-            raise InvalidInput(f"checkpoint {name} has the shards {named}; expected at least one, and each once.")
-        if (own.epoch, own.step) != (clock.epoch, clock.step):
+            names = ", ".join(digest.shard for digest in digests) or "none"
+            raise InvalidInput(f"checkpoint {name} has the shards {names}; expected at least one, and each once.")
+        if (parsed.epoch, parsed.step) != (clock.epoch, clock.step):
             raise InvalidInput(f"checkpoint {name} does not match {clock}; expected the clock of its name.")
-        kept = Clock(**clock.state_dict())
-        manifest = Manifest(name, self.run, own.attempt, kept, world_size, shards, pinned, dict(extra or {}))
-        for _ in self._commit(own, manifest):
+        clock = Clock(**clock.state_dict())
+        manifest = Manifest(name, self.run, parsed.attempt, clock, world_size, shards, pinned, dict(extra or {}))
+        for _ in self._commit(parsed, manifest):
             continue
 
     def _commit(self, own: Name, manifest: Manifest) -> Iterator[str]:
@@ -193,7 +176,7 @@ class Checkpoints:
 
     def _prune(self, own: Name) -> None:
         """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``own``."""
-        whole = pins = 0
+        complete = pins = 0
         names: list[Name] = []
         with _warning(self.folder.path):
             names = [name for name in reversed(self.names()) if name <= own]
@@ -201,13 +184,13 @@ class Checkpoints:
             with _warning(self.folder.at(str(name))):
                 try:
                     pin = self._complete(str(name)).manifest.pinned
-                    kept = name == own or whole < self.keep or (pin and not pins)
-                    whole, pins = whole + 1, pins + pin
+                    keep = name == own or complete < self.keep or (pin and not pins)
+                    complete, pins = complete + 1, pins + pin
                 except InvalidInput:  # of another run or another version of sparkdl
                     continue
                 except CheckpointDamaged:  # never committed, or damaged, and a newer complete one exists
-                    kept = False
-                if not kept:
+                    keep = False
+                if not keep:
                     with suppress(FileNotFoundError):  # another writer deleted it
                         self.folder.delete(f"{name}/{MANIFEST}")  # first, so that a partial checkpoint has no manifest
                         self.folder.delete(str(name))
@@ -223,7 +206,6 @@ class Checkpoints:
 
         Raises:
             InvalidInput: the directory belongs to another run, or another version of sparkdl wrote the checkpoint.
-            OSError: the filesystem is unreachable.
         """
         end = None if before is None else _parse(before)
         for name in reversed(self.names()):
@@ -235,7 +217,7 @@ class Checkpoints:
                     reader.verify()
                 return str(name), reader
             except CheckpointDamaged as error:
-                warnings.warn(f"{error.message} {NEXT}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{error.message} {_NEXT}", RuntimeWarning, stacklevel=2)
         return None
 
     def epoch(self) -> int:
@@ -274,6 +256,54 @@ class Checkpoints:
         return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
 
 
+def restore(
+    checkpoints: Checkpoints,
+    rank: int,
+    agree: Callable[[str, Mapping[str, Any]], list[dict[str, Any]]],
+    pick: Callable[[Manifest], Sequence[str]],
+    *,
+    accept: Callable[[Manifest], bool] = lambda manifest: True,
+) -> tuple[Manifest, dict[str, bytes]] | None:
+    """Restore the newest checkpoint whose shards every worker can read; all workers call it together.
+
+    Args:
+        checkpoints: the run's.
+        rank: this worker's.
+        agree: gives every worker's value to every worker, such as ``World.all_gather_json``.
+        pick: returns the shards that this worker needs, from the manifest.
+        accept: called on rank 0: whether the gang can resume from a checkpoint; default: from all.
+
+    Returns:
+        The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.
+    """
+    before: str | None = None
+    while True:
+        newest = _newest(checkpoints, before, accept) if rank == 0 else None
+        name = agree(f"restore before {before}", {"name": newest})[0]["name"]
+        if name is None:
+            return None
+        trouble = restored = None
+        try:
+            reader = checkpoints.open(name)
+            restored = reader.manifest, {shard: reader.read(shard) for shard in pick(reader.manifest)}
+        except CheckpointDamaged as damaged:
+            trouble = damaged.message
+        troubles = [answer["trouble"] for answer in agree(f"restore {name}", {"trouble": trouble})]
+        if restored is not None and not any(troubles):
+            return restored
+        if rank == 0:
+            warnings.warn(f"{next(filter(None, troubles))} {_NEXT}", RuntimeWarning, stacklevel=2)
+        before = name
+
+
+def _newest(checkpoints: Checkpoints, before: str | None, accept: Callable[[Manifest], bool]) -> str | None:
+    while (newest := checkpoints.latest(verify=False, before=before)) is not None:
+        before, reader = newest
+        if accept(reader.manifest):
+            return before
+    return None
+
+
 @contextmanager
 def _warning(place: str) -> Iterator[None]:
     try:
@@ -285,7 +315,7 @@ def _warning(place: str) -> Iterator[None]:
 
 
 def _parse(name: str) -> Name:
-    found = Name.parse(name)
-    if found is None:
+    parsed = Name.parse(name)
+    if parsed is None:
         raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one from name(), like {Name(2, 3, 123)}.")
-    return found
+    return parsed

@@ -88,5 +88,7 @@ def _make_supervisor(cluster: Cluster, fit: FitSpec, checkpointer: Checkpointer 
         max_restarts=fit.max_restarts,
         min_size=least,
         elastic_timeout=fit.elastic_timeout,
-        on_stop=None if checkpointer is None or checkpointer.temporary else checkpointer.checkpoints.ask_to_stop,
+        on_stop=None
+        if checkpointer is None or checkpointer.temporary
+        else checkpointer.checkpoints.attempts.ask_to_stop,
     )

@@ -22,12 +22,9 @@ def scaled(weights: Mapping[str, Tensor], share: float) -> Update:
 
 
 def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
-    """The weighted mean of weights in the dtypes of ``like``, integers rounded; the sums are overwritten.
+    """The weighted mean of weights in the dtypes of ``like``, integers rounded; overwrites the sums.
 
-    Tensors without an entry in ``update`` are those of ``like``.
-
-    Raises:
-        InvalidInput: the shares sum to 0.
+    Tensors without an entry in ``update`` stay those of ``like``. Raises InvalidInput if the shares sum to 0.
     """
     share = positive(update["share"])
     # In place, since the driver may lack the memory for another copy of a large model.
@@ -40,11 +37,7 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Weights:
 
 
 def positive(mass: Tensor) -> float:
-    """The total mass of the rows.
-
-    Raises:
-        InvalidInput: it is 0.
-    """
+    """The total mass of the rows; raises InvalidInput if it is 0."""
     found = float(mass)
     if not found:
         raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")

@@ -16,27 +16,16 @@ from sparkdl.training.loss import Criterion
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of a shard whose rows have a positive weight, in the order of their ids.
+    """The clients of a shard whose rows have a positive weight, in the order of their ids."""
 
-    Attributes:
-        shard: the rows, as a shard of its own.
-        ids: the clients' ids, int64 ``[clients]``.
-        rows: positions of the shard's rows, grouped by client, ``[rows]``.
-        bounds: first and past-the-end index into ``rows`` of each client, ``[clients, 2]``.
-    """
-
-    shard: Shard
-    ids: Tensor
-    rows: Tensor
-    bounds: Tensor
+    shard: Shard  # the rows, as the only shard
+    ids: Tensor  # int64 [clients]
+    rows: Tensor  # positions of the shard's rows, grouped by client
+    bounds: Tensor  # first and past-the-end index into ``rows``, [clients, 2]
 
     @staticmethod
     def of(shard: Shard, name: str, criterion: Criterion) -> Clients:
-        """The clients of a shard, with ``name`` the client column; ``criterion`` gives the rows' weights.
-
-        Raises:
-            InvalidInput: there is no such client column, or it does not hold integers.
-        """
+        """The clients of a shard by its client column ``name``, which must hold integers; else raises InvalidInput."""
         column = _checked(shard, name)
         own = as_only_shard(shard, criterion)
         stored = torch.arange(own.rows) if own.order is None else own.order.long()

@@ -28,7 +28,6 @@ from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.evaluate import observe
 from sparkdl.training.loss import Criterion
 from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
 from sparkdl.training.objective import Objective, forward, trained
@@ -55,8 +54,8 @@ def shuffled(shard: Shard, size: int, seed: int, epoch: int) -> Iterator[Batch]:
 def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:
     """Batches of a single shard in row-id order; batches of weight 0 are skipped.
 
-    A batch has ``size`` rows, by default ``ROWS``, or fewer if rows are wide. Contiguous rows are not copied, and no
-    thread reads ahead: a linear model takes less time than the copy.
+    A batch has ``size`` rows, by default at most ``ROWS``, fewer if rows are wide. Contiguous rows are not copied, and
+    no thread reads ahead: a linear model takes less time than the copy.
     """
     order, begin = shard.order, 0
     if order is not None and len(order) and torch.equal(order, torch.arange(len(order), dtype=order.dtype) + order[0]):
@@ -81,12 +80,9 @@ def mass_of(shard: Shard) -> float:
 
 
 def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Sum and mass of the shard's losses; adds the sum's gradient to the parameters' ``grad``.
+    """``F_k`` and ``M_k`` of a shard, float64 scalars; the gradient of ``F_k`` is added to the parameters' ``grad``.
 
     It leaves the module in evaluation mode.
-
-    Returns:
-        ``F_k`` and ``M_k``, float64 scalars.
     """
     criterion = objective.criterion()
     module.eval()
@@ -106,17 +102,11 @@ def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Ten
 
 @dataclass(frozen=True)
 class Validation:
-    """Evaluates weights over all shards: a ``MapReduce`` whose notes are metric states.
-
-    Attributes:
-        objective: the loss and the metrics.
-        transforms: transforms of batches; default: none.
-        held: whether to evaluate the validation rows; else the training rows.
-    """
+    """Evaluates weights over all shards: a ``MapReduce`` whose notes are metric states."""
 
     objective: Objective
     transforms: Transforms | None = None
-    held: bool = True
+    held: bool = True  # whether to evaluate the validation rows; else the training rows
 
     reduce = staticmethod(add)
 
@@ -127,19 +117,17 @@ class Validation:
         if shard.columns.validation is not None:
             shard = shard.subset(shard.split()[int(self.held)], shard.shard_rows)
         own = replace(as_only_shard(shard, criterion), transforms=self.transforms)
-        observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
-        found = meter.state_dict()
-        return scalars(loss=found["sum"], mass=found["weight"]), seen(metrics)
+        meter.observe(module_of(self.objective, state["weights"]), criterion, batches(own))
+        return scalars(**meter.state_dict()), seen(metrics)
 
     def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:
-        """Evaluate a round's weights; return entries for its row of the history.
+        """Evaluate a round's weights: ``valid_loss`` and ``valid_<metric>`` for its row of the history.
 
-        Returns:
-            ``valid_loss`` and ``valid_<metric>``; for training rows only the metrics, by their own names.
+        On training rows it returns only the metrics, by their own names.
         """
-        found, notes = jobs.run(self, {"weights": weights}, number=number)
+        sums, notes = jobs.run(self, {"weights": weights}, number=number)
         values = together(open_metrics(self.objective.metrics, _CPU), notes)
         if not self.held:
             return values
-        loss = {"loss": float(found["loss"] / found["mass"])}  # NaN without mass
+        loss = {"loss": float(sums["sum"] / sums["weight"])}  # NaN without weight
         return {f"valid_{name}": value for name, value in (loss | values).items()}

@@ -8,11 +8,7 @@ from sparkdl.errors import InvalidInput
 
 
 def check_integers(owner: object, **least: int) -> None:
-    """Check that fields of ``owner`` are integers of at least the given values.
-
-    Raises:
-        InvalidInput: a field is not an integer, or is too small.
-    """
+    """Raise InvalidInput unless these fields of ``owner`` are integers of at least the given values."""
     for name, smallest in least.items():
         given = getattr(owner, name)
         if isinstance(given, Integral) and int(given) >= smallest:
@@ -22,11 +18,7 @@ def check_integers(owner: object, **least: int) -> None:
 
 
 def check_at_least(owner: object, **least: float) -> None:
-    """Check that fields of ``owner`` are numbers of at least the given values.
-
-    Raises:
-        InvalidInput: a field is too small or NaN.
-    """
+    """Raise InvalidInput unless these fields of ``owner`` are numbers of at least the given values; NaN is none."""
     for name, smallest in least.items():
         if not getattr(owner, name) >= smallest:
             raise InvalidInput(

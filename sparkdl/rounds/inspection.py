@@ -27,32 +27,18 @@ _PROBE = 2  # rows of the trial batch
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Summary of the data.
-
-    Attributes:
-        fingerprints: fingerprint of each shard's rows.
-        training: number of training rows of each shard.
-        validation: number of validation rows of each shard.
-        inputs: shape and dtype of one row of each model input; None if an input's shape varies.
-        output: shape of one row of the model's output; None if it is not a tensor.
-    """
+    """Summary of the data; numbers of rows and fingerprints are of each shard."""
 
     fingerprints: tuple[str, ...]
     training: tuple[int, ...]
     validation: tuple[int, ...]
-    inputs: list[tuple[list[int], str]] | None
-    output: list[int] | None
+    inputs: list[tuple[list[int], str]] | None  # shape and dtype of one row of each; None if a shape varies
+    output: list[int] | None  # shape of one row; None if the output is not a tensor
 
 
 @dataclass(frozen=True)
 class InspectShard:
-    """Inspects a shard: a ``MapReduce`` that returns its results as notes.
-
-    Attributes:
-        objective: the training objective.
-        classes: valid class labels; None if targets are not class indices.
-        transforms: transforms of batches; default: none.
-    """
+    """Inspects a shard: a ``MapReduce`` that returns its results as notes."""
 
     objective: Objective
     classes: Classes | None = None
@@ -98,8 +84,7 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     """Inspect all shards.
 
     Raises:
-        InvalidInput: there are no training rows, there is a validation column but no validation row, or a label is
-            invalid.
+        InvalidInput: training or validation rows are missing, or a label is invalid.
         WorkerFailed: the model or the loss fails on the rows.
     """
     _, notes = jobs.run(work, {})

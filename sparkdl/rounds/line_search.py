@@ -31,13 +31,7 @@ _MARGIN = 0.1  # smallest distance of a step from the interval's ends, relative 
 
 @dataclass(frozen=True)
 class Point:
-    """Value and slope at a step.
-
-    Attributes:
-        t: the step.
-        value: ``phi(t)``.
-        slope: ``phi'(t)``.
-    """
+    """Value ``phi(t)`` and slope ``phi'(t)`` at a step ``t``."""
 
     t: float
     value: float
@@ -46,25 +40,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Search:
-    """State of a line search.
-
-    Attributes:
-        start: the point at ``t = 0``.
-        t: the step to evaluate next; with status ``"found"``, the result.
-        low: the point of smallest value with sufficient decrease.
-        high: the other end of the interval; None while steps are extended.
-        tries: number of evaluations so far.
-        status: ``"searching"``, ``"found"`` or ``"failed"``.
-        slack: bound on the rounding error of a value.
-    """
+    """State of a line search, which starts at ``t = 0``."""
 
     start: Point
-    t: float
-    low: Point
-    high: Point | None = None
+    t: float  # the step to evaluate next; with status "found", the result
+    low: Point  # the smallest value with sufficient decrease
+    high: Point | None = None  # the other end of the interval; None while steps are extended
     tries: int = 0
-    status: str = "searching"
-    slack: float = 0.0
+    status: str = "searching"  # or "found" or "failed"
+    slack: float = 0.0  # bound on the rounding error of a value
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain data."""
@@ -83,12 +67,9 @@ def begin(start: Point, t: float, *, slack: float = 0.0) -> Search:
 
 
 def observe(search: Search, found: Point, *, most: int = 25) -> Search:
-    """The search after an evaluation at ``search.t``.
+    """The search after an evaluation at ``search.t``; it fails after ``most`` evaluations.
 
-    Args:
-        search: the search before.
-        found: the point at ``search.t``; a value that is not finite means that the step is too long.
-        most: number of evaluations after which the search fails.
+    A value of ``point`` that is not finite means that the step is too long.
     """
     search = replace(search, tries=search.tries + 1)
     if _enough(search, found) and abs(found.slope) <= -C2 * search.start.slope:

@@ -30,19 +30,12 @@ from sparkdl.training.objective import Objective, forward, trained
 
 @dataclass(frozen=True)
 class Expansion:
-    """Second-order expansion of a local problem around a point.
+    """Second-order expansion of a local problem around a point."""
 
-    Attributes:
-        x: the point, ``[n]``.
-        value: ``f(x)``.
-        gradient: gradient of ``f`` at ``x``, ``[n]``.
-        product: maps ``d``, ``[n]``, to the Hessian times ``d``.
-    """
-
-    x: Tensor
-    value: float
-    gradient: Tensor
-    product: Callable[[Tensor], Tensor]
+    x: Tensor  # [n]
+    value: float  # f(x)
+    gradient: Tensor  # of f, [n]
+    product: Callable[[Tensor], Tensor]  # d, [n] -> the Hessian times d
 
     @property
     def steepness(self) -> float:
@@ -52,27 +45,16 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Problem:
-    """A shard's local problem.
-
-    Attributes:
-        objective: the loss.
-        module: holds the start, and finally the solution.
-        shard: the rows, as a single shard (``as_only_shard``).
-        mass: ``M``.
-        rho: ``rho`` of one shard.
-        v: ``v``, ``[n]``.
-        round: number of the round.
-        key: the only numbers that random numbers depend on, besides ``round``.
-    """
+    """A shard's local problem; ``module`` holds the start, and finally the solution."""
 
     objective: Objective
     module: nn.Module
-    shard: Shard
-    mass: float
-    rho: float
-    v: Tensor
+    shard: Shard  # of ``as_only_shard``
+    mass: float  # M
+    rho: float  # of one shard
+    v: Tensor  # [n]
     round: int
-    key: tuple[int, ...]
+    key: tuple[int, ...]  # random numbers depend on it and ``round`` alone
     parameters: dict[str, nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,11 +99,7 @@ class Problem:
         return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
 
     def begin(self, x: Tensor) -> Expansion:
-        """Expand the problem around a solver's start.
-
-        Raises:
-            InvalidInput: the loss or its gradient is not finite there.
-        """
+        """Expand around a solver's start; raises InvalidInput if the loss or its gradient is not finite there."""
         here = self.expand(x)
         if not math.isfinite(here.value + here.steepness):
             raise InvalidInput("the loss or its gradient is not finite; scale the inputs, or take a larger rho.")
@@ -255,16 +233,10 @@ class LocalSGDSolver:
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal: float, steps: int) -> Tensor:
-    """Solve ``A x = b`` from ``x = 0``.
+    """Solve ``A x = b`` from ``x = 0``, with ``product(d) = A d`` for a symmetric ``A``; all vectors are ``[n]``.
 
-    Args:
-        product: maps ``d``, ``[n]``, to ``A d``; ``A`` is symmetric.
-        b: right-hand side, ``[n]``.
-        goal: stop if the residual's norm is at most this.
-        steps: largest number of products.
-
-    Returns:
-        ``x``. If ``A`` is not positive definite, the last iterate, or ``b`` if that shows in the first step.
+    It takes at most ``steps`` products, and ends once the residual's norm is at most ``goal``. If ``A`` is not positive
+    definite, it returns the last iterate, or ``b`` if the first step shows it.
     """
     x, residual, d = torch.zeros_like(b), b.clone(), b.clone()
     squared = float(residual @ residual)

@@ -23,20 +23,12 @@ Pull = Callable[[Sequence[nn.Parameter]], None]
 
 @dataclass(frozen=True)
 class Local:
-    """Settings of local training.
-
-    Attributes:
-        epochs: passes over the shard's rows.
-        batch_size: rows of a step of this shard.
-        round: number of the round; each has a new optimizer, and steps the scheduler once per earlier round.
-        key: the only numbers that row order and random numbers depend on, besides ``round``.
-        pull: a ``Pull``; default: none.
-    """
+    """Settings of local training. Every round has a new optimizer, and steps the scheduler once per earlier round."""
 
     epochs: int
-    batch_size: int
+    batch_size: int  # rows of a step of this shard
     round: int
-    key: tuple[int, ...]
+    key: tuple[int, ...]  # row order and random numbers depend on it and ``round`` alone
     pull: Pull | None = None
 
     def train(self, objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:

@@ -39,21 +39,13 @@ _LOSSES = ("valid_loss", "loss", "objective")  # patience uses the first that a 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of an algorithm on the training rows: the ``MapReduce`` of the cluster.
-
-    Attributes:
-        algorithm: the algorithm.
-        objective: the training objective.
-        rows: number of training rows of each shard.
-        transforms: transforms of batches; default: none.
-        memories: files of the local states; None without a shared directory.
-    """
+    """One round of an algorithm on the training rows: the ``MapReduce`` of the cluster."""
 
     algorithm: Algorithm
     objective: Objective
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # training rows of each shard
     transforms: Transforms | None = None
-    memories: LocalState | None = None
+    memories: LocalState | None = None  # None without a shared directory
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard; the note is the name of its local state."""

@@ -84,12 +84,7 @@ def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
-    """Weights that are averaged but not trained: floating-point buffers and frozen parameters.
-
-    Args:
-        weights: those of the state, equal for all shards, so that all select the same names.
-        names: names of the trainable parameters.
-    """
+    """Weights that are averaged but not trained: floating-point buffers and frozen parameters."""
     others = {name: tensor for name, tensor in weights.items() if name not in names and tensor.is_floating_point()}
     return averaged(others)
 

@@ -14,7 +14,7 @@ Trackers, which run on the driver, are in ``sparkdl.ml.tracking.tracker``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,30 +54,14 @@ class CallbackContext:
     loss: float | None = None
 
 
-class CallbackList:
-    """The user's ``callbacks`` that the worker of this ``rank`` calls."""
-
-    def __init__(self, callbacks: Sequence[Any], rank: int) -> None:
-        called = [callback for callback in callbacks if rank == 0 or getattr(callback, "every_rank", False)]
-        self._called = {
-            name: [getattr(callback, name) for callback in called if hasattr(callback, name)] for name in MOMENTS
-        }
-
-    def __contains__(self, moment: str) -> bool:
-        return bool(self._called[moment])
-
-    def call(self, moment: str, run: CallbackContext) -> None:
-        """Call this method of every callback that has it, in the user's order."""
-        for method in self._called[moment]:
-            method(run)
+def methods_of(callbacks: Sequence[Any], rank: int) -> dict[str, list[Callable[[CallbackContext], None]]]:
+    """Moment -> the methods that the worker of this ``rank`` calls then, in the user's order."""
+    called = [callback for callback in callbacks if rank == 0 or getattr(callback, "every_rank", False)]
+    return {name: [getattr(callback, name) for callback in called if hasattr(callback, name)] for name in MOMENTS}
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Check that every object is a callback, and none a tracker.
-
-    Raises:
-        InvalidInput: an object has none of the four methods, or a method ``prepare``, as trackers have.
-    """
+    """Raise InvalidInput if an object has none of the four methods, or a method ``prepare``, as trackers have."""
     for callback in callbacks:
         if hasattr(callback, "prepare"):
             raise InvalidInput(
@@ -87,11 +71,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 def check_methods(param: str, callbacks: Sequence[Any]) -> None:
-    """Check that every object in this ``param`` has at least one of the four methods.
-
-    Raises:
-        InvalidInput: an object has none of them.
-    """
+    """Raise InvalidInput if an object in this ``param`` has none of the four methods."""
     for callback in callbacks:
         if not any(callable(getattr(callback, name, None)) for name in MOMENTS):
             raise InvalidInput(

@@ -29,13 +29,11 @@ class Rows:
     Attributes:
         shard: all rows of the worker, training and validation.
         validation: the validation rows; None without a validation column.
-        plan: assigns training rows to steps.
         share: this worker's fraction of all training rows.
         report: ``rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
     Raises:
-        InvalidInput: there are no training rows, there is a validation column but no validation row, or a label is
-            invalid.
+        InvalidInput: training or validation rows are missing, or a label is invalid.
     """
 
     def __init__(self, shard: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
@@ -61,12 +59,9 @@ class Rows:
         self._batcher = Batcher(shard, self.plan, device, transforms)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch. The wait for each is added to ``feed_wait_seconds``.
+        """The batches of an epoch from step ``start``; earlier rows are neither read nor transformed.
 
-        Args:
-            epoch: the epoch, from 0.
-            start: first step to yield, from 0; earlier rows are neither read nor transformed. The batches equal those
-                of a full epoch. If ``start`` is the number of steps, there are none.
+        The batches equal those of a full epoch. The wait for each is added to ``feed_wait_seconds``.
         """
         totals = None
         if self._batcher.shard.denominators is not None:

@@ -23,29 +23,18 @@ from sparkdl.io.weights import pack
 
 @dataclass
 class EarlyStopping:
-    """The best epoch, round or member so far.
+    """The best epoch, round or member so far."""
 
-    Attributes:
-        patience: stop after this many without a smaller loss; None never stops and tracks nothing.
-        tol: required decrease of the loss.
-        best: number of the best, from 1; None without ``patience``, and before the first finite loss.
-        loss: loss of the best.
-        weights: weights of the best; None before there is one.
-    """
-
-    patience: int | None
-    tol: float = 0.0
-    best: int | None = None
+    patience: int | None  # stop after this many without a smaller loss; None never stops and tracks nothing
+    tol: float = 0.0  # required decrease of the loss
+    best: int | None = None  # from 1; None without ``patience``, and before the first finite loss
     loss: float = math.inf
     weights: Any = None
 
     def after(self, number: int, loss: float, weights: Callable[[], Any] | None = None) -> bool:
-        """Record a loss; return whether to stop.
+        """Record the loss of an epoch, round or member, from 1; return whether to stop. NaN is never the best.
 
-        Args:
-            number: number of the epoch, round or member, from 1.
-            loss: its loss; NaN is never the best.
-            weights: returns its weights; called only if it is the best so far. None to keep no weights.
+        ``weights`` returns its weights, and is called only if it is the best so far; None to keep none.
         """
         if self.patience is not None and loss < self.loss - self.tol:
             self.best, self.loss, self.weights = number, loss, None if weights is None else weights()
@@ -67,12 +56,7 @@ class EarlyStopping:
 class GangEarlyStopping:
     """Early stopping of a gang's epochs by ``valid_loss``, or by ``loss`` without validation rows.
 
-    Args:
-        patience: stop after this many epochs without a smaller loss; None trains all and keeps the last weights.
-        group: the workers; rank 0 decides for all and keeps the best weights.
-
-    Attributes:
-        finished: whether training stops.
+    Rank 0 decides for all and keeps the best weights. With ``patience`` None, the last weights are kept.
     """
 
     def __init__(self, patience: int | None, group: Group) -> None:

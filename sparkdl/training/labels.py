@@ -17,23 +17,14 @@ _CHUNK = 1 << 20  # rows per scan
 
 @dataclass(frozen=True)
 class Classes:
-    """Valid class labels.
+    """Valid class labels."""
 
-    Attributes:
-        count: number of classes; None if only the model knows it.
-        ignored: label that the loss ignores, its ``ignore_index``; default: none.
-    """
-
-    count: int | None = None
-    ignored: int | None = None
+    count: int | None = None  # None if only the model knows it
+    ignored: int | None = None  # ``ignore_index`` of the loss; None if it ignores no label
 
 
 def check_labels(shard: Shard, group: Group, classes: Classes) -> None:
-    """Check the class indices of every worker's training and validation rows; all workers raise the same error.
-
-    Raises:
-        InvalidInput: a label is below 0 or too large, or all labels are equal.
-    """
+    """Check every worker's training and validation labels; all workers raise the same error."""
     check_bounds(group.gather(label_bounds(shard, classes)), shard.columns, classes)
 
 
@@ -49,11 +40,7 @@ def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
 
 
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
-    """Check the class indices of all shards, given ``label_bounds`` of each.
-
-    Raises:
-        InvalidInput: a label is below 0 or too large, or all labels are equal.
-    """
+    """Raise InvalidInput if a label is below 0 or too large, or if all are equal; by ``label_bounds`` of each shard."""
     target, found = columns.target, [each for each in bounds if each is not None]
     if not found or not isinstance(target, InputColumn):
         return

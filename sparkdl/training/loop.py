@@ -40,11 +40,6 @@ class Training(TrainingSpec):
 def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     """Train one replica together with the other workers of the gang.
 
-    Args:
-        world: the gang.
-        shard: this worker's shard.
-        training: the run's settings.
-
     Raises:
         InvalidInput: there are no training rows, the data do not fit the model, or a saved state is of another run.
         PeerLost: another worker was lost.

@@ -72,11 +72,7 @@ def target_of(batch: Batch) -> Tensor:
 
 
 def check_loss(loss: object) -> None:
-    """Check that the loss can be averaged over the global batch.
-
-    Raises:
-        InvalidInput: the loss sums over rows, or is neither a function nor a loss module.
-    """
+    """Raise InvalidInput if the loss sums over rows, or is neither a function nor a loss module."""
     reduction = getattr(loss, "reduction", None)
     if isinstance(loss, nn.Module) and reduction not in (None, "mean", "none"):
         raise InvalidInput(

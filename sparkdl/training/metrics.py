@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import target_of
+from sparkdl.training.loss import Criterion, target_of
+from sparkdl.training.objective import forward
 
 Metrics = Mapping[str, Any]
 
@@ -52,11 +53,7 @@ def metric_states(metrics: Metrics) -> dict[str, Any]:
 
 
 def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
-    """Restore the states that ``metric_states`` returned for the same metrics.
-
-    Raises:
-        InvalidInput: the states are of other metrics.
-    """
+    """Restore the states of ``metric_states``; raises InvalidInput if they are of other metrics."""
     own = metric_states(metrics)
     for name in {**own, **states}:
         saved, expected = (
@@ -73,12 +70,7 @@ def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
 
 
 class MetricAccumulator:
-    """Accumulates the mean loss and the metrics of batches.
-
-    Args:
-        device: device of the losses; ``add`` does not synchronise with it.
-        metrics: name -> torchmetrics metric, updated with every batch.
-    """
+    """Accumulates the mean loss and the metrics of batches; ``add`` does not synchronise with the device."""
 
     def __init__(self, device: torch.device, metrics: Metrics) -> None:
         self._sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -93,6 +85,17 @@ class MetricAccumulator:
             output = output.detach() if isinstance(output, Tensor) else output
             for metric in self._metrics.values():
                 metric.update(output, target_of(batch))
+
+    def observe(self, module: nn.Module, criterion: Criterion, batches: Iterable[Batch]) -> None:
+        """Add batches in evaluation mode; the module's training mode is restored afterwards."""
+        was_training = module.training
+        module.eval()
+        with torch.no_grad():
+            for batch in batches:
+                if batch.weight:
+                    output = forward(module, batch.inputs)
+                    self.add(criterion(output, batch), output, batch)
+        module.train(was_training)
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch, arguments
+from sparkdl.data.batching import Batcher
+from sparkdl.data.sampler import Plan
+from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
-from sparkdl.training.callbacks import CallbackContext, CallbackList
-from sparkdl.training.evaluate import evaluate
+from sparkdl.training.callbacks import CallbackContext, methods_of
+from sparkdl.training.metrics import MetricAccumulator
 from sparkdl.training.trainer_state import TrainerState
 
 _PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
@@ -31,7 +34,7 @@ class TrainingMonitor:
     def __init__(self, state: TrainerState) -> None:
         self.state = state
         self._criterion = state.training.objective.criterion(state.world.device)
-        self._callbacks = CallbackList(state.training.callbacks, state.world.rank)
+        self._callbacks = methods_of(state.training.callbacks, state.world.rank)
         self._shown = time.monotonic()
 
     @contextmanager
@@ -53,8 +56,7 @@ class TrainingMonitor:
     def observe(self, loss: Tensor, batch: Batch) -> None:
         """Add a batch's loss and, without validation rows, its metrics.
 
-        Raises:
-            InvalidInput: the loss is on the CPU and not finite; for other devices ``end_epoch`` checks.
+        Raises InvalidInput if the loss is on the CPU and not finite; for other devices ``end_epoch`` checks the mean.
         """
         state, report, output = self.state, self.state.report, self.state.replica.output
         # Reading a loss waits for the device, so that losses on other devices are checked once per epoch.
@@ -91,11 +93,7 @@ class TrainingMonitor:
         )
 
     def end_epoch(self) -> None:
-        """Validate, add the epoch's row to the history, and call ``on_epoch``.
-
-        Raises:
-            InvalidInput: this worker's mean loss is not finite.
-        """
+        """Validate, add the epoch's row to the history, and call ``on_epoch``."""
         state, clock = self.state, self.state.world.clock
         module, seconds = state.replica.module, state.epoch_seconds
         state.report["train_seconds"] += seconds
@@ -125,21 +123,24 @@ class TrainingMonitor:
         self._call("on_end")
 
     def _validate(self, module: nn.Module) -> dict[str, float]:
-        state, world = self.state, self.state.world
-        if state.rows.validation is None:
+        state, training, rows = self.state, self.state.training, self.state.rows.validation
+        if rows is None:
             return {}
         enter_phase("validate")
-        found = evaluate(
-            *(module, self._criterion, state.rows.validation, state.group),
-            metrics=state.metrics,
-            batch_size=state.training.batch_size,
-            device=world.device,
-            collate=state.training.collate,
-            # The number shows that a long validation makes progress.
-            on_batch=lambda batch: setattr(world, "phase", f"validate, batch {batch}"),
-        )
-        world.phase = "work"
-        return {f"valid_{name}": value for name, value in found.items()}
+        plan = Plan(rows.shard_rows, training.batch_size, shuffle=False)
+        transforms = Transforms(training.collate, denominators=self._criterion.denominators)
+        batches = Batcher(rows, plan, state.world.device, transforms).batches(0)
+        meter = MetricAccumulator(state.world.device, state.metrics)
+        meter.observe(module, self._criterion, self._counted(batches))
+        values = meter.close(state.group)
+        state.world.phase = "work"
+        return {f"valid_{name}": value for name, value in values.items()}
+
+    def _counted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        # The number shows that a long validation makes progress.
+        for number, batch in enumerate(batches):
+            self.state.world.phase = f"validate, batch {number}"
+            yield batch
 
     def _diverged(self, loss: float, where: str) -> InvalidInput:
         epoch = len(self.state.history) + 1
@@ -149,14 +150,15 @@ class TrainingMonitor:
         )
 
     def _call(self, moment: str) -> None:
-        if moment in self._callbacks:
+        if self._callbacks[moment]:
             state, world = self.state, self.state.world
             run = CallbackContext(
                 *(world.rank, world.size, world.clock, state.replica.module, world.device),
                 *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean()),
             )
             enter_phase("callbacks")
-            self._callbacks.call(moment, run)
+            for method in self._callbacks[moment]:
+                method(run)
             enter_phase("other")
 
 

@@ -59,8 +59,7 @@ class Objective:
     def build(self, device: torch.device | str = "cpu") -> nn.Module:
         """A new module on ``device`` in the weights' dtype.
 
-        Raises:
-            InvalidInput: the factory did not return a module, or the module has no trainable parameter.
+        Raises InvalidInput if the factory did not return a module, or the module has no trainable parameter.
         """
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         if not isinstance(module, nn.Module):
@@ -70,11 +69,7 @@ class Objective:
         return module.to(device=device, dtype=self.dtype)
 
     def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of these parameters.
-
-        Raises:
-            InvalidInput: the optimizer's ``step()`` requires a closure that evaluates the loss.
-        """
+        """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
         optimizer = self.optimizer(parameters)
         closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
@@ -93,11 +88,7 @@ class Objective:
 
 
 def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
-    """The model's output.
-
-    Raises:
-        WorkerFailed: the model raised; the message has the shapes of its inputs.
-    """
+    """The model's output. If the model raises, WorkerFailed reports the shapes of its inputs."""
     inputs = arguments(columns)
     try:
         return module(*inputs)
@@ -109,11 +100,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
 
 
 def trained(loss: Tensor) -> Tensor:
-    """The loss, checked to depend on a trainable parameter.
-
-    Raises:
-        InvalidInput: the loss depends on no trainable parameter.
-    """
+    """The loss; raises InvalidInput if it depends on no trainable parameter."""
     if loss.grad_fn is None:
         raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
     return loss

@@ -12,8 +12,7 @@ import torch
 def random_state(device: torch.device | None = None) -> dict[str, Any]:
     """State of the global generators of Python, numpy and torch, on the CPU and on one GPU.
 
-    Args:
-        device: the GPU; default: the current one if CUDA is initialised. Any GPU can load the state.
+    ``device`` is the GPU, by default the current one if CUDA is initialised. Any GPU can load the state.
     """
     version, words, gauss = random.getstate()
     found = {

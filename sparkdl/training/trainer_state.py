@@ -28,22 +28,16 @@ class TrainerState:
     """A worker's replica, counters, history and random numbers, from which a later attempt resumes.
 
     ``sync`` is the strategy, attached to ``replica``.
-
-    Attributes:
-        history: one row per epoch, the same on every worker.
-        report: training seconds, in total and by phase; shape and dtype of one row of each input; shape of one output
-            row; and the best epoch, None without ``patience``.
-        metrics: name -> torchmetrics metric, on the worker's device.
-        meter: mean loss of the current epoch and, without validation rows, its metrics.
-        stopping: the best epoch, and whether training stops.
     """
 
     def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: Rows) -> None:
         self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
         self.group = world.group()
-        self.history: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []  # one row per epoch, the same on every worker
+        # Shape and dtype of one row of each input, shape of one output row, seconds of training and of its phases.
         self.report: dict[str, Any] = {"inputs": None, "output": None, "train_seconds": 0.0, "phases": {}}
         self.metrics = open_metrics(training.objective.metrics, world.device)
+        # Of the current epoch; with validation rows, the metrics are theirs.
         self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
         self.stopping = GangEarlyStopping(training.patience, self.group)
         self._random: dict[str, Any] | None = None

@@ -7,8 +7,7 @@ from itertools import combinations
 import pytest
 
 from sparkdl.checkpoint.manifest import Manifest, Name
-from sparkdl.checkpoint.restore import restore
-from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.checkpoint.store import Checkpoints, restore
 from sparkdl.errors import Fenced
 from sparkdl.io import files
 from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there, together
@@ -118,15 +117,15 @@ def test_workers_restore_the_newest_that_all_can_read(damaged, local, recwarn):
 def test_stop_request_is_of_one_attempt_whose_number_is_never_reused(directory):
     first, second = fenced(directory), Checkpoints(directory, run="digits")
     save(first, 5)
-    assert not second.asked_to_stop(0)
+    assert not second.attempts.asked_to_stop(0)
     for _ in range(2):
-        first.ask_to_stop(0)
-    assert second.asked_to_stop(0)
+        first.attempts.ask_to_stop(0)
+    assert second.attempts.asked_to_stop(0)
     save(first, 6)  # a stopped attempt may commit its last checkpoint
     assert (first.attempts.announced(), first.next_attempt()) == ([0], 1)
-    first.ask_to_stop(1)  # before that attempt is announced
+    first.attempts.ask_to_stop(1)  # before that attempt is announced
     assert (first.attempts.announced(), first.next_attempt()) == ([0], 2)
     third = fenced(directory, 2)
-    assert not third.asked_to_stop(2)
+    assert not third.attempts.asked_to_stop(2)
     save(third, 7, attempt=2)
     assert newest(third) == 7

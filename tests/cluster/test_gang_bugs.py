@@ -41,7 +41,7 @@ from sparkdl.training.metrics import open_metrics, seen, together
 from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
-from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.reducers import make_buckets
 from tests.faults.held import StopsOnArrival
 
 OBJECTIVE = Objective(partial(nn.Linear, 2, 1), nn.MSELoss())

@@ -190,7 +190,7 @@ def test_processes_save_or_are_cancelled(pair, tmp_path, saves):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), run="a run")
 
     def work(world: Any, shard: Any) -> None:
-        while not (saves and checkpoints.asked_to_stop(2)):
+        while not (saves and checkpoints.attempts.asked_to_stop(2)):
             time.sleep(0.01)
         world.clock.tick(3)
         raise Stopped("saved at step 1.")
@@ -199,7 +199,7 @@ def test_processes_save_or_are_cancelled(pair, tmp_path, saves):
         if event.kind == "started":
             request_stop("maintenance")
 
-    supervisor = Supervisor(pair, on_stop=checkpoints.ask_to_stop if saves else None)
+    supervisor = Supervisor(pair, on_stop=checkpoints.attempts.ask_to_stop if saves else None)
     with pytest.raises(Stopped) as caught:
         supervisor.gang(work, attempt=2, listener=listener)
     if not saves:

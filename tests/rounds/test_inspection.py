@@ -60,8 +60,7 @@ def test_shapes_and_errors_are_seen_for_any_weights(columns, weights, labels, we
     assert (plain.output, plain.inputs) == ([3], [([3], "float32")])
     assert not scalar_output([plain.output])
     collated = seen(
-        Objective(partial(Both, 3, 3), LOSS),
-        Transforms(two_inputs, denominators=SCORES.criterion().denominators),
+        Objective(partial(Both, 3, 3), LOSS), Transforms(two_inputs, denominators=SCORES.criterion().denominators)
     )
     assert (collated.output, collated.inputs) == ([3], [([3], "float32"), ([1], "float64")])
     with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised"):

@@ -27,10 +27,11 @@ from torchmetrics.wrappers import MinMaxMetric
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
-from sparkdl.training.evaluate import evaluate
-from sparkdl.training.metrics import open_metrics, seen, together
+from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 
@@ -57,16 +58,17 @@ class Evaluate:
     def __call__(self, world: World, shard: Shard | None) -> list[dict[str, Any]]:
         assert shard is not None
         objective = Objective(self.model, self.loss)
-        module, metrics, batches = objective.build().train(), open_metrics(self.metrics, world.device), []
+        module, metrics = objective.build().train(), open_metrics(self.metrics, world.device)
         criterion = objective.criterion()
         shard = shard.with_denominators(criterion.denominators)
-        options = {"metrics": metrics, "batch_size": self.batch_size, "device": world.device}
-        found = [
-            evaluate(module, criterion, shard, world.group(), **options, on_batch=batches.append) for _ in range(2)
-        ]
-        assert batches == [*range(-(-90 // self.batch_size))] * 2
+        batcher = Batcher(shard, Plan(shard.shard_rows, self.batch_size, shuffle=False))
+        values = []
+        for _ in range(2):
+            meter = MetricAccumulator(world.device, metrics)
+            meter.observe(module, criterion, batcher.batches(0))
+            values.append(meter.close(world.group()))
         assert module.training
-        return found
+        return values
 
 
 @pytest.fixture(scope="module")

@@ -61,11 +61,7 @@ class Replica(Protocol):
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``.
-
-        Raises:
-            InvalidInput: the state is of another architecture, optimizer or scheduler.
-        """
+        """Restore a state; raises InvalidInput if it is of another architecture, optimizer or scheduler."""
 
 
 class Layout(Protocol):
