@@ -7,7 +7,7 @@ raises the first cause, once, with its stage, rank, host, attempt and step.
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 
 __all__ = [
     "CheckpointDamaged",
@@ -46,8 +46,7 @@ class ErrorContext:
     step: int | None = None
 
     def __str__(self) -> str:
-        known = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return ", ".join(f"{name} {value}" for name, value in known if value is not None)
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None)
 
 
 class SparkdlError(Exception):
@@ -55,40 +54,22 @@ class SparkdlError(Exception):
 
     Args:
         message: the failure, the expected input and the remedy.
-        place: the context; default: unknown.
+        place: the context, whose fields are also attributes of the error; default: unknown.
         trace: the worker's traceback as text; default: none.
     """
+
+    stage: str | None
+    rank: int | None
+    host: str | None
+    attempt: int | None
+    step: int | None
 
     def __init__(self, message: str, *, place: ErrorContext | None = None, trace: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.place = place or ErrorContext()
         self.trace = trace
-
-    @property
-    def stage(self) -> str | None:
-        """The stage of the work, for example ``"feed"``; None if unknown."""
-        return self.place.stage
-
-    @property
-    def rank(self) -> int | None:
-        """The failed worker's rank; None if unknown."""
-        return self.place.rank
-
-    @property
-    def host(self) -> str | None:
-        """The failed worker's host name; None if unknown."""
-        return self.place.host
-
-    @property
-    def attempt(self) -> int | None:
-        """The gang's attempt, from 0; None if unknown."""
-        return self.place.attempt
-
-    @property
-    def step(self) -> int | None:
-        """The global step that the worker had reached; None if unknown."""
-        return self.place.step
+        self.stage, self.rank, self.host, self.attempt, self.step = astuple(self.place)
 
     def __str__(self) -> str:
         where = f" [{self.place}]" if str(self.place) else ""

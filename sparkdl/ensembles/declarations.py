@@ -18,7 +18,6 @@ from sparkdl.ml.param_types import (
     at_least,
     by_value,
     one_of,
-    optional,
     positive,
     to_boolean,
     to_estimator,
@@ -47,18 +46,16 @@ class MembersParams(ConstructedParams):
     runDir: Param[str | None] = param(
         "directory that stores finished members, so that no fit trains them again; a path or URI that executors see "
         "too. None stores none",
-        optional(to_string),
+        to_string,
         None,
         scope=_SAME_MEMBERS & ~Scope.BASE,
     )
     idCol: Param[str | None] = param(
-        "unique integer column that decides the draws of rows; with None, Spark numbers the rows",
-        optional(to_string),
-        None,
+        "unique integer column that decides the draws of rows; with None, Spark numbers the rows", to_string, None
     )
     parallelism: Param[int] = param(
         "number of fits that the driver runs at a time; members that train in tasks ignore it",
-        at_least(1, to_int),
+        at_least(1),
         1,
         scope=_SAME_MEMBERS & ~Scope.BASE,
     )
@@ -74,9 +71,7 @@ class BaggingParams(MembersParams):
         "estimator of the members. PyTorch estimators with one worker train in tasks of one Spark job, as many at a "
         "time as there are slots. The driver fits all others"
     )
-    numModels: Param[int] = param(
-        "number of members", at_least(1, to_int), 10, scope=_SAME_MEMBERS & ~Scope.PARTITIONED
-    )
+    numModels: Param[int] = param("number of members", at_least(1), 10, scope=_SAME_MEMBERS & ~Scope.PARTITIONED)
     subsamplingRate: Param[float] = param(
         "mean number of times that a member gets a row",
         positive(finite=True),
@@ -98,7 +93,7 @@ class BaggingParams(MembersParams):
     )
     voting: Param[str | None] = param(
         "'soft' or 'hard', for classifiers; None for 'soft' if the base has probabilities, else 'hard'",
-        optional(one_of(("soft", "hard"))),
+        one_of(("soft", "hard")),
         None,
         scope=_SAME_MEMBERS,
     )
@@ -113,25 +108,22 @@ class BoostingParams(MembersParams):
         "weightCol; boosting starts from the weights in it"
     )
     numModels: Param[int | None] = param(
-        "largest number of members; None for 50 classifiers or 100 regressors",
-        optional(at_least(1, to_int)),
-        None,
-        scope=_SAME_MEMBERS,
+        "largest number of members; None for 50 classifiers or 100 regressors", at_least(1), None, scope=_SAME_MEMBERS
     )
     learningRate: Param[float | None] = param(
         "factor of each member's weight; None for 1 with classifiers, 0.1 with regressors",
-        optional(positive("a number above 0, or None", finite=True)),
+        positive("a number above 0, or None", finite=True),
         None,
     )
     validationIndicatorCol: Param[str | None] = param(
         "boolean column, for regressors; true makes a row a validation row, which members do not see; None for none",
-        optional(to_string),
+        to_string,
         None,
     )
     patience: Param[int | None] = param(
         "number of members without a smaller validation loss after which boosting stops and keeps the members up to "
         "the best; None trains all",
-        optional(at_least(1, to_int)),
+        at_least(1),
         None,
         scope=_SAME_MEMBERS,
     )
@@ -143,7 +135,7 @@ class BoostingParams(MembersParams):
 class FoldCountParams(MembersParams):
     """Params of ensembles with folds."""
 
-    numFolds: Param[int] = param("number of folds; a member trains without one of them", at_least(2, to_int), 5)
+    numFolds: Param[int] = param("number of folds; a member trains without one of them", at_least(2), 5)
 
 
 class StackingParams(FoldCountParams):
@@ -157,7 +149,7 @@ class StackingParams(FoldCountParams):
     meta: Param[Estimator[Any] | None] = param(
         "estimator that learns from the predictions of the bases, or a Pipeline that ends in one; fit sets its feature "
         "and label columns. None for LogisticRegression() with classifiers, LinearRegression() with regressors",
-        optional(to_estimator),
+        to_estimator,
         None,
     )
     passthrough: Param[bool] = param("whether meta also gets the features of the first base", to_boolean, False)
@@ -170,5 +162,5 @@ class BestOfParams(FoldCountParams):
         "estimators from which fit selects the best, of any kind", to_estimators, []
     )
     evaluator: Param[Evaluator | None] = param(
-        "evaluator that measures the predictions of a candidate on the rows of a fold", optional(to_evaluator), None
+        "evaluator that measures the predictions of a candidate on the rows of a fold", to_evaluator, None
     )

@@ -134,7 +134,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
                 f"disagreementCol is {self.getDisagreementCol()!r}, but members of a sum predict different quantities; "
                 "expected ''."
             )
-        self.refuse_taken(dataset.columns, params)
+        self.check_free(dataset.columns, params)
         return {each.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(each) for each in params}
 
     def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:

@@ -23,13 +23,11 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
-from sparkdl.ml.fit_monitor import Watch, watching
-from sparkdl.ml.param_maps import map_hash
+from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.params import PredictionParams
-from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.persistence.nested_params import aliases, params_in
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import Run, map_hash
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.fingerprint import fingerprint
 
@@ -41,7 +39,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     _judged_by_rows: ClassVar[bool] = False  # whether row ids decide on which unseen rows members are evaluated
 
-    _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
+    _map: Mapping[str, Any] | None = None  # values of a param map, as in DistributedEstimator; None without a map
 
     def bases(self) -> list[Estimator[Any]]:
         """The base estimators of the members."""
@@ -135,7 +133,7 @@ class EnsembleParams(MembersParams, Saveable):
                 kept = MemberStore(directory)
                 kept.begin(configuration(self, self.bases(), mark))
                 stack.callback(kept.end)
-            with watching(self._watch(directory)) as watch:
+            with self._watch(directory) as watch:
                 watch.begin(dataset.sparkSession)
                 yield rows, Plan(kept, self.getParallelism(), watch)
             # Spark recomputes persisted rows that were evicted or lost with an executor.
@@ -143,11 +141,9 @@ class EnsembleParams(MembersParams, Saveable):
                 raise self._renumbered()
 
     def _watch(self, directory: str | None) -> Watch:
-        told = {param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)}
-        told |= {"class": type(self).__name__}
         bases = [leaf(base) for base in self.bases()]
         events = all(base.getOrDefault("telemetry") for base in bases if base.hasParam("telemetry"))
-        return Watch(Run(directory), type(self).__name__, told, events=events, unit="Member")
+        return Watch(Run(directory), self, events=events, unit="Member")
 
     def _ids(self) -> str | None:
         return self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)

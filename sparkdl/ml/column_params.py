@@ -33,18 +33,18 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
 class OutputColumnParams(ValidatedParams):
     """Params that name output columns."""
 
-    def refuse_taken(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
+    def check_free(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
         """Check that the output columns that ``params`` name are distinct and not among the columns ``names``.
 
         Raises:
             InvalidInput: an output column exists already.
         """
-        taken = list(names)
+        taken = {*names}
         for param in params:
             name = self.getOrDefault(param)
             if name and name in taken:
                 raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
-            taken.append(name)
+            taken.add(name)
 
 
 class InputColumnParams(ValidatedParams):
@@ -67,13 +67,12 @@ class InputColumnParams(ValidatedParams):
         Raises:
             InvalidInput: inputCols and featuresCol are both set, and name different columns.
         """
-        names: list[str] = [*self.getOrDefault("inputCols")]
-        only = self.getOrDefault(self.featuresCol)
+        names, name = self.getOrDefault(self.inputCols), self.getOrDefault(self.featuresCol)
         if not self.isSet(self.featuresCol):
-            return names
-        if self.isSet(self.inputCols) and names != [only]:
-            raise InvalidInput(f"featuresCol is {only!r} and inputCols is {names}; expected only one of them.")
-        return [only]
+            return [*names]
+        if self.isSet(self.inputCols) and names != [name]:
+            raise InvalidInput(f"featuresCol is {name!r} and inputCols is {names}; expected only one of them.")
+        return [name]
 
     def setInputCols(self: Self, value: list[str]) -> Self:
         """Set the input columns, in the order of the arguments of ``forward()``."""

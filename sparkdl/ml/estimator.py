@@ -4,66 +4,101 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
+from pyspark.ml import Estimator
+from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 from torch import nn
 
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.ml.column_params import described
-from sparkdl.ml.fit_monitor import Watch, watching
+from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
-from sparkdl.ml.param_maps import ParamMapEstimator
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import Describer
-from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import Run, map_hash
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.fingerprint import fingerprint
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 
+Self = TypeVar("Self", bound="DistributedEstimator")
+
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
-class DistributedEstimator(ParamMapEstimator, Saveable):
+class DistributedEstimator(TrainingParams, Estimator[TorchModel], Saveable):
     """Base class of the estimators; subclasses define the types of labels and outputs.
+
+    A search calls ``fit`` for every map on the rows of every fold. If all fits shared ``runDir``, the second would fail
+    as another run, or return the first one's model. So a fit with a map uses ``runDir/<hash>``, a hash of the map's
+    values and the rows. If the same search runs again, each fit resumes its run, or returns the finished model.
 
     Raises:
         InvalidInput: a Param has an invalid value.
     """
 
     _kind: ClassVar[EstimatorKind] = "estimator"
+    _map: Mapping[str, Any] | None = None  # the map's values by name; None without a map
 
-    def _take(self, given: dict[str, Any]) -> None:
-        super()._take(given)
+    def _take(self, values: dict[str, Any]) -> None:
+        super()._take(values)
         self.getInputCols()  # raises if inputCols and featuresCol disagree
+
+    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        """Copy the estimator with the same uid.
+
+        Args:
+            extra: values for Params of the copy, whose fits then use ``runDir/<hash>``, or the ``runDir`` in ``extra``;
+                default: none.
+        """
+        copied = super().copy(extra)
+        # pyspark's fit(df, map) is copy(map).fit(df). A pipeline copies all its stages with the map, so any map counts.
+        if extra is not None:
+            values = {param.name: copied.getOrDefault(param) for param in extra if param.parent == self.uid}
+            copied._map = None if "runDir" in values else {**(self._map or {}), **values}
+        return copied
+
+    def fitMultiple(
+        self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
+    ) -> Iterator[tuple[int, TorchModel]]:
+        """Fit a model for each map; an empty map counts as a map."""
+        return super(DistributedEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
+
+    def run_directory(self, dataset: DataFrame, columns: Columns) -> str | None:
+        """The run directory of a fit; None without a ``runDir``. After a map, the rows' hash takes one pass over them.
+
+        Raises:
+            InvalidInput: a column is missing or cannot become a tensor.
+        """
+        directory = self.getRunDir()
+        if directory is None or self._map is None:
+            return directory
+        return files.join(directory, map_hash(self._map, fingerprint(dataset, columns)))
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start, fit = time.monotonic(), self.fit_spec(dataset)
         for name in self.changed_from_default(self._unused()):
             value, strategy = self.getOrDefault(name), self.getStrategy()
             warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=3)
-        watch = Watch(
-            fit.run,
-            type(self).__name__,
-            self._configuration(),
-            trackers=self.getTrackers(),
-            events=self.getTelemetry(),
-            unit="Rank" if fit.algorithm is None else "Shard",
-        )
+        unit = "Rank" if fit.algorithm is None else "Shard"
+        watch = Watch(fit.run, self, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         cluster = SparkCluster(
             fit.data.sparkSession,
             self.getNumWorkers(),
@@ -74,7 +109,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             logs=self.getLogLevel(),
             title=watch.title,
         )
-        with watching(watch):
+        with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
@@ -184,20 +219,20 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
     def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         label = self.getLabelCol()
+        one_number = self._kind == "regressor" or (self._kind == "classifier" and self._is_binary())
         if isinstance(label, list):
-            if len(label) > 1 and self._predicts_one_number():
+            if len(label) > 1 and one_number:
                 raise InvalidInput(
                     f"labelCol is {label}; expected one column: a {self._kind} with {self.getLoss()} predicts one "
                     "number a row. TorchEstimator takes several labels and predicts arrays."
                 )
             return tuple(InputColumn(name, floating) for name in label)
-        return None if label is None else InputColumn(label, self._label_dtype(floating))
+        if label is None:
+            return None
+        return InputColumn(label, None if self._kind == "estimator" else floating if one_number else "int64")
 
-    def _label_dtype(self, floating: str) -> str | None:
-        return None
-
-    def _predicts_one_number(self) -> bool:
-        return False
+    def _is_binary(self) -> bool:
+        return isinstance(self.getLoss(), _BINARY_LOSSES)
 
     def classes(self) -> Classes | None:
         """The classes that labels are checked against, from the Params; None if labels are no class indices."""
@@ -208,15 +243,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             )
         return None
 
-    def _configuration(self) -> dict[str, Any]:
-        return {"class": type(self).__name__} | {
-            param.name: to_json_value(self.getOrDefault(param)) for param in self.params if self.isDefined(param)
-        }
-
     def _descriptions(self) -> dict[str, Any]:
         free = self.names_outside(Scope.RUN)
-        found: dict[str, Any] = Describer(aliases(self), lambda _, name: name not in free).describe(self)
-        return found
+        return dict(Describer(aliases(self), lambda _, name: name not in free).describe(self))
 
 
 class TorchEstimator(DistributedEstimator):
@@ -238,18 +267,12 @@ class TorchClassifier(DistributedEstimator):
     _kind: ClassVar[EstimatorKind] = "classifier"
     loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
-    def _label_dtype(self, floating: str) -> str | None:
-        return floating if self._predicts_one_number() else "int64"
-
-    def _predicts_one_number(self) -> bool:
-        return isinstance(self.getLoss(), _BINARY_LOSSES)
-
     def classes(self) -> Classes | None:
         """The number of classes and the loss's ``ignore_index``; None if there are several label columns."""
         if not isinstance(self.getLabelCol(), str):
             return super().classes()
         count = self.getNumClasses()
-        if self._predicts_one_number():
+        if self._is_binary():
             if count not in (None, 2):
                 raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} is for two classes.")
             count = 2
@@ -264,12 +287,6 @@ class TorchRegressor(DistributedEstimator):
 
     _kind: ClassVar[EstimatorKind] = "regressor"
     loss = with_default(TrainingParams.loss, nn.MSELoss())
-
-    def _label_dtype(self, floating: str) -> str | None:
-        return floating
-
-    def _predicts_one_number(self) -> bool:
-        return True
 
 
 __all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
@@ -41,7 +42,6 @@ class Classes:
     """Metrics of a classifier.
 
     Attributes:
-        counts: number of rows by (label, prediction).
         log_loss: mean of -log(probability of the label), in nats; None without probabilities.
         auc: area under the ROC curve; None unless there are exactly two classes, each with rows.
     """
@@ -58,7 +58,7 @@ class Classes:
     @property
     def accuracy(self) -> float:
         """The share of rows whose prediction is the label."""
-        return right(self.counts) / max(self.rows, 1)
+        return self._right / max(self.rows, 1)
 
     @property
     def macro_f1(self) -> float:
@@ -67,29 +67,47 @@ class Classes:
         for (label, prediction), number in self.counts.items():
             occurrences[label] += number
             occurrences[prediction] += number
-        scores = [2 * self.counts.get((one, one), 0) / number for one, number in occurrences.items()]
+        scores = [2 * self.counts.get((index, index), 0) / number for index, number in occurrences.items()]
         return sum(scores) / max(len(scores), 1)
+
+    @property
+    def _right(self) -> int:
+        return sum(number for (label, prediction), number in self.counts.items() if label == prediction)
+
+    @property
+    def _indices(self) -> list[int]:
+        return sorted({*chain(*self.counts)})
 
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
-        known = classes(self.counts)
-        matrix = [[self.counts.get((true, found), 0) for found in known] for true in known]
+        indices = self._indices
+        matrix = [[self.counts.get((label, prediction), 0) for prediction in indices] for label in indices]
         return {
             "rows": self.rows,
             "accuracy": self.accuracy,
             "macro_f1": self.macro_f1,
             "log_loss": self.log_loss,
             "auc": self.auc,
-            "confusion": {"classes": known, "counts": matrix},
+            "confusion": {"classes": indices, "counts": matrix},
         }
 
     def text(self) -> str:
         """The available metrics and the confusion table."""
         named = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
-        first, *table = scores(self.counts).split("\n")
-        return "\n".join(
-            [first, *(f"{name} {value:.4f}" for name, value in named.items() if value is not None), *table]
-        )
+        lines = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
+        return self.scores(*lines)
+
+    def scores(self, *metrics: str) -> str:
+        """Accuracy, then the lines ``metrics`` and the confusion table."""
+        first, indices = f"accuracy {self.accuracy:.4f} ({self._right} of {self.rows} rows)", self._indices
+        if not 0 < len(indices) <= MOST_CLASSES:
+            return "\n".join([f"{first}, {len(indices)} classes", *metrics])
+        width = 2 + max(len(str(number)) for number in (*indices, *self.counts.values()))
+        table: list[list[Any]] = [["", *indices]]
+        table += ([label, *(self.counts.get((label, prediction), ".") for prediction in indices)] for label in indices)
+        lines = ["".join(f"{cell:>{width}}" for cell in cells) for cells in table]
+        heading = "confusion: a row for each label, a column for each prediction"
+        return "\n".join([first, *metrics, "", heading, *lines])
 
 
 @dataclass(frozen=True)
@@ -164,17 +182,17 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
     probability = columns.probability
     if probability is None or probability not in rows.columns:
         return Classes(count(rows, label, columns))
-    known = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
-    kept = rows.select(*known, col(probability).alias("probability")).persist()  # two passes read it
+    classes = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
+    scored = rows.select(*classes, col(probability).alias("probability")).persist()  # two passes read it
     try:
         chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for an unknown label
-        surprise = -F.log(F.greatest(F.coalesce(chance, F.lit(0.0)), F.lit(_LEAST)))
-        found = kept.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
-        counts = {(true, predicted): number for true, predicted, number, _ in found}
-        loss = math.fsum(total for *_, total in found) / max(sum(counts.values()), 1)
-        return Classes(counts, loss, _auc(kept) if {true for true, _ in counts} == {0, 1} else None)
+        surprise = -F.log(F.greatest(chance, F.lit(_LEAST)))
+        sums = scored.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
+        counts = {(true, predicted): number for true, predicted, number, _ in sums}
+        loss = math.fsum(total for *_, total in sums) / max(sum(counts.values()), 1)
+        return Classes(counts, loss, _auc(scored) if {true for true, _ in counts} == {0, 1} else None)
     finally:
-        kept.unpersist()
+        scored.unpersist()
 
 
 def _auc(rows: DataFrame) -> float | None:
@@ -194,32 +212,6 @@ def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
         return Numbers(0, 0.0, 0.0, None)
     number, squared, absolute, spread = figures
     return Numbers(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
-
-
-def scores(counts: Counts) -> str:
-    """Format accuracy and confusion table."""
-    rows = sum(counts.values())
-    text = f"accuracy {right(counts) / max(rows, 1):.4f} ({right(counts)} of {rows} rows)"
-    found = classes(counts)
-    if not 0 < len(found) <= MOST_CLASSES:
-        return f"{text}, {len(found)} classes"
-    width = 2 + max(len(str(number)) for number in (*found, *counts.values()))
-    table: list[list[Any]] = [
-        ["", *found],
-        *([true, *(counts.get((true, one), ".") for one in found)] for true in found),
-    ]
-    lines = ["".join(f"{cell:>{width}}" for cell in line) for line in table]
-    return "\n".join([text, "", "confusion: a row for each label, a column for each prediction", *lines])
-
-
-def right(counts: Counts) -> int:
-    """Rows whose prediction is the label."""
-    return sum(number for (true, found), number in counts.items() if true == found)
-
-
-def classes(counts: Counts) -> list[int]:
-    """The classes that occur as a label or a prediction."""
-    return sorted({one for pair in counts for one in pair})
 
 
 def _class(name: str) -> Any:

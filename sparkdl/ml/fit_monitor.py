@@ -6,17 +6,18 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import metadata
+from types import TracebackType
 from typing import Any
 
+from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
 from sparkdl.io.threads import BackgroundQueue
+from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
@@ -28,48 +29,48 @@ from sparkdl.telemetry.log_forwarding import WorkerLogs
 from sparkdl.telemetry.progress_bar import Progress
 
 _WORK = ("step", "epoch", "round", "member")
-_PACKAGES = ("sparkdl-torch", "torch", "pyspark", "pyarrow", "numpy")
 
 
 class Watch:
     """Monitors a fit: progress bar, workers' logs, trackers, and events in the run's directory.
 
+    A context manager: it closes when the block ends or fails.
+
     Args:
         run: the run's directory; nothing is written there before ``begin``.
-        kind: the class of the estimator, such as ``"TorchClassifier"``.
-        configuration: its Params, as JSON values by name.
+        estimator: whose class and Params are the configuration.
         trackers: the trackers.
         events: whether events are saved.
         unit: the meaning of an event's rank: ``"Rank"`` of a gang, a shard of rounds, or an ensemble's member.
 
     Attributes:
-        title: of the run: its kind, and the name of its directory.
+        title: of the run: its class, and the name of its directory.
         logbook: receives all events.
     """
 
     def __init__(
         self,
         run: Run,
-        kind: str,
-        configuration: Mapping[str, Any],
+        estimator: Params,
         *,
         trackers: Sequence[Any] = (),
         events: bool = True,
         unit: str = "Rank",
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
-        self.title = f"{kind} {name}".rstrip()
-        self._run, self._configuration, self._progress = run, {**configuration}, Progress()
+        self.title = f"{type(estimator).__name__} {name}".rstrip()
+        self._run, self._progress = run, Progress()
+        self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
+        for param in filter(estimator.isDefined, estimator.params):
+            self._configuration[param.name] = to_json_value(estimator.getOrDefault(param))
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
-        told = TrackerContext(self.title, run.directory, self._configuration)
-        self._trackers = TrackerList(trackers, told) if trackers else None
-        # A tracker may be slow, so it has its own queue, and nothing waits for it.
-        self._beside: BackgroundQueue[Callable[[], None]] | None = (
-            BackgroundQueue(lambda call: call(), "sparkdl-trackers") if trackers else None
-        )
-        self._spent, self._unit = PhaseTotals(), unit
-        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._spent, self._hear]
+        self._trackers = TrackerList(trackers, TrackerContext(self.title, run.directory, self._configuration))
+        self._calls: BackgroundQueue[Callable[[], None]] | None = None
+        if trackers:  # a tracker may be slow, so it has its own queue, and nothing waits for it
+            self._calls = BackgroundQueue(lambda call: call(), "sparkdl-trackers")
+        self._phases, self._unit = PhaseTotals(), unit
+        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._phases, self._receive]
         self.logbook = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
 
@@ -81,26 +82,28 @@ class Watch:
     def begin(self, session: SparkSession) -> None:
         """Save the configuration, once the run's directory is checked."""
         self._run.save("config", self._configuration)
-        self.logbook.note("begin", {"environment": environment(session)})
+        self.logbook.note("begin", {"environment": _environment(session)})
 
-    def close(self, error: BaseException | None) -> None:
-        """End the monitoring of a fit that finished, or failed with ``error``."""
-        told = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        message = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
         begun = self.logbook.received > 0  # a run that fails its checks leaves no trace
         if begun:
             # A fit that failed its checks did not touch the run in this directory, whose page ignores this end.
             refused = isinstance(error, InvalidInput) and not self._worked
-            self.logbook.note("end", {"error": told, "refused": refused})
+            self.logbook.note("end", {"error": message, "refused": refused})
         self._progress.close()
         self.logbook.close()
         if error is not None and begun:
             self._draw()
-            self._end(error=told)
+            self._end(error=message)
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """Make the report of a closed run from its figures, and write history and report to the run's directory."""
         run, logbook = self._run, self.logbook
-        phases = self._spent.phases()
+        phases = self._phases.phases()
         if phases and "phases" not in values:  # tasks, unlike workers of a gang, return no sums
             values = {**values, **spending(phases, unit=self._unit)}
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
@@ -115,18 +118,17 @@ class Watch:
         self._draw()
         self._end(history=model.history, report=model.report, model=model)
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self._worked = self._worked or event.kind in _WORK
-        if self._trackers is None or self._beside is None or not self._trackers.wants(event):
+        if self._calls is None or not self._trackers.wants(event):
             return
-        if event.kind == "progress" and self._beside.busy:
-            return  # a slow tracker gets the latest values only
-        self._beside.put(partial(self._trackers, event))
+        if event.kind != "progress" or not self._calls.busy:  # a slow tracker gets the latest values only
+            self._calls.put(partial(self._trackers, event))
 
-    def _end(self, **told: Any) -> None:
-        if self._trackers is not None and self._beside is not None:
-            self._beside.put(partial(self._trackers.finish, **told))
-            self._beside.close()
+    def _end(self, **values: Any) -> None:
+        if self._calls is not None:
+            self._calls.put(partial(self._trackers.finish, **values))
+            self._calls.close()
 
     def _draw(self) -> None:
         """Write the timeline; its failure must not fail a finished run."""
@@ -138,29 +140,11 @@ class Watch:
             warnings.warn(f"sparkdl could not write the timeline: {type(error).__name__}: {error}", stacklevel=4)
 
 
-@contextmanager
-def watching(watch: Watch) -> Iterator[Watch]:
-    """Run a block with a monitor, which closes when the block ends or fails."""
-    try:
-        yield watch
-    except BaseException as error:
-        watch.close(error)
-        raise
-    watch.close(None)
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # a zip, such as pyspark in a Spark that pip did not install
-        return str(getattr(sys.modules.get(name), "__version__", "not known"))
-
-
-def environment(session: SparkSession) -> dict[str, Any]:
+def _environment(session: SparkSession) -> dict[str, Any]:
     """Versions of the packages, and the hosts of the driver and of Spark."""
     return {
         "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: str(sys.modules[name].__version__) for name in ("sparkdl", "torch", "pyspark", "pyarrow", "numpy")},
         "spark": session.version,
         "master": session.conf.get("spark.master", ""),
         "application": session.conf.get("spark.app.id", ""),

@@ -16,21 +16,12 @@ from sparkdl.training.loop import Training
 
 @dataclass(frozen=True)
 class FitSpec:
-    """All settings of a fit.
+    """All settings of a fit; those without a line here are Params.
 
     Attributes:
-        data: the rows.
-        columns: the columns and the tensors that they become.
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
-        run: the run's directory.
         descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
-        checkpoint_interval: as the Param ``checkpointInterval``.
-        max_restarts: restarts of a gang that failed.
-        min_workers: the smallest gang; None for all workers.
-        elastic_timeout: seconds to wait for all slots before a smaller gang starts.
         algorithm: of a fit in rounds; None for a gang.
-        max_rounds: the largest number of rounds; None for no limit.
-        max_seconds: seconds after which no other round begins; None for no limit.
     """
 
     data: DataFrame
@@ -49,15 +40,7 @@ class FitSpec:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of a fit.
-
-    Attributes:
-        weights: of the model, safetensors.
-        history: a row per epoch or round.
-        report: seconds, rows, bytes and more.
-        scalar: whether the model's output is one number per row.
-        signature: shape and dtype of a row of each input; None if rows differ in them.
-    """
+    """The result of a fit: arguments of ``TorchModel``."""
 
     weights: bytes
     history: list[dict[str, Any]]

@@ -16,20 +16,15 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints, run_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report, scalar_output
+from sparkdl.ml.run import IDENTITY, Run
 from sparkdl.training.spec import Trained
 
 
 def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     """Train on a gang, and again if it fails.
-
-    Args:
-        fit: data, training and recovery.
-        cluster: runs the gang.
-        watch: follows the fit on the driver.
 
     Raises:
         InvalidInput: a Param or a column cannot be used.
@@ -64,11 +59,11 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
         return
     interval, elastic = CheckpointInterval.of(fit.checkpoint_interval), fit.min_workers is not None
     if fit.run.directory is not None:
-        yield Checkpointer(own_checkpoints(fit.run, fit.descriptions), interval, elastic=elastic)
+        yield Checkpointer(fit.run.checkpoints(fit.descriptions), interval, elastic=elastic)
         return
     # Serves the attempts of this fit if all workers are on this host.
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-        checkpoints, token = run_checkpoints(folder, fit.descriptions), uuid.uuid4().hex
+        checkpoints, token = Run(folder).checkpoints(fit.descriptions), uuid.uuid4().hex
         SharedDirectory(checkpoints.folder, token).announce()
         yield Checkpointer(checkpoints, interval, elastic=elastic, token=token)
 

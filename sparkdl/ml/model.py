@@ -33,8 +33,8 @@ class TorchModel(OutputParams, Saveable, Model):
         weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
         kind: the type of the module's output.
         precision: the precision of the training.
-        history: a row per epoch.
-        report: seconds, rows, bytes and more of the run.
+        history: as the attribute.
+        report: as the attribute.
         scalar: whether the module's output is one number per row.
         signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
             needs it. None if unknown.
@@ -88,9 +88,10 @@ class TorchModel(OutputParams, Saveable, Model):
     def restored(cls, saved: Saved) -> TorchModel:
         """The model without its Params."""
         factory, weights = load_architecture(saved)
-        names, signature = ("kind", "precision", "history", "report", "scalar"), saved.fields["signature"]
-        signature = signature and [(list(shape), str(dtype)) for shape, dtype in signature]
-        fields = {name: saved.fields[name] for name in names}
+        fields = {name: saved.fields[name] for name in ("kind", "precision", "history", "report", "scalar")}
+        signature = saved.fields["signature"] and [
+            (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
+        ]
         return cls(factory=factory, weights=weights, signature=signature, **fields)
 
     def exportProgram(self, path: str) -> None:
@@ -126,12 +127,9 @@ class TorchModel(OutputParams, Saveable, Model):
             vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
         )
 
-    def _check_outputs(self, dataset: DataFrame) -> None:
-        vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
-        self.refuse_taken(dataset.columns, [self.predictionCol, *vectors])
-
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        self._check_outputs(dataset)
+        vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
+        self.check_free(dataset.columns, [self.predictionCol, *vectors])
         if self._kind != "classifier" and self.getThresholds() is not None:
             warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
         return with_outputs(dataset, self._scorer(), self._shipment, self._output_names())

@@ -11,29 +11,26 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Flag, auto
 from functools import partial
 from textwrap import fill
 from types import FunctionType
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pyspark.ml.param import Param, Params
 
 from sparkdl.ml.persistence.formatting import format_value
 
 Self = TypeVar("Self", bound="ValidatedParams")
-Given = TypeVar("Given", bound="ConstructedParams")
+Constructed = TypeVar("Constructed", bound="ConstructedParams")
 Copied = TypeVar("Copied", bound=Params)
 
 _REQUIRED: Any = object()
 
 
-class Converter(Protocol):
-    """Converts an argument to a Param's value, or raises ``InvalidInput`` or ``TypeError``."""
-
-    def __call__(self, value: Any, /, name: str) -> Any:
-        """Convert the value of the Param ``name``."""
+Converter = Callable[..., Any]
+"""Converts an argument to a Param's value; called as ``converter(value, name=name)``."""
 
 
 class Scope(Flag):
@@ -63,22 +60,31 @@ class Scope(Flag):
 
 
 class Declared(Param[Any]):
-    """A Param with its default and its scope.
+    """A Param in the body of a subclass of ``ValidatedParams``, annotated as ``Param[type of its values]``.
 
-    Attributes:
-        default: the value if nothing is set; a ``required`` Param has none.
-        scope: the fits that use it, and the identities that include its value.
-        kind: the type of its values.
+    If the annotation allows None, None is a value and the converter never gets it.
+
+    Args:
+        doc: one line, for ``explainParams`` and docstrings.
+        converter: default: none, any value is valid.
+        default: the value if nothing is set; default: none, the Param is required.
+        scope: the fits that use it, and the identities that include its value; default: all.
     """
 
-    def __init__(self, doc: str, converter: Converter | None, default: Any, scope: Scope) -> None:
+    def __init__(
+        self, doc: str, converter: Converter | None = None, default: Any = _REQUIRED, scope: Scope = Scope.ALL
+    ) -> None:
         super().__init__(Params._dummy(), "", doc)
         self._converter, self.default, self.scope, self.kind = converter, default, scope, Any
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        if self._converter is not None:
-            self.typeConverter = partial(self._converter, name=name)
+        self.typeConverter = self._convert
+
+    def _convert(self, value: Any) -> Any:
+        if self._converter is None or (value is None and self.optional):
+            return value
+        return self._converter(value, name=self.name)
 
     @property
     def required(self) -> bool:
@@ -86,31 +92,18 @@ class Declared(Param[Any]):
         return self.default is _REQUIRED
 
     @property
+    def optional(self) -> bool:
+        """Whether None is a value."""
+        return type(None) in get_args(self.kind)
+
+    @property
     def argument(self) -> inspect.Parameter:
         """The argument that sets it."""
-        if self.required:
-            return _argument(self.name, None, self.kind if self.kind is Any else self.kind | None)
-        return _argument(self.name, self.default, self.kind)
-
-    def own_default(self) -> Any:
-        """A copy of the default, so that instances share no mutable value."""
-        return self.default if isinstance(self.default, partial) else copy.deepcopy(self.default)
-
-    def takes(self, value: Any) -> bool:
-        """Whether an argument sets the Param; None sets it only if it turns off a default."""
-        return value is not None or (self.default is not None and type(None) in get_args(self.kind))
+        default, kind = (None, self.kind | None) if self.required else (self.default, self.kind)
+        return _argument(self.name, default, kind)
 
 
-def param(doc: str, converter: Converter | None = None, default: Any = _REQUIRED, scope: Scope = Scope.ALL) -> Declared:
-    """Declare a Param in the body of a subclass of ``ValidatedParams``, annotated as ``Param[type of its values]``.
-
-    Args:
-        doc: one line, for ``explainParams`` and docstrings.
-        converter: called as ``converter(value, name=name)``; default: none, any value is valid.
-        default: the value if nothing is set; default: none, the Param is required.
-        scope: the fits that use it, and the identities that include its value; default: all.
-    """
-    return Declared(doc, converter, default, scope)
+param = Declared  # a declaration reads as a function of its arguments
 
 
 def with_default(declared: Param[Any], default: Any) -> Declared:
@@ -121,9 +114,9 @@ def with_default(declared: Param[Any], default: Any) -> Declared:
     return other
 
 
-def own_params(cls: type) -> Iterator[Declared]:
+def own_params(cls: type) -> list[Declared]:
     """The declarations in the body of a class."""
-    return (value for value in vars(cls).values() if isinstance(value, Declared))
+    return [value for value in vars(cls).values() if isinstance(value, Declared)]
 
 
 class ValidatedParams(Params):
@@ -134,14 +127,17 @@ class ValidatedParams(Params):
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(**{each.name: each.own_default() for each in self.declared().values() if not each.required})
+        defaults = {name: param.default for name, param in self.declared().items() if not param.required}
+        # Copies, so that instances share no mutable value.
+        self._setDefault(
+            **{name: value if isinstance(value, partial) else copy.deepcopy(value) for name, value in defaults.items()}
+        )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = list(own_params(cls))
-        kinds = _kinds(cls) if own else {}
-        for declared in own:
-            declared.kind = kinds.get(declared.name, declared.kind)
+        for declared in own_params(cls):
+            if declared.name in cls.__annotations__:
+                [declared.kind] = get_args(inspect.get_annotations(cls, eval_str=True)[declared.name])
             for accessor in _accessors(declared):
                 if not hasattr(cls, accessor.__name__):
                     accessor.__qualname__ = f"{cls.__qualname__}.{accessor.__name__}"
@@ -151,33 +147,27 @@ class ValidatedParams(Params):
     @classmethod
     def declared(cls) -> dict[str, Declared]:
         """The declarations of this class and its bases by name, grouped by the class that first declares them."""
-        places = [place for place in cls.__mro__ if issubclass(place, Params)]
-        found: dict[str, Declared] = {}
-        for index, place in enumerate(places):
-            for each in own_params(place):
-                if not any(each.name in vars(below) for below in places[index + 1 :]):
-                    found[each.name] = getattr(cls, each.name)
-        return {name: each for name, each in found.items() if isinstance(each, Declared)}
+        first = {name: place for place in cls.__mro__ for name in vars(place)}
+        names = [param.name for place in cls.__mro__ for param in own_params(place) if first[param.name] is place]
+        return {name: param for name in names if isinstance(param := getattr(cls, name), Declared)}
 
     @classmethod
     def names_outside(cls, scope: Scope) -> tuple[str, ...]:
         """The names of the Params whose scope and ``scope`` do not overlap."""
-        return tuple(name for name, each in cls.declared().items() if not each.scope & scope)
+        return tuple(name for name, param in cls.declared().items() if not param.scope & scope)
 
     def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
         """The names of the Params whose set value differs from the default."""
-        return [
-            name
-            for name in names
-            if self.isSet(name) and self.getOrDefault(name) != self._defaultParamMap[self.getParam(name)]
-        ]
+        values, defaults = self._paramMap, self._defaultParamMap
+        params = [param for param in map(self.getParam, names) if param in values]
+        return [param.name for param in params if values[param] != defaults[param]]
 
     def explainParam(self, param: str | Param[Any]) -> str:
         """Name, doc, default and current value of a Param on one line."""
-        found = self._resolveParam(param)
+        param = self._resolveParam(param)
         maps = {"default": self._defaultParamMap, "current": self._paramMap}
-        values = [f"{which}: {format_value(values[found])}" for which, values in maps.items() if found in values]
-        return f"{found.name}: {found.doc} ({', '.join(values) or 'undefined'})"
+        values = [f"{which}: {format_value(values[param])}" for which, values in maps.items() if param in values]
+        return f"{param.name}: {param.doc} ({', '.join(values) or 'undefined'})"
 
     def _set(self: Self, **kwargs: Any) -> Self:
         for name, value in kwargs.items():
@@ -202,11 +192,11 @@ class ConstructedParams(ValidatedParams):
 
     _input_kwargs: dict[str, Any]  # the constructor's arguments, as pyspark's keyword_only leaves them
 
-    def __init__(self, **given: Any) -> None:
-        _refuse_unknown(given, self.arguments(), f"{type(self).__name__}()")
+    def __init__(self, **values: Any) -> None:
+        _refuse_unknown(values, self.arguments(), f"{type(self).__name__}()")
         super().__init__()
-        self._input_kwargs = given
-        self._take(given)
+        self._input_kwargs = values
+        self._take(values)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -221,35 +211,28 @@ class ConstructedParams(ValidatedParams):
         """The constructor's arguments by name: those of ``Arguments``, and the Params."""
         others = inspect.get_annotations(cls.Arguments, eval_str=True)
         return {name: _argument(name, None, kind) for name, kind in others.items()} | {
-            name: each.argument for name, each in cls.declared().items()
+            name: param.argument for name, param in cls.declared().items()
         }
 
-    def _set_params(self: Given, **given: Any) -> Given:
+    def _set_params(self: Constructed, **values: Any) -> Constructed:
         """Set several Params by their setters; None turns off a Param that has a default.
 
         Args:
-            **given: the constructor's arguments.
+            **values: the constructor's arguments.
 
         Raises:
             TypeError: a Param does not exist, or a value has the wrong type.
             InvalidInput: a Param has an invalid value.
         """
-        _refuse_unknown(given, self.arguments(), f"{type(self).__name__}.setParams()")
-        for name, value in given.items():
+        _refuse_unknown(values, self.arguments(), f"{type(self).__name__}.setParams()")
+        for name, value in values.items():
             getattr(self, _accessor("set", name))(value)
         return self
 
-    def _take(self, given: dict[str, Any]) -> None:
-        declared = self.declared()
-        self._set(**{name: value for name, value in given.items() if declared[name].takes(value)})
-
-
-def _kinds(cls: type) -> dict[str, Any]:
-    try:
-        annotations = inspect.get_annotations(cls, eval_str=True)
-    except NameError:  # a name that only type checkers import
-        return {}
-    return {name: get_args(each)[0] for name, each in annotations.items() if getattr(each, "__origin__", None) is Param}
+    def _take(self, values: dict[str, Any]) -> None:
+        # None sets a Param only if it turns off a default.
+        off = {name for name, param in self.declared().items() if param.default is not None and param.optional}
+        self._set(**{name: value for name, value in values.items() if value is not None or name in off})
 
 
 def _argument(name: str, default: Any, kind: Any) -> inspect.Parameter:
@@ -282,9 +265,9 @@ def _documented(doc: str, declared: Iterable[Declared]) -> str:
     """Add missing Params to the ``Args:`` section, which precedes ``Raises:``."""
     text, raises, errors = doc.partition("\n\nRaises:\n")
     lines = [
-        fill(f"{each.name}: {each.doc}.{_default(each)}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        for each in declared
-        if f"\n    {each.name}: " not in text
+        fill(f"{param.name}: {param.doc}.{_default(param)}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for param in declared
+        if f"\n    {param.name}: " not in text
     ]
     return "\n".join([text if "\nArgs:\n" in text else f"{text}\n\nArgs:", *lines]) + raises + errors
 
@@ -312,7 +295,7 @@ def _signed(generic: Any, name: str, cls: type[ConstructedParams]) -> FunctionTy
     return signed
 
 
-def _refuse_unknown(given: dict[str, Any], known: dict[str, inspect.Parameter], call: str) -> None:
-    for name in given:
+def _refuse_unknown(values: dict[str, Any], known: dict[str, inspect.Parameter], call: str) -> None:
+    for name in values:
         if name not in known:
             raise TypeError(f"{call} got an unexpected keyword argument {name!r}")

@@ -1,7 +1,4 @@
-"""Converters of Params: they return the value, or raise an error with the Param's name.
-
-Each is called as ``converter(value, name=name)`` and raises ``InvalidInput``, or ``TypeError`` for a wrong type.
-"""
+"""Converters of Params: they return the value, or raise ``InvalidInput``, or ``TypeError`` for a wrong type."""
 
 from __future__ import annotations
 
@@ -30,16 +27,11 @@ to_float = by_value(TypeConverters.toFloat)
 to_boolean = by_value(TypeConverters.toBoolean)
 to_string = by_value(TypeConverters.toString)
 to_strings = by_value(TypeConverters.toListString)
+to_list = by_value(lambda value: list(TypeConverters.toList(value)))  # toList returns a list as it is, without a copy
 
 
 def checked(valid: Callable[[Any], bool], expected: str, convert: Converter | None = None) -> Converter:
-    """A converter that raises ``InvalidInput`` unless the converted value is ``valid``.
-
-    Args:
-        valid: called with the converted value.
-        expected: the valid values, for the message.
-        convert: default: none, the value stays as it is.
-    """
+    """A converter that raises ``InvalidInput`` unless the converted value is ``valid``."""
 
     def check(value: Any, name: str) -> Any:
         converted = value if convert is None else convert(value, name)
@@ -50,7 +42,7 @@ def checked(valid: Callable[[Any], bool], expected: str, convert: Converter | No
     return check
 
 
-def at_least(least: float, convert: Converter) -> Converter:
+def at_least(least: float, convert: Converter = to_int) -> Converter:
     """A converter that raises ``InvalidInput`` for numbers below ``least``."""
     return checked(lambda number: number >= least, f"at least {least:g}", convert)
 
@@ -69,18 +61,8 @@ def list_of(kind: type, expected: str) -> Converter:
     """A converter to a new list, which raises ``InvalidInput`` unless all values have this type."""
     as_list = by_value(lambda value: value if isinstance(value, kind) else list(value))
     return checked(
-        lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value), expected, as_list
+        lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value), expected, as_list
     )
-
-
-def optional(convert: Converter) -> Converter:
-    """A converter that also takes None, for a Param that can be turned off."""
-    return lambda value, name: None if value is None else convert(value, name)
-
-
-def to_list(value: Any, name: str) -> list[Any]:
-    """A new list."""
-    return list(TypeConverters.toList(value))  # toList returns a list as it is, without a copy
 
 
 to_function = checked(callable, "a function or another callable")

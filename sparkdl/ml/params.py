@@ -19,7 +19,6 @@ from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
     at_least,
     one_of,
-    optional,
     positive,
     to_boolean,
     to_columns,
@@ -48,15 +47,14 @@ _NOT_IN_ROUNDS = Scope.ALL & ~(Scope.ROUNDS | Scope.STEPS)
 # How a fit runs; other values give the same result.
 _HOW = Scope.FITS | Scope.MEMBERS
 _ONLY_ROUNDS = Scope.ALL & ~(Scope.GANG | Scope.TASK | Scope.RUN)
+_RESTARTS = Scope.GANG | Scope.MEMBERS
 
 
 class PredictionParams(OutputColumnParams):
     """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
-        "for each class; the prediction is the class with the largest probability / threshold; None for 1 each",
-        optional(to_thresholds),
-        None,
+        "one per class; the prediction has the largest probability / threshold; None for 1 each", to_thresholds, None
     )
     predictionCol: Param[str] = param(
         "column of the predicted class or value, or of the raw output", to_string, "prediction"
@@ -80,9 +78,7 @@ class OutputParams(InputColumnParams, PredictionParams):
         "details of input columns that the schema lacks: a list of sparkdl.data.InputColumn", to_columns, []
     )
     collate: Param[Callable[..., Any] | None] = param(
-        "collate(inputs, target) -> (inputs, target), applied to every batch; None for none",
-        optional(to_function),
-        None,
+        "collate(inputs, target) -> (inputs, target), applied to every batch; None for none", to_function, None
     )
 
 
@@ -91,12 +87,12 @@ class RunParams(ConstructedParams):
 
     runDir: Param[str | None] = param(
         "the run's directory, a path or URI; a fit with a param map uses a folder in it; None saves nothing",
-        optional(to_string),
+        to_string,
         None,
         scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
     )
     resourceTimeout: Param[float] = param(
-        "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=Scope.GANG | Scope.MEMBERS
+        "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=_RESTARTS
     )
     allowUnencrypted: Param[bool] = param(
         "whether a gang may use unencrypted connections if Spark encrypts its own", to_boolean, False, scope=_HOW
@@ -110,34 +106,19 @@ class RunParams(ConstructedParams):
         scope=_HOW & ~Scope.TASK,
     )
     maxRestarts: Param[int] = param(
-        "restarts of a failed gang; a failure that would recur causes none",
-        at_least(0, to_int),
-        3,
-        scope=Scope.GANG | Scope.MEMBERS,
+        "restarts of a failed gang; a failure that would recur causes none", at_least(0, to_int), 3, scope=_RESTARTS
     )
     minWorkers: Param[int | None] = param(
-        "smallest number of workers, for a gang without slots for all; None for numWorkers",
-        optional(at_least(1, to_int)),
-        None,
-        scope=Scope.GANG | Scope.MEMBERS,
+        "smallest gang that starts if slots are missing; None for numWorkers", at_least(1), None, scope=_RESTARTS
     )
     elasticTimeout: Param[float] = param(
-        "seconds to wait for the slots of all workers before fewer start",
-        at_least(0, to_float),
-        300.0,
-        scope=Scope.GANG | Scope.MEMBERS,
+        "seconds to wait for the slots of all workers before fewer start", at_least(0, to_float), 300.0, scope=_RESTARTS
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of an algorithm of rounds; None for no limit",
-        optional(at_least(1, to_int)),
-        None,
-        scope=_ONLY_ROUNDS,
+        "largest number of rounds of an algorithm; None for no limit", at_least(1), None, scope=_ONLY_ROUNDS
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which an algorithm of rounds begins no other round; None for no limit",
-        optional(at_least(0, to_float)),
-        None,
-        scope=_ONLY_ROUNDS,
+        "seconds after which no other round begins; None for no limit", at_least(0, to_float), None, scope=_ONLY_ROUNDS
     )
     telemetry: Param[bool] = param(
         "whether workers report progress and phases, for the progress bar, runDir/events and the timeline; False "
@@ -172,8 +153,8 @@ class TrainingParams(OutputParams, RunParams):
         scope=_STEPS,
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer; steps after every optimizer step, in rounds once a round; None for none",
-        optional(to_function),
+        "called with the optimizer; steps after every optimizer step, in rounds every round; None for none",
+        to_function,
         None,
         scope=_STEPS,
     )
@@ -187,53 +168,47 @@ class TrainingParams(OutputParams, RunParams):
         AllReduce(),
     )
     labelCol: Param[str | list[str] | None] = param(
-        "label column, or several, side by side [B, labels]; None if the target is the first input",
-        optional(to_labels),
-        "label",
+        "label column, or several, side by side [B, labels]; None if the target is the first input", to_labels, "label"
     )
     weightCol: Param[str | None] = param(
-        "column of the rows' weights in the loss, at least 0; None for 1 each", optional(to_string), None
+        "column of the rows' weights in the loss, at least 0; None for 1 each", to_string, None
     )
     validationIndicatorCol: Param[str | None] = param(
-        "boolean column; true keeps a row out of training and in validation; None for none", optional(to_string), None
+        "boolean column; true keeps a row out of training and in validation; None for none", to_string, None
     )
     idCol: Param[str | None] = param(
-        "unique integer column that fixes the order of rows; None numbers them on arrival", optional(to_string), None
+        "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None
     )
     numWorkers: Param[int] = param(
         "workers of the gang, one barrier task each, or shards of rounds, one task each",
-        at_least(1, to_int),
+        at_least(1),
         1,
         scope=Scope.ALL & ~(Scope.RUN | Scope.PIPELINE),
     )
-    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1, to_int), 256, scope=_NOT_IN_ROUNDS)
-    epochs: Param[int] = param("passes over the data", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS & ~Scope.RUN)
+    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, scope=_NOT_IN_ROUNDS)
+    epochs: Param[int] = param("passes over the data", at_least(1), 1, scope=_NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
     precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient; None for no clipping",
-        optional(positive("a number above 0, or None")),
+        positive("a number above 0, or None"),
         None,
         scope=_STEPS,
     )
-    microBatches: Param[int] = param(
-        "micro-batches of each worker per step", at_least(1, to_int), 1, scope=_NOT_IN_ROUNDS
-    )
+    microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, scope=_NOT_IN_ROUNDS)
     numClasses: Param[int | None] = param(
-        "number of classes, which bounds a classifier's labels; None takes the width of the model's output",
-        optional(at_least(2, to_int)),
-        None,
+        "number of classes, which bounds labels; None takes the width of the model's output", at_least(2), None
     )
     patience: Param[int | None] = param(
         "epochs without a smaller valid_loss, or loss if no row is for validation, before training ends with the best "
         "epoch's weights; None trains all epochs",
-        optional(at_least(1, to_int)),
+        at_least(1),
         None,
     )
     augment: Param[Callable[..., Any] | None] = param(
-        "augment(inputs, target, generator) -> (inputs, target), applied to training batches; None for none",
-        optional(to_function),
+        "augment(inputs, target, generator) -> (inputs, target), for training batches; None for none",
+        to_function,
         None,
         scope=_STEPS,
     )

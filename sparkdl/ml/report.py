@@ -22,31 +22,30 @@ def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
 
 
 def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
-    """Summarize a run: seconds, rows, bytes, attempts, skew over workers, and seconds per phase.
-
-    Args:
-        workers: the workers' results, in rank order.
-        seconds: wall time of the whole fit.
-        supervisor: counts failed attempts (``restarts``) and the size of each attempt (``workers``).
-    """
-    rows = [worker.report["rows"] for worker in workers]
-    measured = [worker.report.get("phases", {}) for worker in workers]
-    last = workers[0].history[-1]
-    trained = max(worker.report["train_seconds"] for worker in workers)
+    """Summarize the results of a gang's workers, in rank order; ``seconds`` is the wall time of the whole fit."""
+    reports, last = [worker.report for worker in workers], workers[0].history[-1]
+    phases = [report.get("phases", {}) for report in reports]
     return {
         "seconds": seconds,
-        "train_seconds": trained,
-        "feed_wait_seconds": max(worker.report["feed_wait_seconds"] for worker in workers),
-        "rows": sum(rows),
-        "rows_per_second": last["samples"] / max(trained, 1e-9),
-        "bytes": sum(worker.report["bytes_per_step"] for worker in workers) * last["step"],
+        "feed_wait_seconds": max(report["feed_wait_seconds"] for report in reports),
+        **rates(last["samples"], max(report["train_seconds"] for report in reports)),
+        "bytes": sum(report["bytes_per_step"] for report in reports) * last["step"],
         "restarts": len(supervisor.failures),
         "workers": list(supervisor.sizes),
-        "best_epoch": workers[0].report["best_epoch"],
-        "rows_by_rank": rows,
-        "skew": max(rows) * len(rows) / max(sum(rows), 1),
-        **(spending(measured, [worker.report["host"] for worker in workers]) if all(measured) else {}),
+        "best_epoch": reports[0]["best_epoch"],
+        **shares("rows_by_rank", [report["rows"] for report in reports]),
+        **(spending(phases, [report["host"] for report in reports]) if all(phases) else {}),
     }
+
+
+def rates(samples: int, seconds: float) -> dict[str, float]:
+    """The seconds of training, and the rows per second."""
+    return {"train_seconds": seconds, "rows_per_second": samples / max(seconds, 1e-9)}
+
+
+def shares(name: str, rows: list[int]) -> dict[str, Any]:
+    """The rows, those of each worker or shard as ``name``, and the largest share times the number of shares."""
+    return {"rows": sum(rows), name: rows, "skew": max(rows) * len(rows) / max(sum(rows), 1)}
 
 
 class Report(dict[str, Any]):

@@ -20,13 +20,13 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
-from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import describe
-from sparkdl.ml.report import scalar_output
+from sparkdl.ml.report import rates, scalar_output, shares
+from sparkdl.ml.run import IDENTITY
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
@@ -34,11 +34,6 @@ from sparkdl.rounds.parameters import module_of
 
 def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     """Train in rounds of tasks that need not be alive together.
-
-    Args:
-        fit: data, training, recovery and rounds.
-        cluster: runs the tasks.
-        watch: follows the fit on the driver.
 
     Raises:
         InvalidInput: a Param or a column cannot be used, or rounds do not support a setting.
@@ -109,7 +104,7 @@ def unused_in_rounds(algorithm: Algorithm, *, saves: bool) -> tuple[str, ...]:
 
 def _described(algorithm: Algorithm) -> Any:
     """Describe an algorithm without its number of rounds: a run may resume with more of them."""
-    limited = "rounds" in {each.name for each in fields(algorithm)}  # type: ignore[arg-type]
+    limited = "rounds" in {field.name for field in fields(algorithm)}  # type: ignore[arg-type]
     return describe(replace(algorithm, rounds=1) if limited else algorithm)  # type: ignore[type-var]
 
 
@@ -119,7 +114,7 @@ def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
     directory = fit.run.directory
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         saves = directory is not None and fit.checkpoint_interval != "never"
-        checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
+        checkpoints = fit.run.checkpoints(fit.descriptions) if saves else None
         yield checkpoints, files.join(directory or folder, "memories")
 
 
@@ -130,17 +125,13 @@ def _limit(algorithm: Algorithm, most: int | None) -> int | None:
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     assert rounds.seen is not None
     rows = [sum(pair) for pair in zip(rounds.seen.training, rounds.seen.validation, strict=True)]
-    trained = sum(row["seconds"] for row in history)
     return {
         "seconds": seconds,
-        "train_seconds": trained,
-        "rows": sum(rows),
-        "rows_per_second": sum(rounds.seen.training) * len(history) / max(trained, 1e-9),
+        **rates(sum(rounds.seen.training) * len(history), sum(row["seconds"] for row in history)),
         "bytes": rounds.sent,
         "restarts": 0,
         "workers": [len(rows)],
         "rounds": len(history),
         "best_round": rounds.best,
-        "rows_by_part": rows,
-        "skew": max(rows) * len(rows) / max(sum(rows), 1),
+        **shares("rows_by_part", rows),
     }

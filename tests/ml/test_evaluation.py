@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sparkdl.ml.evaluation import MOST_CLASSES, scores
+from sparkdl.ml.evaluation import MOST_CLASSES, Classes
 
 
 def test_scores():
-    text = scores({(0, 0): 3, (0, 1): 1, (2, 2): 100})
+    text = Classes({(0, 0): 3, (0, 1): 1, (2, 2): 100}).scores()
     assert text.splitlines() == [
         "accuracy 0.9904 (103 of 104 rows)",
         "",
@@ -16,6 +16,6 @@ def test_scores():
         "    1    .    .    .",
         "    2    .    .  100",
     ]
-    assert scores({}) == "accuracy 0.0000 (0 of 0 rows), 0 classes"
-    many = {(one, one): 1 for one in range(MOST_CLASSES + 1)}
-    assert scores(many) == "accuracy 1.0000 (21 of 21 rows), 21 classes"
+    assert Classes({}).scores() == "accuracy 0.0000 (0 of 0 rows), 0 classes"
+    many = {(index, index): 1 for index in range(MOST_CLASSES + 1)}
+    assert Classes(many).scores() == "accuracy 1.0000 (21 of 21 rows), 21 classes"

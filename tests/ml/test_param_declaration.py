@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml import params
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param, with_default
 from sparkdl.ml.param_stubs import stub_of
-from sparkdl.ml.param_types import at_least, optional, to_int, to_list, to_string
+from sparkdl.ml.param_types import at_least, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 
 ENSEMBLES = (sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf)
@@ -31,8 +31,8 @@ class Sized(ConstructedParams):
         InvalidInput: the size is negative.
     """
 
-    size: Param[int] = param("rows", at_least(0, to_int), 3, scope=Scope.GANG)
-    name: Param[str | None] = param("its name", optional(to_string), "it")
+    size: Param[int] = param("rows", at_least(0), 3, scope=Scope.GANG)
+    name: Param[str | None] = param("its name", to_string, "it")
     parts: Param[list[int]] = param("some of it", to_list, [])
     source: Param[str] = param("its origin", to_string)
 
@@ -108,7 +108,7 @@ def test_param_maps_follow_pyspark():
     assert sized.getSize() == 30
 
     class Plain(Params):  # declarations also work without ValidatedParams
-        size = param("rows", to_int)
+        size = param("rows", at_least(1))
 
     assert Plain()._set(size=3).getOrDefault("size") == 3
 

@@ -17,7 +17,7 @@ from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
 from sparkdl import TorchRegressor
-from sparkdl.ml import param_maps
+from sparkdl.ml import estimator as estimators
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
 from tests.ml.test_params import state
@@ -116,7 +116,7 @@ def test_concurrent_search(data, tmp_path, kind):
 @pytest.fixture
 def folder(monkeypatch):
     """The directory of a fit below ``runs``; a string stands for the rows."""
-    monkeypatch.setattr(param_maps, "fingerprint", lambda rows, columns: rows)
+    monkeypatch.setattr(estimators, "fingerprint", lambda rows, columns: rows)
 
     def folder(estimator: Any, rows: str = "all") -> str:
         return str(Path(estimator.run_directory(rows, estimator.read_columns())).relative_to("runs"))
