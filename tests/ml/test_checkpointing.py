@@ -6,41 +6,21 @@ import json
 import tempfile
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from sparkdl import TorchRegressor
 from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io.weights import pack
+from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
-from tests.ml import nets
-from tests.sessions import frame
+from tests.ml import rows
+from tests.ml.rows import ROWS
+from tests.telemetry.test_chrome_trace import valid
 
-ROWS = 60
-X = np.random.default_rng(5).normal(size=(ROWS, 3))
-ARRAYS = {"row": np.arange(ROWS), "x": X, "y": X @ [1.0, -2.0, 0.5]}
-
-
-@pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).cache()
-
-
-def regressor(**given):
-    """Three epochs of four steps."""
-    defaults = {
-        "model": nets.column,
-        "optimizer": partial(torch.optim.Adam, lr=0.1),
-        "inputCols": ["x"],
-        "labelCol": "y",
-        "numWorkers": 2,
-        "batchSize": 15,
-        "epochs": 3,
-        "idCol": "row",
-    }
-    return TorchRegressor(**defaults | given)
+# Three epochs of four steps.
+regressor = partial(rows.regressor, optimizer=partial(torch.optim.Adam, lr=0.1), batchSize=ROWS // 4, epochs=3)
 
 
 @dataclass(frozen=True)
@@ -68,12 +48,24 @@ def check_same(model, expected):
 @pytest.mark.chaos
 @pytest.mark.cluster
 def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed):
-    fault = Fault("kill", 0, 7, str(tmp_path / "mark"))
-    model = regressor(runDir=str(tmp_path / "run"), checkpointInterval=2, maxRestarts=1, callbacks=[fault]).fit(data)
+    fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
+    model = regressor(runDir=str(run), checkpointInterval=2, maxRestarts=1, callbacks=[fault]).fit(data)
     assert (tmp_path / "mark").exists()
     check_same(model, undisturbed)
     assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
-    assert json.loads((tmp_path / "run" / "report.json").read_text())["restarts"] == 1
+    assert json.loads((run / "report.json").read_text())["restarts"] == 1
+    events = read_events(run / "events")
+    attempts = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
+    assert attempts == [(0, 2), (1, 2)]
+    [cause] = [event.payload["cause"] for event in events if event.kind == "restart"]
+    assert "WorkerLost" in cause
+    for attempt in (0, 1):
+        assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
+    assert {event.payload["epoch"] for event in events if event.kind == "epoch"} == {1, 2, 3}
+    timeline = json.loads((run / "timeline.json").read_text())
+    valid(timeline)
+    assert [event["args"]["cause"] for event in timeline["traceEvents"] if event["name"] == "restart"]
+    assert "WorkerLost" in Path(model.report.html()).read_text()
 
 
 @pytest.mark.chaos

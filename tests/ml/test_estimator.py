@@ -19,33 +19,14 @@ from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
-from tests.ml import nets
+from tests.ml import nets, rows
+from tests.ml.rows import ARRAYS, ROWS, X
 from tests.ml.test_params import state
-from tests.sessions import frame
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-ROWS = 60
-RANDOM = np.random.default_rng(5)
-X = RANDOM.normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "y": X @ [1.0, -2.0, 0.5] + 0.25,
-    "label": (X @ [1.0, 1.0, -1.0] > 0).astype(np.float64),
-    "several": np.clip(np.round(X[:, 0] + 0.4), 0, 2).astype(np.int64),
-    "weight": RANDOM.integers(0, 4, ROWS) / 2,
-    "valid": np.arange(ROWS) >= 40,
-}
-FULL_BATCHES = {"optimizer": SGD, "inputCols": ["x"], "idCol": "row", "numWorkers": 2, "batchSize": ROWS, "epochs": 4}
-
-
-@pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).cache()
-
-
-def regressor(**given):
-    return TorchRegressor(**FULL_BATCHES | {"model": nets.column, "labelCol": "y", "precision": "fp64"} | given)
+FULL_BATCHES = {"optimizer": SGD, "batchSize": ROWS, "epochs": 4, "precision": "fp64"}
+VALID = ARRAYS["valid"]
+regressor = partial(rows.regressor, **FULL_BATCHES)
 
 
 def mean_squares(output, target, weights):
@@ -53,14 +34,14 @@ def mean_squares(output, target, weights):
 
 
 def alone(
-    rows=slice(None), *, epochs=4, weights=None, dtype=torch.float64, factory=nets.column, loss=mean_squares, label="y"
+    used=slice(None), *, epochs=4, weights=None, dtype=torch.float64, factory=nets.column, loss=mean_squares, label="y"
 ):
     """The weights of torch alone, on full batches."""
     module = factory().to(dtype)
     optimizer = SGD(module.parameters())
-    x, y = torch.from_numpy(X[rows]).to(dtype), torch.from_numpy(ARRAYS[label][rows])
+    x, y = torch.from_numpy(X[used]).to(dtype), torch.from_numpy(ARRAYS[label][used])
     weights = np.ones(ROWS) if weights is None else weights
-    arguments = (torch.from_numpy(weights[rows]),) if loss is mean_squares else ()
+    arguments = (torch.from_numpy(weights[used]),) if loss is mean_squares else ()
     for _ in range(epochs):
         optimizer.zero_grad()
         loss(module(x).squeeze(-1), y, *arguments).backward()
@@ -98,9 +79,9 @@ def test_rows_count_by_their_weights(data):
     check_weights(regressor(weightCol="weight").fit(data), alone(weights=ARRAYS["weight"]))
 
 
-@pytest.mark.parametrize("rows", [3, 1])
-def test_fewer_rows_than_workers(data, rows):
-    check_weights(regressor().fit(data.where(f"row < {rows}")), alone(slice(rows)))
+@pytest.mark.parametrize("count", [3, 1])
+def test_fewer_rows_than_workers(data, count):
+    check_weights(regressor().fit(data.where(f"row < {count}")), alone(slice(count)))
 
 
 def test_half_precision_keeps_its_weights_in_single(data):
@@ -127,17 +108,16 @@ def test_training_starts_from_a_module_and_leaves_it_unchanged(data):
     ],
 )
 def test_class_weights(data, factory, loss, label):
-    given = FULL_BATCHES | {"model": factory, "loss": loss, "labelCol": label, "precision": "fp64"}
     expected = alone(factory=factory, loss=copy.deepcopy(loss).double(), label=label)
-    check_weights(TorchClassifier(**given).fit(data), expected, 1e-10)
+    check_weights(rows.classifier(model=factory, loss=loss, labelCol=label, **FULL_BATCHES).fit(data), expected, 1e-10)
 
 
 def test_validation_rows_are_not_trained_on(data):
     model = regressor(validationIndicatorCol="valid", epochs=1).fit(data)
-    check_weights(model, alone(slice(40), epochs=1))
+    check_weights(model, alone(~VALID, epochs=1))
     with torch.no_grad():
-        output = model.module()(torch.from_numpy(X[40:])).squeeze(-1).numpy()
-    assert model.history[0]["valid_loss"] == pytest.approx(np.square(output - ARRAYS["y"][40:]).mean())
+        output = model.module()(torch.from_numpy(X[VALID])).squeeze(-1).numpy()
+    assert model.history[0]["valid_loss"] == pytest.approx(np.square(output - ARRAYS["y"][VALID]).mean())
     assert model.report["best_epoch"] is None
 
 
@@ -174,7 +154,7 @@ def test_ignored_params_are_warned_of(data):
 
 
 def test_several_inputs_of_several_kinds(data):
-    rows = data.selectExpr(
+    mixed = data.selectExpr(
         "array(array(x[0], x[1]), array(x[2], 1.0)) as image", "cast(row % 4 as smallint) as kind", "x[1] as price", "y"
     )
     model = TorchRegressor(
@@ -183,8 +163,8 @@ def test_several_inputs_of_several_kinds(data):
         labelCol="y",
         numWorkers=2,
         optimizer=partial(torch.optim.SGD, lr=0.0),
-    ).fit(rows)
-    scored = model.transform(rows).collect()
+    ).fit(mixed)
+    scored = model.transform(mixed).collect()
     expected = [0.01 * (np.sum(row["image"]) + 100 * row["kind"] - 1000 * row["price"]) for row in scored]
     np.testing.assert_allclose([row["prediction"] for row in scored], expected, rtol=1e-4)
     loss = np.square(np.array(expected) - [row["y"] for row in scored]).mean()

@@ -11,41 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sparkdl import ParallelSGD, TorchClassifier
+from sparkdl import ParallelSGD
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event_reader import read_events
-from tests.faults import Fault
 from tests.listening import unreachable
-from tests.ml import nets
-from tests.sessions import frame
+from tests.ml import nets, rows
 from tests.telemetry.test_chrome_trace import valid
 
 pytestmark = pytest.mark.cluster
 
-ROWS = 120
-X = np.random.default_rng(6).normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "label": (X @ [1.0, 1.0, -1.0] > 0).astype(np.float64),
-    "valid": np.arange(ROWS) % 4 == 0,
-}
-
-
-@pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).cache()
-
-
-def classifier(**given: Any) -> TorchClassifier:
-    defaults = {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2), "inputCols": ["x"], "seed": 1}
-    return TorchClassifier(**defaults | {"numWorkers": 2, "batchSize": 16, "epochs": 3, "idCol": "row"} | given)
+classifier = partial(rows.classifier, seed=1, batchSize=16, epochs=3)
 
 
 class Slow(nn.Module):
@@ -96,9 +76,9 @@ def payloads(events: list[Any], kind: str, rank: int | None = None) -> list[dict
 
 
 def jobs(spark: Any) -> list[str]:
-    found = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-    told = [found.apply(index).description() for index in range(found.size())]
-    return [each.get() for each in told if each.isDefined()]
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    descriptions = [jobs.apply(index).description() for index in range(jobs.size())]
+    return [description.get() for description in descriptions if description.isDefined()]
 
 
 def test_events_of_a_gang(spark, data, tmp_path, capsys):
@@ -209,22 +189,3 @@ def test_events_of_rounds(spark, data, tmp_path):
     assert [line[0] for line in diary.lines] == ["start", "epoch", "epoch", "end"]
     assert "begin" in {event.kind for event in events}
     assert {f"TorchClassifier two: round {number}, Round" for number in (1, 2)} <= {*jobs(spark)}
-
-
-@pytest.mark.chaos
-def test_events_timeline_and_page_of_a_killed_worker(data, tmp_path):
-    fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
-    fitted = classifier(runDir=str(run), checkpointInterval=2, callbacks=[fault]).fit(data)
-    assert fitted.report["restarts"] == 1
-    events = read_events(run / "events")
-    attempts = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
-    assert attempts == [(0, 2), (1, 2)]
-    [restart] = payloads(events, "restart")
-    assert "WorkerLost" in restart["cause"]
-    for attempt in (0, 1):
-        assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
-    assert [row["epoch"] for row in fitted.history] == sorted({row["epoch"] for row in payloads(events, "epoch")})
-    timeline = json.loads((run / "timeline.json").read_text())
-    valid(timeline)
-    assert [each["args"]["cause"] for each in timeline["traceEvents"] if each["name"] == "restart"]
-    assert "WorkerLost" in Path(fitted.report.html()).read_text()

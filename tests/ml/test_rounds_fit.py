@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from sklearn.linear_model import Ridge
 from torchmetrics.classification import MulticlassAccuracy
 
+from docs.examples.algorithm import GradientDescent
 from sparkdl import (
     L2,
     LBFGS,
@@ -22,46 +21,23 @@ from sparkdl import (
     ParallelSGD,
     TorchClassifier,
     TorchModel,
-    TorchRegressor,
 )
 from sparkdl.cli.train import summary
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver
-from tests.ml import nets
-from tests.ml.descent import Descent
+from tests.ml import nets, rows
+from tests.ml.rows import ARRAYS, ROWS, X
 from tests.rounds.algorithms.test_lbfgs import misleading
-from tests.sessions import frame
 
 pytestmark = pytest.mark.cluster
 
-ROWS = 120
-DRAW = np.random.default_rng(6)
-X = DRAW.normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.1 * DRAW.normal(size=ROWS),
-    "label": (X @ [1.0, 1.0, -1.0] + DRAW.normal(size=ROWS) > 0).astype(np.float64),
-    "valid": np.arange(ROWS) % 4 == 0,
-    "owner": np.arange(ROWS) % 7,
-}
-SGD = partial(torch.optim.SGD, lr=0.2)
 
-
-@pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).cache()
-
-
-def classifier(strategy, **given):
-    defaults = {"model": nets.scores, "optimizer": SGD, "inputCols": ["x"], "numWorkers": 2, "idCol": "row"}
-    if isinstance(strategy, LBFGS):
-        del defaults["optimizer"]
-    return TorchClassifier(**defaults | {"strategy": strategy} | given)
+def classifier(strategy, **values):
+    return rows.classifier(strategy=strategy, **values)
 
 
 def weights(model):
-    return {name: each.numpy() for name, each in model.module().state_dict().items()}
+    return {name: tensor.numpy() for name, tensor in model.module().state_dict().items()}
 
 
 @pytest.mark.parametrize(
@@ -85,14 +61,13 @@ def test_history_report_and_saved_model(data, tmp_path, strategy):
     assert accuracy == pytest.approx(fitted.history[-1]["valid_accuracy"])
     fitted.save(str(tmp_path / "model"))
     loaded = weights(TorchModel.load(str(tmp_path / "model")))
-    assert all(np.array_equal(loaded[name], each) for name, each in weights(fitted).items())
+    assert all(np.array_equal(loaded[name], array) for name, array in weights(fitted).items())
 
 
 @pytest.mark.slow
 def test_admm_equals_scikit_learn_and_resumes(data, tmp_path):
     admm = ConsensusADMM(rho=0.5, prox=L2(0.2), solver=ConjugateGradient(), abs_tol=1e-9, rel_tol=1e-9)
-    given = {"model": nets.column, "inputCols": ["x"], "labelCol": "y", "numWorkers": 2, "precision": "fp64"}
-    estimator = TorchRegressor(strategy=admm, runDir=str(tmp_path), idCol="row", maxRounds=3, **given)
+    estimator = rows.regressor(strategy=admm, runDir=str(tmp_path), maxRounds=3, precision="fp64")
     assert len(estimator.fit(data).history) == 3
     fitted = estimator.setMaxRounds(None).fit(data)
     assert [row["round"] for row in fitted.history] == list(range(1, len(fitted.history) + 1))
@@ -104,18 +79,18 @@ def test_admm_equals_scikit_learn_and_resumes(data, tmp_path):
 
 
 def test_users_own_algorithm_resumes_with_more_rounds(data, tmp_path):
-    estimator = classifier(Descent(), model=nets.two_scores, runDir=str(tmp_path / "run"))
+    estimator = classifier(GradientDescent(0.5, 3), model=nets.two_scores, runDir=str(tmp_path / "run"))
     losses = [row["loss"] for row in estimator.fit(data).history]
     assert len(losses) == 3
     assert losses == sorted(losses, reverse=True)
-    longer = estimator.setStrategy(Descent(rounds=5)).fit(data)
+    longer = estimator.setStrategy(GradientDescent(0.5, 5)).fit(data)
     assert [row["loss"] for row in longer.history][:3] == losses
 
 
 def test_saved_estimator_has_its_algorithm(spark, tmp_path):
     admm = ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))
     for number, strategy in enumerate((admm, LBFGS(l2=0.1), ParallelSGD())):
-        classifier(strategy, optimizer=torch.optim.SGD).save(str(tmp_path / str(number)))
+        classifier(strategy).save(str(tmp_path / str(number)))
         assert TorchClassifier.load(str(tmp_path / str(number))).getStrategy() == strategy
 
 
@@ -131,11 +106,8 @@ def test_no_checkpoints_and_no_time(data, tmp_path):
 
 
 def test_line_search_without_a_step_warns(data):
-    estimator = TorchRegressor(
-        model=nets.column, inputCols=["x"], labelCol="y", strategy=LBFGS(maxls=4), loss=misleading
-    )
     with pytest.warns(UserWarning, match="LBFGS stopped: .*line search"):
-        fitted = estimator.fit(data)
+        fitted = rows.regressor(strategy=LBFGS(maxls=4), loss=misleading).fit(data)
     assert "stopped" in fitted.history[-1]["status"]
 
 
@@ -152,13 +124,12 @@ def test_settings_that_do_not_fit_the_algorithm_raise(data, strategy, given, mes
 
 
 def test_ignored_params_are_warned_of(data):
-    given = {"epochs": 3, "batchSize": 7, "maxRestarts": 5, "minWorkers": 1, "microBatches": 2}
-    given["checkpointInterval"] = 10
+    ignored = {"epochs": 3, "batchSize": 7, "maxRestarts": 5, "minWorkers": 1, "microBatches": 2, "maxGradNorm": 1.0}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        classifier(LBFGS(l2=0.1), optimizer=SGD, maxGradNorm=1.0, maxRounds=1, **given).fit(data)
-    text = " ".join(str(each.message) for each in caught)
-    for name in (*given, "optimizer", "maxGradNorm"):
+        classifier(LBFGS(l2=0.1), maxRounds=1, checkpointInterval=10, **ignored).fit(data)
+    text = " ".join(str(warning.message) for warning in caught)
+    for name in (*ignored, "optimizer", "checkpointInterval"):
         assert f"{name}=" in text
     assert "maxRounds=" not in text
     with pytest.warns(UserWarning, match="numWorkers=2 is ignored"):  # rows stay in their partitions

@@ -16,66 +16,31 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
-from sparkdl import TorchRegressor
 from sparkdl.ml import estimator as estimators
 from sparkdl.ml.persistence.param_values import same
-from tests.ml import nets
+from tests.ml import rows
+from tests.ml.rows import ROWS
 from tests.ml.test_params import state
-from tests.sessions import frame
-
-ROWS = 60
-X = np.random.default_rng(11).normal(size=(ROWS, 3))
-ARRAYS = {"row": np.arange(ROWS), "x": X, "y": X @ [1.0, -2.0, 0.5] + 0.25}
 
 
 def sgd(rate: float) -> Any:
     return partial(torch.optim.SGD, lr=rate)
 
 
-SETTINGS = {
-    "model": nets.column,
-    "optimizer": sgd(0.1),
-    "inputCols": ["x"],
-    "labelCol": "y",
-    "idCol": "row",
-    "numWorkers": 2,
-    "batchSize": ROWS,
-    "epochs": 2,
-    "precision": "fp64",
-}
-
-
-@pytest.fixture(scope="module")
-def path(spark, tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("data") / "rows")
-    frame(ARRAYS).repartition(3).write.parquet(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def data(spark, path):
-    return spark.read.parquet(path).cache()
-
-
-def regressor(**given: Any) -> TorchRegressor:
-    return TorchRegressor(**SETTINGS | given)
-
-
-def error_of(model: Any, data: Any) -> float:
-    return RegressionEvaluator(labelCol="y").evaluate(model.transform(data))
+regressor = partial(rows.regressor, optimizer=sgd(0.1), batchSize=ROWS, epochs=2, precision="fp64")
 
 
 def grid_of(estimator: Any, **values: list[Any]) -> list[dict[Param[Any], Any]]:
     builder = ParamGridBuilder()
-    for name, some in values.items():
-        builder.addGrid(estimator.getParam(name), some)
+    for name, choices in values.items():
+        builder.addGrid(estimator.getParam(name), choices)
     return builder.build()
 
 
-def search(estimator: Any, grid: Any, kind: Any = CrossValidator, **given: Any) -> Any:
+def search(estimator: Any, grid: Any, kind: Any = CrossValidator, **options: Any) -> Any:
     folds = {"numFolds": 2} if kind is CrossValidator else {"trainRatio": 0.7}
     evaluator = RegressionEvaluator(labelCol="y")
-    return kind(estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, **folds | given)
+    return kind(estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, **folds | options)
 
 
 def test_search_is_saved_before_it_runs(spark, tmp_path):
@@ -94,23 +59,21 @@ def test_search_is_saved_before_it_runs(spark, tmp_path):
 def test_concurrent_search(data, tmp_path, kind):
     """Each fit needs both slots."""
     estimator = regressor()
-    grid = grid_of(estimator, batchSize=[15, ROWS], epochs=[1, 8])[1:]
-    found = search(estimator, grid, kind, collectSubModels=True, parallelism=2).fit(data)
-    (best,) = (place for place, given in enumerate(grid) if list(given.values()) == [15, 8])
+    grid = grid_of(estimator, batchSize=[30, ROWS], epochs=[1, 8])[1:]
+    fitted = search(estimator, grid, kind, collectSubModels=True, parallelism=2).fit(data)
+    (best,) = (index for index, values in enumerate(grid) if list(values.values()) == [30, 8])
     metrics = "avgMetrics" if kind is CrossValidator else "validationMetrics"
-    assert np.argmin(getattr(found, metrics)) == best
-    assert (found.bestModel.history[-1]["epoch"], found.bestModel.history[-1]["step"]) == (8, 32)
-    weights, expected = found.bestModel.module().state_dict(), regressor(batchSize=15, epochs=8).fit(data).module()
+    assert np.argmin(getattr(fitted, metrics)) == best
+    assert (fitted.bestModel.history[-1]["epoch"], fitted.bestModel.history[-1]["step"]) == (8, 32)
+    weights, expected = fitted.bestModel.module().state_dict(), regressor(batchSize=30, epochs=8).fit(data).module()
     torch.testing.assert_close(weights, expected.state_dict(), rtol=0, atol=1e-12)
-    found.save(str(tmp_path / "search"))
-    loaded = type(found).load(str(tmp_path / "search"))
-    assert (loaded.uid, getattr(loaded, metrics)) == (found.uid, getattr(found, metrics))
+    fitted.save(str(tmp_path / "search"))
+    loaded = type(fitted).load(str(tmp_path / "search"))
+    assert (loaded.uid, getattr(loaded, metrics)) == (fitted.uid, getattr(fitted, metrics))
     assert loaded.getEstimatorParamMaps() == grid
-    assert np.shape(loaded.subModels) == np.shape(found.subModels)
-    assert error_of(loaded, data) == error_of(found, data)
-
-
-# ---- run directories -------------------------------------------------------------------------------------------------
+    assert np.shape(loaded.subModels) == np.shape(fitted.subModels)
+    evaluator = RegressionEvaluator(labelCol="y")
+    assert evaluator.evaluate(loaded.transform(data)) == evaluator.evaluate(fitted.transform(data))
 
 
 @pytest.fixture
@@ -139,7 +102,7 @@ def test_maps_and_rows_have_their_own_directories(folder):
         {estimator.optimizer: lambda parameters: torch.optim.SGD(parameters, lr=0.2)},
     ]
     names, again = (
-        [folder(estimator.copy(given), rows) for given in maps for rows in ("fold 1", "fold 2", "all")]
+        [folder(estimator.copy(values), fold) for values in maps for fold in ("fold 1", "fold 2", "all")]
         for _ in range(2)
     )
     assert len({*names}) == 3 * len(maps)
@@ -163,9 +126,9 @@ def test_stages_of_a_pipeline_have_the_map(folder):
     estimator, other = regressor(runDir="runs"), regressor()
     pipeline = Pipeline(stages=[other, estimator])
     assert folder(pipeline.getStages()[1]) == "."
-    (_, mine), (_, others) = (pipeline.copy(given).getStages() for given in ({estimator.seed: 3}, {other.seed: 3}))
-    assert folder(mine) == folder(estimator.copy({estimator.seed: 3}))
-    assert folder(others) == folder(estimator.copy({}))  # the other stage may change its rows
+    (_, first), (_, second) = (pipeline.copy(values).getStages() for values in ({estimator.seed: 3}, {other.seed: 3}))
+    assert folder(first) == folder(estimator.copy({estimator.seed: 3}))
+    assert folder(second) == folder(estimator.copy({}))  # the other stage may change its rows
 
 
 @dataclass(frozen=True)
@@ -179,23 +142,26 @@ class Notes:
 
 
 @pytest.mark.slow
-def test_repeated_search_takes_no_step(spark, path, tmp_path):
+def test_repeated_search_takes_no_step(spark, data, tmp_path):
+    path = str(tmp_path / "rows")
+    data.repartition(3).write.parquet(path)
+
     def fit(folder: Path) -> Any:
         folder.mkdir()
         callbacks, runs = [Notes(str(folder))], str(tmp_path / "runs")
-        estimator = regressor(batchSize=20, callbacks=callbacks, runDir=runs, checkpointInterval=2)
+        estimator = regressor(batchSize=40, callbacks=callbacks, runDir=runs, checkpointInterval=2)
         grid = grid_of(estimator, epochs=[1, 2])
         pipeline = Pipeline(stages=[estimator])
         return search(pipeline, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
 
-    plain = regressor(batchSize=20)
+    plain = regressor(batchSize=40)
     grid = grid_of(plain, epochs=[1, 2])
     expected = search(plain, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
     assert fit(tmp_path / "first") == pytest.approx(expected, rel=1e-12)
     assert list((tmp_path / "first").iterdir())
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 3  # two maps, and the better one on all rows
-    assert all((each / "checkpoints").is_dir() and (each / "report.json").exists() for each in folders)
+    assert all((folder / "checkpoints").is_dir() and (folder / "report.json").exists() for folder in folders)
     assert fit(tmp_path / "second") == pytest.approx(expected, rel=1e-12)
     assert not list((tmp_path / "second").iterdir())
     assert sorted((tmp_path / "runs").iterdir()) == folders
@@ -205,7 +171,7 @@ def test_repeated_search_takes_no_step(spark, path, tmp_path):
 def test_fits_with_and_without_a_map_share_a_directory(data, tmp_path):
     estimator = regressor(runDir=str(tmp_path), checkpointInterval=2)
     estimator.fit(data)
-    models = estimator.fit(data, [{}, {estimator.batchSize: 20}])
+    models = estimator.fit(data, [{}, {estimator.batchSize: 40}])
     assert [model.history[-1]["step"] for model in models] == [2, 6]
-    assert len([each for each in tmp_path.iterdir() if (each / "history.json").exists()]) == 2
+    assert len(list(tmp_path.glob("*/history.json"))) == 2
     assert (tmp_path / "history.json").exists()

@@ -7,19 +7,18 @@ import pickle
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from pyspark.ml import PipelineModel
 from pyspark.ml.feature import StandardScaler
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchModel, WarmStart
+from sparkdl import TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.formatting import format_full_value
-from tests.sessions import frame
+from tests.ml.rows import classifier
 
 LINEAR = partial(nn.Linear, 3, 2)
 
@@ -59,24 +58,18 @@ def test_weights_that_do_not_fit_raise(factory, message):
         WarmStart.of(SimpleNamespace(module=LINEAR), factory)
 
 
-@pytest.fixture(scope="module")
-def rows(spark):
-    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    return frame({"id": np.arange(200), "features": x, "label": (x.sum(1) > 0).astype(np.int64)}).cache()
-
-
-def test_fit_continues_from_an_earlier_model(spark, rows, tmp_path):
-    sgd, run = partial(torch.optim.SGD, lr=0.1), {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
-    estimator = TorchClassifier(model=LINEAR, optimizer=sgd, idCol="id", batchSize=50, epochs=4, seed=1)
-    earlier = estimator.fit(rows)
+def test_fit_continues_from_an_earlier_model(data, tmp_path):
+    run = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
+    estimator = classifier(model=LINEAR, numWorkers=1, batchSize=30, epochs=4, seed=1)
+    earlier = estimator.fit(data)
     start = WarmStart.of(earlier, LINEAR)
-    later = estimator.copy().setParams(model=start, **run).fit(rows)
+    later = estimator.copy().setParams(model=start, **run).fit(data)
     first, last = earlier.history[-1]["loss"], later.history[-1]["loss"]
     assert last < first < earlier.history[0]["loss"]
     assert later.history[0]["loss"] < first
     assert start.digest in json.loads((tmp_path / "run/config.json").read_text())["model"]
     with pytest.raises(InvalidInput, match="belongs to"):  # another start is another run
-        estimator.copy().setParams(model=WarmStart(LINEAR, pack(LINEAR())), **run).fit(rows)
+        estimator.copy().setParams(model=WarmStart(LINEAR, pack(LINEAR())), **run).fit(data)
     later.save(str(tmp_path / "model"))  # as the factory alone: nothing is pickled
     loaded = TorchModel.load(str(tmp_path / "model"))
     assert equal(loaded.module(), later.module())

@@ -1,0 +1,35 @@
+"""Rows for fits on Spark, and estimators for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl import TorchClassifier, TorchRegressor
+from tests.ml import nets
+
+ROWS = 120
+RANDOM = np.random.default_rng(6)
+X = RANDOM.normal(size=(ROWS, 3))
+ARRAYS = {
+    "row": np.arange(ROWS),
+    "x": X,
+    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.1 * RANDOM.normal(size=ROWS),
+    "label": (X @ [1.0, 1.0, -1.0] + RANDOM.normal(size=ROWS) > 0).astype(np.float64),
+    "several": np.clip(np.round(X[:, 0] + 0.4), 0, 2).astype(np.int64),
+    "weight": RANDOM.integers(0, 4, ROWS) / 2,
+    "valid": np.arange(ROWS) % 4 == 0,
+    "owner": np.arange(ROWS) % 7,
+}
+ON_ROWS = {"inputCols": ["x"], "idCol": "row", "numWorkers": 2}
+
+
+def classifier(**values: Any) -> TorchClassifier:
+    return TorchClassifier(**ON_ROWS | {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2)} | values)
+
+
+def regressor(**values: Any) -> TorchRegressor:
+    return TorchRegressor(**ON_ROWS | {"model": nets.column, "labelCol": "y"} | values)
