@@ -30,7 +30,7 @@ NOTED = 0.1
 """Share of the time from which the verdict mentions checkpoints, validation, callbacks and other work."""
 
 _COMPUTING = ("forward", "backward", "update")
-_TOLD = {
+_PHRASES = {
     "validate": "validation",
     "checkpoint": "waiting for checkpoints to be copied",
     "callbacks": "callbacks",
@@ -50,14 +50,14 @@ def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *
         ``phases``, the mean over ranks; ``phases_by_rank``; ``skew_by_rank``; ``slowest_rank``, None with one rank or
         without measurements; ``verdict``, in words.
     """
-    names = [name for name in PHASES if any(name in each for each in phases)]
-    by_rank = [{name: round(each.get(name, 0.0), 6) for name in names} for each in phases]
-    busy = [_busy(each) for each in by_rank]
+    names = [name for name in PHASES if any(name in seconds for seconds in phases)]
+    by_rank = [{name: round(seconds.get(name, 0.0), 6) for name in names} for seconds in phases]
+    busy = [_busy(seconds) for seconds in by_rank]
     median = _median(busy)
     return {
-        "phases": {name: round(statistics.fmean(each[name] for each in by_rank), 6) for name in names},
+        "phases": {name: round(statistics.fmean(seconds[name] for seconds in by_rank), 6) for name in names},
         "phases_by_rank": by_rank,
-        "skew_by_rank": [round(each / median, 3) if median else 1.0 for each in busy],
+        "skew_by_rank": [round(seconds / median, 3) if median else 1.0 for seconds in busy],
         "slowest_rank": busy.index(max(busy)) if len(busy) > 1 and median else None,
         "verdict": verdict(by_rank, hosts, unit=unit),
     }
@@ -65,49 +65,46 @@ def spending(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *
 
 def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *, unit: str = "Rank") -> str:
     """Name a run's bottleneck in a few sentences, from the arguments of ``spending``; empty without measurements."""
-    totals = [sum(each.values()) for each in phases]
+    totals = [sum(seconds.values()) for seconds in phases]
     if not any(totals):
         return ""
-    busy = [_busy(each) for each in phases]
-    slowest = busy.index(max(busy))
-    shares = {name: seconds / totals[slowest] for name, seconds in phases[slowest].items()}
-    told = [_bound(shares, len(phases))]
-    if len(phases) > 1 and busy[slowest] >= SKEWED * _median(busy):
+    busy = [_busy(seconds) for seconds in phases]
+    slowest, median = busy.index(max(busy)), _median(busy)
+    spent = phases[slowest]
+    shares = {name: seconds / totals[slowest] for name, seconds in spent.items()}
+    sentences = [_bound(shares, len(phases))]
+    if len(phases) > 1 and busy[slowest] >= SKEWED * median:
         where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
-        known, own = [each for each in phases if each], phases[slowest]
-        typical = {name: _median([each.get(name, 0.0) for each in known]) for name in own if name != "exchange"}
-        most = max(typical, key=lambda name: own[name] - typical[name])
-        cost = own.get("exchange", 0.0)
-        wait = max((each.get("exchange", 0.0) - cost) / max(sum(each.values()), 1e-9) for each in known)
-        rest = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
-        busier = f"{busy[slowest] / max(_median(busy), 1e-9):.1f} times as busy as the median"
-        told.append(f"{unit} {slowest}{where} is the slowest, {busier}, most of it in {most}{rest}")
-    told += [
-        f"{shares[name]:.0%} goes into {what}."
-        for name, what in _TOLD.items()
-        if NOTED <= shares.get(name, 0.0) < BOUND
-    ]
-    return " ".join(told)
+        measured = [seconds for seconds in phases if seconds]
+        excess = {
+            name: value - _median([seconds.get(name, 0.0) for seconds in measured])
+            for name, value in spent.items()
+            if name != "exchange"
+        }
+        cost = spent.get("exchange", 0.0)
+        wait = max((seconds.get("exchange", 0.0) - cost) / max(sum(seconds.values()), 1e-9) for seconds in measured)
+        waiting = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
+        busier = f"{busy[slowest] / max(median, 1e-9):.1f} times as busy as the median"
+        most = max(excess, key=excess.__getitem__)
+        sentences.append(f"{unit} {slowest}{where} is the slowest, {busier}, most of it in {most}{waiting}")
+    rare = [(name, phrase) for name, phrase in _PHRASES.items() if NOTED <= shares.get(name, 0.0) < BOUND]
+    return " ".join([*sentences, *(f"{shares[name]:.0%} goes into {phrase}." for name, phrase in rare)])
 
 
 def _bound(shares: Mapping[str, float], ranks: int) -> str:
     feed, exchange = shares.get("feed", 0.0), shares.get("exchange", 0.0)
     if feed >= BOUND and feed >= exchange:
-        return (
-            f"Feed-bound: {feed:.0%} of the time is spent waiting for batches; simplify collate and augment, or "
-            "give a task more cores."
-        )
+        advice = "simplify collate and augment, or give a task more cores."
+        return f"Feed-bound: {feed:.0%} of the time is spent waiting for batches; {advice}"
     if exchange >= BOUND:
-        return (
-            f"Exchange-bound: {exchange:.0%} of the time goes into the exchange even on the rank that waits least; "
-            "use larger batches or fewer workers."
-        )
-    rare = max(_TOLD, key=lambda name: shares.get(name, 0.0))
+        where = "into the exchange even on the rank that waits least; use larger batches or fewer workers."
+        return f"Exchange-bound: {exchange:.0%} of the time goes {where}"
+    rare = max(_PHRASES, key=lambda name: shares.get(name, 0.0))
     if shares.get(rare, 0.0) >= BOUND:
-        return f"Bound by {_TOLD[rare]}: {shares[rare]:.0%} of the time."
+        return f"Bound by {_PHRASES[rare]}: {shares[rare]:.0%} of the time."
     computing = sum(shares.get(name, 0.0) for name in _COMPUTING)
-    rest = f", {exchange:.0%} into the exchange" if ranks > 1 else ""
-    return f"Compute-bound: {computing:.0%} of the time goes into the model, {feed:.0%} into waiting for batches{rest}."
+    also = f", {exchange:.0%} into the exchange" if ranks > 1 else ""
+    return f"Compute-bound: {computing:.0%} of the time goes into the model, {feed:.0%} into waiting for batches{also}."
 
 
 def _busy(phases: Mapping[str, float]) -> float:

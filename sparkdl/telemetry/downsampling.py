@@ -6,8 +6,8 @@ Progress and span events are halved, per worker, until they fit. Other kinds sta
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -22,6 +22,8 @@ _NUMBER = (int, float)
 _NEEDED: dict[str, dict[str, Any]] = {
     "step": dict.fromkeys(_COUNTS, int) | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
     "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
+    "progress": {"steps": int},
+    "attempt": {"size": int},
 }
 
 
@@ -40,55 +42,40 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
         count += series[event.kind, event.rank, event.attempt].add(event, every)
         if count > most:
             every *= 2
-            for each in series.values():
-                each.halve()
-            count = sum(len(each.kept) for each in series.values())
-    return others + [event for each in series.values() for event in each]
+            for worker in series.values():
+                worker.done = [reduce(merged, worker.done[at : at + 2]) for at in range(0, len(worker.done), 2)]
+            count = sum(len(worker.done) for worker in series.values())
+    return others + [event for worker in series.values() for event in (*worker.done, *worker.waiting)]
 
 
 @dataclass
 class _Series:
-    """Events of one kind of one worker.
+    """Downsampled events of one kind of one worker, and the latest events, merged into one."""
 
-    Attributes:
-        kept: downsampled events.
-        waiting: the merger of the latest events, not yet in ``kept``.
-        count: number of events in ``waiting``.
-    """
-
-    kept: list[Event] = field(default_factory=list)
-    waiting: Event | None = None
+    done: list[Event] = field(default_factory=list)
+    waiting: list[Event] = field(default_factory=list)
     count: int = 0
 
     def add(self, event: Event, every: int) -> int:
-        """Take an event, of which ``every`` become one; returns the growth of ``kept``."""
-        self.waiting = event if self.waiting is None else merged(self.waiting, event)
+        """Take an event, of which ``every`` become one; returns the growth of ``done``."""
+        self.waiting = [reduce(merged, (*self.waiting, event))]
         self.count += 1
         if self.count < every:
             return 0
-        self.kept.append(self.waiting)
-        self.waiting, self.count = None, 0
+        self.done += self.waiting
+        self.waiting, self.count = [], 0
         return 1
 
-    def halve(self) -> None:
-        self.kept = [reduce(merged, self.kept[first : first + 2]) for first in range(0, len(self.kept), 2)]
 
-    def __iter__(self) -> Iterator[Event]:
-        yield from self.kept
-        if self.waiting is not None:
-            yield self.waiting
-
-
-def merged(one: Event, other: Event) -> Event:
-    """Merge two events of a kind, the earlier first: step events add up, of other kinds the first stays."""
-    if one.kind != "step":
-        return one
-    before, after = one.payload, other.payload
-    seconds = dict(before["seconds"])
-    for name, value in after["seconds"].items():
-        seconds[name] = seconds.get(name, 0.0) + value
-    counts = {name: before[name] + after[name] for name in _COUNTS}
-    return replace(other, payload=after | counts | {"seconds": seconds})
+def merged(earlier: Event, later: Event) -> Event:
+    """Merge two events of a kind: step events add up, of other kinds the earlier stays."""
+    if earlier.kind != "step":
+        return earlier
+    before, after = earlier.payload, later.payload
+    sums = {name: before[name] + after[name] for name in _COUNTS}
+    seconds = Counter(before["seconds"])
+    seconds.update(after["seconds"])
+    return replace(later, payload=after | sums | {"seconds": dict(seconds)})
 
 
 def sound(event: Event) -> bool:

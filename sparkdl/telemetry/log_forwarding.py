@@ -47,25 +47,26 @@ class RateLimiter:
     """A rate limiter: ``rate`` lines a second, ``burst`` lines at once; ``now`` is an increasing clock in seconds."""
 
     def __init__(self, rate: float = RATE, burst: float = BURST, now: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._burst, self._now = rate, float(burst), now
-        self._left, self._looked, self._refused = float(burst), now(), 0
+        self._rate, self._burst, self._now = rate, burst, now
+        self._left, self._time, self._dropped = float(burst), now(), 0
         self._lock = threading.RLock()  # reentrant: a signal handler that logs may interrupt logging
 
-    def take(self, before: int = 0) -> int | None:
-        """Request one line; returns the lines dropped since the last granted one, or None if this line must be dropped.
+    def take(self, dropped: int = 0) -> int | None:
+        """Request one line, before which ``dropped`` lines did not reach this limiter.
 
-        ``before`` counts lines that were dropped before they reached this limiter.
+        Returns the lines dropped since the last granted one, or None if this line must be dropped.
         """
         with self._lock:
             now = self._now()
-            self._left = min(self._burst, self._left + (now - self._looked) * self._rate)
-            self._looked = now
+            self._left = min(self._burst, self._left + (now - self._time) * self._rate)
+            self._time = now
+            self._dropped += dropped
             if self._left < 1:
-                self._refused += 1 + before
+                self._dropped += 1
                 return None
             self._left -= 1
-            refused, self._refused = self._refused + before, 0
-            return refused
+            dropped, self._dropped = self._dropped, 0
+            return dropped
 
 
 @contextlib.contextmanager
@@ -95,7 +96,7 @@ class _Forwarder(logging.Handler):
 
     def __init__(self, level: int, last: logging.Handler | None) -> None:
         super().__init__(level)
-        self._allowance, self._last = RateLimiter(), last
+        self._limiter, self._last = RateLimiter(), last
 
     def emit(self, entry: logging.LogRecord) -> None:
         if self._last is not None and entry.levelno >= self._last.level:
@@ -108,8 +109,7 @@ class _Forwarder(logging.Handler):
             self.handleError(entry)
 
     def send(self, level: str, name: str, message: str) -> None:
-        left_out = self._allowance.take()
-        if left_out is not None:
+        if (left_out := self._limiter.take()) is not None:
             record("log", level=level, logger=name, message=message, left_out=left_out)
 
 
@@ -134,30 +134,21 @@ class _TeeStream:
 
 
 class WorkerLogs:
-    """A listener that writes workers' lines, above a progress bar if there is one.
+    """A listener that writes workers' lines to ``stream`` (default: standard error), above a progress bar if any."""
 
-    Args:
-        stream: output; default: standard error.
-        allowance: the rate limiter; default: ``RATE`` and ``BURST``.
-    """
-
-    def __init__(self, stream: TextIO | None = None, allowance: RateLimiter | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._allowance = allowance or RateLimiter()
+    def __init__(self, stream: TextIO | None = None, limiter: RateLimiter | None = None) -> None:
+        self._stream, self._limiter = stream or sys.stderr, limiter or RateLimiter()
 
     def __call__(self, event: Event) -> None:
         """Write a log event; other kinds are ignored."""
-        if event.kind != "log":
+        payload = event.payload
+        if event.kind != "log" or (left_out := self._limiter.take(payload.get("left_out", 0))) is None:
             return
-        told = event.payload
-        left_out = self._allowance.take(told.get("left_out", 0))
-        if left_out is None:
-            return
-        where = f"rank {event.rank}" + (f", {event.host}" if event.host else "")
         if left_out:
             tqdm.write(f"[{left_out} lines of workers were dropped]", file=self._stream)
-        what = "" if told.get("logger") == _PRINTED else f"{told.get('level')} {told.get('logger')}: "
-        tqdm.write(f"[{where}] {what}{told.get('message')}", file=self._stream)
+        source = f"rank {event.rank}" + (f", {event.host}" if event.host else "")
+        logger = "" if payload.get("logger") == _PRINTED else f"{payload.get('level')} {payload.get('logger')}: "
+        tqdm.write(f"[{source}] {logger}{payload.get('message')}", file=self._stream)
 
 
 def pass_on(event: Event) -> None:

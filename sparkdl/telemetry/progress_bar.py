@@ -18,16 +18,11 @@ class Progress:
     """A listener that shows a progress bar: epoch, step, loss, metrics, rows/s and time left, or round and its metrics.
 
     The bar also shows the number of workers alive and, after a failure, the attempt. Outside the bar, lines report the
-    wait for resources, a changed number of workers, and a restart's cause.
-
-    Args:
-        title: label of the line.
-        stream: output; default: standard error.
+    wait for resources, a changed number of workers, and a restart's cause. ``stream`` defaults to standard error.
     """
 
     def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
-        self._title = title
-        self._stream = stream or sys.stderr
+        self._title, self._stream = title, stream or sys.stderr
         self._bar: Any = None
         self._unit = ""  # the bar's unit: an ensemble's members have epochs of their own, which the bar does not show
         self._waiting = False
@@ -56,9 +51,8 @@ class Progress:
             self._show(event, event.clock)
         elif event.kind == "round":
             self._open("round", payload["rounds"])
-            figures = {name: f"{each:.4g}" for name, each in payload.items() if isinstance(each, float)}
-            figures.pop("seconds", None)
-            self._move(payload["round"], figures)
+            metrics = {name: value for name, value in payload.items() if isinstance(value, float) and name != "seconds"}
+            self._move(payload["round"], {name: f"{value:.4g}" for name, value in metrics.items()})
         elif event.kind == "members":
             self._open("member", 0)
             self._bar.total += payload["count"]
@@ -72,9 +66,9 @@ class Progress:
         elif event.kind == "restart":
             self._alive.clear()
             when = f"in {payload['seconds']:g} s" if payload["seconds"] else "now"
-            self._say(f"{payload['cause']}; restart {when}")
+            self._write_line(f"{payload['cause']}; restart {when}")
         elif event.kind == "resized":
-            self._say(f"{payload['size']} of {payload['of']} workers start")
+            self._write_line(f"{payload['size']} of {payload['of']} workers start")
 
     def close(self) -> None:
         """Finish the line and leave it on the screen."""
@@ -89,9 +83,9 @@ class Progress:
         self._stream.write(text)
         self._stream.flush()
 
-    def _say(self, what: str) -> None:
+    def _write_line(self, text: str) -> None:
         self.close()  # the next attempt waits for slots and opens a new bar
-        self._write(f"{self._title}: {what}\n")
+        self._write(f"{self._title}: {text}\n")
 
     def _open(self, unit: str, total: int | None) -> None:
         if self._bar is None:

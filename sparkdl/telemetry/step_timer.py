@@ -15,7 +15,7 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
 Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread the calls do
 nothing::
 
-    with measuring(StepTimer()) as laps:
+    with measuring(StepTimer()):
         enter_phase("forward")
         ...
         enter_phase("backward")
@@ -54,24 +54,20 @@ _RARE = frozenset(("validate", "checkpoint"))
 _REST = "other"
 
 
-class _Here(threading.local):
-    laps: StepTimer | None = None
+class _Present(threading.local):
+    timer: StepTimer | None = None
 
 
-_here = _Here()
+_present = _Present()
 
 
 class StepTimer:
     """Timer of one thread's steps, starting now.
 
     Args:
-        seconds: seconds by phase to add to; default: empty.
+        seconds: seconds by phase, to which every event adds; default: empty.
         every: shortest time between two events, in seconds.
         now: increasing clock in seconds.
-
-    Attributes:
-        seconds: seconds by phase, up to the last event.
-        phase: the present phase.
     """
 
     def __init__(
@@ -85,8 +81,8 @@ class StepTimer:
         self._every, self._now = every, now
         self.phase, self._since = _REST, now()
         self._first = self._began = self._since  # start of the first step, and of this step
-        self._told = float("-inf")  # time of the last event
-        self._untold: defaultdict[str, float] = defaultdict(float)  # seconds by phase since the last event
+        self._recorded = float("-inf")  # time of the last event
+        self._spent: defaultdict[str, float] = defaultdict(float)  # seconds by phase since the last event
         self._steps = self._rows = self._sent = 0  # since the last event
         self._marks: list[tuple[str, float]] | None = [(_REST, self._since)]  # of this step; None: no detail
         self._rare = False
@@ -95,7 +91,7 @@ class StepTimer:
         """Add the time since the last call to the present phase, if ``count``; continue in ``phase``; return now."""
         now = self._now()
         if count:
-            self._untold[self.phase] += now - self._since
+            self._spent[self.phase] += now - self._since
         self.phase, self._since = phase, now
         return now
 
@@ -115,19 +111,19 @@ class StepTimer:
         self._rows += rows
         self._sent += sent
         every = max(self._every, (now - self._first) / _MOST)
-        if self._rare or (self._marks and now - self._told >= every):
-            self._emit(clock, self._marks or [(_REST, now)], now)
+        if self._rare or (self._marks and now - self._recorded >= every):
+            self._record(clock, self._marks or [(_REST, now)], now)
         # Marks cost a little: take them only if the next step, as long as this one, will likely be recorded.
-        self._marks = [(_REST, now)] if now + (now - self._began) - self._told >= every else None
+        self._marks = [(_REST, now)] if now + (now - self._began) - self._recorded >= every else None
         self._began = now
 
     def flush(self, clock: Clock | None) -> None:
         """Record an event of the steps since the last event."""
         now = self.switch(self.phase)
-        self._emit(clock, self._marks or [(self.phase, now)], now)
+        self._record(clock, self._marks or [(self.phase, now)], now)
 
-    def _emit(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
-        for phase, seconds in self._untold.items():
+    def _record(self, clock: Clock | None, marks: list[tuple[str, float]], end: float) -> None:
+        for phase, seconds in self._spent.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         first = marks[0][1]
         record(
@@ -136,51 +132,47 @@ class StepTimer:
             steps=self._steps,
             rows=self._rows,
             bytes=self._sent,
-            seconds={phase: round(seconds, 7) for phase, seconds in self._untold.items()},
+            seconds={phase: round(seconds, 7) for phase, seconds in self._spent.items()},
             start=time.time() - (self._now() - first),
             marks=[[phase, round(at - first, 7)] for phase, at in marks],
             end=round(end - first, 7),
         )
-        self._untold.clear()
+        self._spent.clear()
         self._steps = self._rows = self._sent = 0
-        self._told, self._rare = end, False
+        self._recorded, self._rare = end, False
 
 
 @contextmanager
-def measuring(laps: StepTimer | None) -> Iterator[StepTimer | None]:
-    """Make ``laps`` this thread's timer inside the block, then restore the previous one; None switches timing off."""
-    before = _here.laps
-    if before is not None and laps is not None:
-        before.switch(before.phase)
-    _here.laps = laps
+def measuring(timer: StepTimer | None) -> Iterator[StepTimer | None]:
+    """Make ``timer`` this thread's timer inside the block, then restore the previous one; None switches timing off."""
+    outer = _present.timer
+    if outer is not None and timer is not None:
+        outer.switch(outer.phase)
+    _present.timer = timer
     try:
-        yield laps
+        yield timer
     finally:
-        _here.laps = before
-        if before is not None and laps is not None:
-            before.switch(before.phase, count=False)
+        _present.timer = outer
+        if outer is not None and timer is not None:
+            outer.switch(outer.phase, count=False)
 
 
 def enter_phase(phase: str) -> None:
     """Begin a phase, one of ``PHASES``, of this thread's worker."""
-    if (laps := _here.laps) is not None:
-        laps.enter_phase(phase)
+    if (timer := _present.timer) is not None:
+        timer.enter_phase(phase)
 
 
 def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps: int = 1) -> None:
-    """End a step of this thread's worker.
+    """End a step of this thread's worker, who used ``rows`` rows and sent ``sent`` bytes to other workers in it.
 
-    Args:
-        clock: the run's progress including the step.
-        rows: rows that this worker used in the step.
-        sent: bytes that this worker sent to other workers in the step.
-        steps: 0 for work between two steps, such as validation.
+    ``clock`` includes the step. ``steps`` is 0 for work between two steps, such as validation.
     """
-    if (laps := _here.laps) is not None:
-        laps.end_step(clock=clock, rows=rows, sent=sent, steps=steps)
+    if (timer := _present.timer) is not None:
+        timer.end_step(clock=clock, rows=rows, sent=sent, steps=steps)
 
 
 def flush(*, clock: Clock | None = None) -> None:
     """Record the steps that no event covers yet; call it last."""
-    if (laps := _here.laps) is not None:
-        laps.flush(clock)
+    if (timer := _present.timer) is not None:
+        timer.flush(clock)

@@ -28,7 +28,7 @@ def step(number: int, rank: int = 0, attempt: int = 0, **seconds: float) -> Even
 
 
 def progress(number: int, rank: int = 0) -> Event:
-    return Event("progress", rank, 0, 1000.0 + number, None, {"loss": 1.0}, "a")
+    return Event("progress", rank, 0, 1000.0 + number, None, {"loss": 1.0, "steps": 1}, "a")
 
 
 def sums(events: list[Event]) -> Counter[str]:

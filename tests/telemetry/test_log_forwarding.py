@@ -76,12 +76,12 @@ def test_malformed_record_is_skipped(events, capsys) -> None:
 
 def test_rate_limiter_allows_burst_then_rate() -> None:
     now = 0.0
-    allowance = RateLimiter(rate=2.0, burst=3, now=lambda: now)
-    assert [allowance.take() for _ in range(5)] == [0, 0, 0, None, None]
+    limiter = RateLimiter(rate=2.0, burst=3, now=lambda: now)
+    assert [limiter.take() for _ in range(5)] == [0, 0, 0, None, None]
     now = 0.5
-    assert [allowance.take() for _ in range(2)] == [2, None]
+    assert [limiter.take() for _ in range(2)] == [2, None]
     now = 100.0
-    assert [allowance.take() for _ in range(4)] == [1, 0, 0, None]
+    assert [limiter.take() for _ in range(4)] == [1, 0, 0, None]
 
 
 def test_level_names() -> None:
@@ -99,9 +99,9 @@ def test_lines_begin_with_rank() -> None:
 
 def test_driver_drops_lines_and_counts_them() -> None:
     now = 0.0
-    allowance = RateLimiter(rate=1.0, burst=1, now=lambda: now)
+    limiter = RateLimiter(rate=1.0, burst=1, now=lambda: now)
     stream = io.StringIO()
-    view = WorkerLogs(stream, allowance)
+    view = WorkerLogs(stream, limiter)
     for number in range(3):
         view(line(str(number)))
     now = 1.0

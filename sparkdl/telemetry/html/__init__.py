@@ -85,15 +85,15 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     """The nonempty charts by name."""
     from sparkdl.telemetry.html import history_charts, time_charts
 
-    made: dict[str, Chart | None] = {
+    run = runs[0] if len(runs) == 1 else None
+    charts: dict[str, Chart | None] = {
         "loss": history_charts.loss(runs),
         "residuals": history_charts.residuals(runs),
         **{f"metric-{index}": chart for index, chart in enumerate(history_charts.metrics(runs))},
         "throughput": time_charts.throughput(runs),
+        "members": history_charts.members(run) if run else None,
+        "workers": time_charts.workers(run) if run else None,
+        "phases": time_charts.phase_shares(runs),
+        "timeline": time_charts.timeline(run) if run else None,
     }
-    if len(runs) == 1:
-        made |= {"members": history_charts.members(runs[0]), "workers": time_charts.workers(runs[0])}
-    made["phases"] = time_charts.phase_shares(runs)
-    if len(runs) == 1:
-        made["timeline"] = time_charts.timeline(runs[0])
-    return {name: chart for name, chart in made.items() if chart is not None}
+    return {name: chart for name, chart in charts.items() if chart is not None}

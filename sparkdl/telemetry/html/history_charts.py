@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
-from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.telemetry.html.style import FAINT, Chart, colour, is_number, labels, short, text, thinned, titled
 
@@ -15,7 +13,7 @@ MOST_METRICS = 24
 """Most charts of metrics; further metrics are omitted."""
 
 _ASIDE = frozenset(("epoch", "round", "member", "candidate", "step", "samples", "seconds", "rows_per_second", "seed"))
-_PLACES = frozenset(("fold", "base"))  # position of a member in its ensemble
+_PLACES = ("base", "fold")  # position of a member in its ensemble
 _RESIDUALS = ("primal", "dual")
 _VALIDATED = "valid_"
 _FEW = 12  # up to this many rows, the axis numbers each
@@ -26,9 +24,7 @@ def loss(runs: Sequence[RunData]) -> Chart | None:
     figure = _lines(runs, [name for run in runs for name in measures(run) if _is_loss(name)])
     if len(runs) == 1 and runs[0].noun == "rank":
         _running(figure, runs[0])
-    if not figure.data:
-        return None
-    return Chart("Loss", counted(figure, runs, ""))
+    return Chart("Loss", counted(figure, runs, "")) if figure.data else None
 
 
 def metrics(runs: Sequence[RunData]) -> list[Chart]:
@@ -47,12 +43,9 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
 def residuals(runs: Sequence[RunData]) -> Chart | None:
     """ADMM's primal and dual residuals on a logarithmic scale; None without residuals."""
     figure = _lines(runs, _RESIDUALS)
-    if not figure.data:
-        return None
     titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
-    return Chart(
-        "Residuals", figure, "Primal: distance of the shards from the consensus. Dual: movement of the consensus."
-    )
+    note = "Primal: distance of the shards from the consensus. Dual: movement of the consensus."
+    return Chart("Residuals", figure, note) if figure.data else None
 
 
 def members(run: RunData) -> Chart | None:
@@ -64,7 +57,7 @@ def members(run: RunData) -> Chart | None:
     figure.add_bar(
         x=[row[run.unit] for row in rows],
         y=[short(row["seconds"]) for row in rows],
-        text=[text(_place(row)) for row in rows],
+        text=[text(", ".join(f"{name} {row[name]}" for name in _PLACES if row.get(name) is not None)) for row in rows],
         textposition="none",
         hovertemplate=f"{run.noun} %{{x}}: %{{y}} s %{{text}}<extra></extra>",
         marker={"color": colour(0)},
@@ -81,11 +74,7 @@ def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
 def measures(run: RunData) -> list[str]:
     """Names of the history's metrics, in its order."""
     names = dict.fromkeys(name for row in run.history for name, value in row.items() if is_number(value))
-    return [name for name in names if name not in _ASIDE | _PLACES]
-
-
-def _place(row: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {row[name]}" for name in sorted(_PLACES) if row.get(name) is not None)
+    return [name for name in names if name not in _ASIDE and name not in _PLACES]
 
 
 def _is_loss(name: str) -> bool:
@@ -93,50 +82,48 @@ def _is_loss(name: str) -> bool:
 
 
 def _lines(runs: Sequence[RunData], names: Sequence[str]) -> go.Figure:
-    figure = go.Figure()
-    for run in runs:
+    """Lines of the runs' metrics: epochs and rounds as lines, members as points."""
+    figure, several = go.Figure(), len(runs) > 1
+    for place, run in enumerate(runs):
+        label = labels([run.name for run in runs])[place]
         for name in dict.fromkeys(names):
-            _line(figure, runs, run, name)
+            _line(figure, run, name, label=f"{label}: " if several else "", place=place if several else None)
     return figure
 
 
-def _line(figure: go.Figure, runs: Sequence[RunData], run: RunData, name: str) -> None:
-    """Draw a run's metric, if it has it: epochs and rounds as a line, members as points."""
+def _line(figure: go.Figure, run: RunData, name: str, *, label: str, place: int | None) -> None:
     rows = thinned([(index, row) for index, row in enumerate(run.history, start=1) if is_number(row.get(name))])
     if not rows:
         return
-    several, apart, place = len(runs) > 1, run.noun == "member", runs.index(run)
+    points, validated = run.noun == "member", name.startswith(_VALIDATED)
+    # With several runs, each run has one colour, and validation metrics are dashed.
+    dash = {"dash": "dash"} if place is not None and validated else {}
     figure.add_scatter(
         x=[row.get(run.unit, index) for index, row in rows],
         y=[short(row[name]) for _, row in rows],
-        name=f"{labels([each.name for each in runs])[place]}: {text(name)}" if several else text(name),
-        mode="markers" if apart else "lines+markers" if len(rows) <= 50 else "lines",
-        # With several runs, each run has one colour, and validation metrics are dashed.
-        line={
-            "color": colour(place if several else len(figure.data)),
-            **({"dash": "dash"} if several and name.startswith(_VALIDATED) else {}),
-        },
-        marker={"size": 8 if apart else 5, "symbol": "circle-open" if name.startswith(_VALIDATED) else "circle"},
+        name=label + text(name),
+        mode="markers" if points else "lines+markers" if len(rows) <= 50 else "lines",
+        line={"color": colour(len(figure.data) if place is None else place), **dash},
+        marker={"size": 8 if points else 5, "symbol": "circle-open" if validated else "circle"},
     )
 
 
 def _running(figure: go.Figure, run: RunData) -> None:
     """Draw rank 0's loss within epochs; a restart interrupts the line."""
-    told: list[tuple[float | None, float | None]] = []
-    before: Event | None = None
+    points: list[tuple[float | None, float | None]] = []
+    attempt: int | None = None
     for event in run.of_kind("progress"):
         if event.rank != 0 or event.clock is None or not is_number(event.payload.get("loss")):
             continue
-        steps = event.payload["steps"]
-        if before is not None and before.attempt != event.attempt:
-            told.append((None, None))
-        told.append((short(event.clock["step"] / steps), short(event.payload["loss"])))
-        before = event
-    if len(told) > 1 + len(run.history):  # else epochs have almost no points between them
-        told = thinned(told)
+        if attempt not in (None, event.attempt):
+            points.append((None, None))
+        points.append((short(event.clock["step"] / event.payload["steps"]), short(event.payload["loss"])))
+        attempt = event.attempt
+    if len(points) > 1 + len(run.history):  # else epochs have almost no points between them
+        points = thinned(points)
         figure.add_scatter(
-            x=[at for at, _ in told],
-            y=[value for _, value in told],
+            x=[at for at, _ in points],
+            y=[value for _, value in points],
             name="running loss of rank 0",
             mode="lines",
             line={"color": FAINT, "width": 1},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,8 +22,6 @@ DRIVER = -1
 UNITS = ("member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
-# Fields that the page reads. A user's event may have the same kind and other fields, and a truncated one has none.
-_NEEDED = {"progress": {"steps": int}, "attempt": {"size": int}}
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
 _STAGES = {"feed": "feed", "join": "exchange", "set up": "other"}  # a worker's stage -> the most similar phase
@@ -33,14 +31,7 @@ _NOUNS = {"member": "member", "candidate": "member", "round": "shard"}
 
 @dataclass(frozen=True)
 class StepChunk:
-    """Some steps of a worker.
-
-    Attributes:
-        rank: rank of the worker, or index of the shard or ensemble member.
-        end: end of the last step, in seconds on the events' clock.
-        seconds: seconds by phase.
-        rows: rows that the worker used.
-    """
+    """Some steps of a rank: the end of the last in seconds on the events' clock, seconds by phase, and used rows."""
 
     rank: int
     end: float
@@ -62,8 +53,7 @@ class RunData:
         history: a row per epoch, round or member; for an unfinished run, the rows so far.
         report: the run's report; empty for an unfinished or failed run.
         configuration: the run's configuration.
-        events: events of workers and the driver, sorted by time. Times are unix seconds on one clock; after a restart
-            of the run, the pause is removed.
+        events: events of workers and the driver, sorted by time, in unix seconds on one clock and without pauses.
         last: real time of the last event, in unix seconds; None without events.
     """
 
@@ -76,11 +66,7 @@ class RunData:
 
     @classmethod
     def read(cls, directory: str, name: str | None = None) -> RunData:
-        """Read a run's directory.
-
-        Args:
-            directory: path or URI of the run.
-            name: the run's name on the page; default: the directory's name.
+        """Read a run's directory, a path or URI; ``name`` defaults to the directory's.
 
         Raises:
             InvalidInput: the directory holds no run, or a file of it is damaged.
@@ -93,16 +79,16 @@ class RunData:
                 f"{masked(directory)} holds no run; expected the runDir of a fit, with config.json, history.json or "
                 "events/."
             )
-        told, last = clean_events(events)
-        data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, told, last)
+        events, last = clean_events(events)
+        data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, events, last)
         # After a restart of the run, its files describe the time before it.
-        return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, told))
+        return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, events))
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of these kinds, sorted by time."""
         return [event for event in self.events if event.kind in kinds]
 
-    def laps(self) -> Iterator[StepChunk]:
+    def step_chunks(self) -> Iterator[StepChunk]:
         """The steps of all step events, sorted by time."""
         for event in self.of_kind("step"):
             yield StepChunk(event.rank, event.time, event.payload["seconds"], event.payload["rows"])
@@ -115,23 +101,21 @@ class RunData:
             if event.kind == "started":
                 ends[key] = event.time
             elif event.payload["name"] in _STAGES and event.rank != DRIVER:
-                lap = StepChunk(event.rank, event.time, {_STAGES[event.payload["name"]]: event.payload["seconds"]})
-                before = ends.get(key, lap.start)
-                if lap.start > before:
-                    yield StepChunk(event.rank, lap.start, {"other": lap.start - before})
+                stage = StepChunk(event.rank, event.time, {_STAGES[event.payload["name"]]: event.payload["seconds"]})
+                before = ends.get(key, stage.start)
+                if stage.start > before:
+                    yield StepChunk(event.rank, stage.start, {"other": stage.start - before})
                 ends[key] = event.time
-                yield lap
+                yield stage
 
     def phases(self) -> dict[int, dict[str, float]]:
         """Seconds by rank and phase, from the report or, without one, from the events."""
-        reported = self.report.get("phases_by_rank")
-        if reported:
+        if reported := self.report.get("phases_by_rank"):
             return dict(enumerate(reported))
-        found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for lap in self.laps():
-            for phase, seconds in lap.seconds.items():
-                found[lap.rank][phase] += seconds
-        return {rank: dict(found[rank]) for rank in sorted(found)}
+        seconds: dict[int, Counter[str]] = defaultdict(Counter)
+        for chunk in self.step_chunks():
+            seconds[chunk.rank].update(chunk.seconds)
+        return {rank: dict(seconds[rank]) for rank in sorted(seconds)}
 
     @cached_property
     def hosts(self) -> dict[int, str]:
@@ -169,7 +153,7 @@ class RunData:
     @property
     def seconds(self) -> float:
         """Seconds from the first event to the last, without pauses."""
-        return self.events[-1].time - self.events[0].time if self.events else 0.0
+        return self.events[-1].time - self.start if self.events else 0.0
 
     def since(self, event: Event) -> float:
         """Seconds from the start to an event."""
@@ -192,13 +176,13 @@ class RunData:
 
     def _ends(self) -> list[Event]:
         """Begin and end events, without those of fits that this directory rejected."""
-        found: list[Event] = []
+        ends: list[Event] = []
         for event in self.of_kind("begin", "end"):
-            if event.payload.get("refused") and len(found) > 1 and found[-1].kind == "begin":
-                found.pop()
+            if event.payload.get("refused") and len(ends) > 1 and ends[-1].kind == "begin":
+                ends.pop()
             else:
-                found.append(event)
-        return found
+                ends.append(event)
+        return ends
 
 
 def read_runs(directories: Sequence[str]) -> list[RunData]:
@@ -225,29 +209,26 @@ def _path(directory: str) -> list[str]:
 
 
 def _json(directory: str, name: str, kind: type) -> Any:
-    path = files.join(directory, f"{name}.json")
+    where = f"{name}.json in {masked(directory)}"
     try:
-        found = json.loads(files.read(path))
+        value = json.loads(files.read(files.join(directory, f"{name}.json")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise InvalidInput(
-            f"{name}.json in {masked(directory)} is damaged: {error}. Delete it to continue without it."
-        ) from error
-    if not isinstance(found, kind):
-        raise InvalidInput(
-            f"{name}.json in {masked(directory)} is no {kind.__name__}; expected the file that a fit writes."
-        )
-    return found
+        raise InvalidInput(f"{where} is damaged: {error}. Delete it to continue without it.") from error
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{where} is no {kind.__name__}; expected the file that a fit writes.")
+    return value
 
 
 def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
-    """Drop malformed events, align clocks, remove pauses; also returns the real time of the last event.
+    """Drop malformed events, align clocks, remove pauses, the times between a run's end and its restart.
 
-    The time is in unix seconds; None without events. A pause is the time between a run's end and its restart.
+    Also returns the real time of the last event in unix seconds; None without events.
     """
     clocks = Clocks.of(events)
-    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _is_valid(event)]
+    valid = [event for event in events if sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)]
+    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in valid]
     cleaned: list[Event] = []
     pause, last = 0.0, None
     for event in sorted(aligned, key=lambda event: event.time):
@@ -258,23 +239,16 @@ def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
     return cleaned, last
 
 
-def _is_valid(event: Event) -> bool:
-    needed = _NEEDED.get(event.kind, {}).items()
-    typed = all(isinstance(event.payload.get(name), kind) for name, kind in needed)
-    return typed and sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)
-
-
 def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, Any]]:
     """Merge an unfinished run's history from its files with rows from its events, which are sorted by time."""
-    kinds = {event.kind for event in events}
-    if kinds & {"member", "members"}:  # members' tasks record epochs of their own
+    if {event.kind for event in events} & {"member", "members"}:  # members' tasks record epochs of their own
         rows = [event.payload for event in events if event.kind == "member"]
     else:
         rows = [event.payload for event in events if event.kind in ("epoch", "round") and event.rank <= 0]
-    found: dict[Any, dict[str, Any]] = {}
+    by_unit: dict[Any, dict[str, Any]] = {}
     for row in [*history, *rows]:
         unit = next((name for name in UNITS if name in row), None)
         # Repeated work: keep the last row. Only the progress bar needs ``rounds``.
-        key = unit, row[unit] if unit else len(found)
-        found[key] = {name: value for name, value in row.items() if name != "rounds"}
-    return list(found.values())
+        key = unit, row[unit] if unit else len(by_unit)
+        by_unit[key] = {name: value for name, value in row.items() if name != "rounds"}
+    return list(by_unit.values())

@@ -35,14 +35,7 @@ FAINT = "#8C8C8C"
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the page.
-
-    Attributes:
-        title: plain text.
-        figure: the plotly figure.
-        note: plain text below the chart.
-        wide: whether the chart takes the full width.
-    """
+    """A chart of the page, with plain text as its title and as a note below it; ``wide`` takes the full width."""
 
     title: str
     figure: go.Figure
@@ -96,12 +89,12 @@ def text(plain: object) -> str:
 
 def labels(names: Sequence[str]) -> list[str]:
     """Unique, shortened and escaped run names for plotly."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         first = MOST_NAME // 3
         cut = name if len(name) <= MOST_NAME else f"{name[:first]}…{name[first + 1 - MOST_NAME :]}"
-        found.append(text(cut if text(cut) not in found else f"{cut} ({len(found) + 1})"))
-    return found
+        unique.append(text(cut if text(cut) not in unique else f"{cut} ({len(unique) + 1})"))
+    return unique
 
 
 def colour(index: int) -> str:

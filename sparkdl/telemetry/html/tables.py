@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.bottlenecks import verdict
-from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.telemetry.html.style import is_numeric
 
@@ -58,7 +58,7 @@ def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
     first, *others = runs
     return {
         "names": " and ".join(filter(None, (", ".join(run.name for run in runs[:-1]), runs[-1].name))),
-        "told": [_told(run, named=bool(others)) for run in runs],
+        "summaries": [_summary(run, named=bool(others)) for run in runs],
         "figures": {} if others else {key: value for key, value in _figures(first).items() if value is not None},
         "side_by_side": _side_by_side(runs if others else []),
         "attempts": None if others else _attempts(first),
@@ -72,9 +72,9 @@ def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
 
 
 def _side_by_side(runs: Sequence[RunData]) -> Table:
-    told = [_figures(run) for run in runs]
-    names = dict.fromkeys(name for each in told for name, value in each.items() if value is not None)
-    return Table.of(["", *(run.name for run in runs)], [[name, *(each.get(name) for each in told)] for name in names])
+    figures = [_figures(run) for run in runs]
+    names = dict.fromkeys(name for run in figures for name, value in run.items() if value is not None)
+    return Table.of(["", *(run.name for run in runs)], [[name, *(run.get(name) for run in figures)] for name in names])
 
 
 def _attempts(run: RunData) -> Table | None:
@@ -92,36 +92,38 @@ def _attempts(run: RunData) -> Table | None:
         else:
             cause = str(event.payload.get("cause") or event.payload.get("error") or "")
             rows[-1][4] = masked(cause).partition("\n")[0][:_MOST_TEXT]
-    names = ["attempt", "workers", "hosts", "start, s", "end"]
-    return Table.of(names, rows) if len(rows) > 1 else None
+    return Table.of(["attempt", "workers", "hosts", "start, s", "end"], rows) if len(rows) > 1 else None
 
 
 def _history(run: RunData) -> Table:
-    rows = list(run.history)[-MOST_ROWS:]
+    rows = run.history[-MOST_ROWS:]
     names = [*dict.fromkeys(name for row in rows for name in row)]
     return Table.of(names, [[row.get(name, "") for name in names] for row in rows])
 
 
 def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table:
     names = dict.fromkeys(name for run in runs for name in run.configuration)
-    told = {name: [_setting(run.configuration.get(name)) for run in runs] for name in names}
-    rows = [[name, *values] for name, values in told.items() if not differing or len({*values}) > 1]
-    return _by_run("setting", runs, rows)
+    rows = [[name, *(_setting(run.configuration.get(name)) for run in runs)] for name in names]
+    return _by_run("setting", runs, [row for row in rows if not differing or len({*row[1:]}) > 1])
 
 
 def _environment(runs: Sequence[RunData]) -> Table:
-    begun = [run.of_kind("begin")[-1:] for run in runs]
-    found: list[dict[str, Any]] = [each[0].payload.get("environment", {}) if each else {} for each in begun]
-    names = dict.fromkeys(name for each in found for name in each)
-    rows = [[name, *(_setting(each[name]) if name in each else "" for each in found)] for name in names]
-    return _by_run("", runs, rows)
+    environments: list[dict[str, Any]] = [
+        next((event.payload.get("environment", {}) for event in reversed(run.of_kind("begin"))), {}) for run in runs
+    ]
+    names = dict.fromkeys(name for environment in environments for name in environment)
+    cells = [[_setting(values[name]) if name in values else "" for values in environments] for name in names]
+    return _by_run("", runs, [[name, *row] for name, row in zip(names, cells, strict=True)])
 
 
 def _messages(run: RunData) -> Table:
-    rows = [
-        [round(run.since(event), 1), run.called(event.rank) if event.rank >= 0 else "driver", *_message(event)]
-        for event in run.of_kind("warning", "log", "failed", "resized")
-    ]
+    rows: list[list[Any]] = []
+    for event in run.of_kind("warning", "log", "failed", "resized"):
+        payload = event.payload
+        message = payload.get("message") or f"{payload.get('size')} of {payload.get('of')} workers start"
+        source = run.called(event.rank) if event.rank >= 0 else "driver"
+        kind = str(payload.get("level", event.kind))
+        rows.append([round(run.since(event), 1), source, kind, masked(str(message))[:_MOST_TEXT]])
     return Table.of(["time, s", "source", "kind", "message"], rows[-MOST_ROWS:])
 
 
@@ -129,18 +131,18 @@ def _by_run(head: str, runs: Sequence[RunData], rows: Sequence[Sequence[Any]]) -
     return Table.of([head, *([run.name for run in runs] if len(runs) > 1 else ["value"])], rows)
 
 
-def _told(run: RunData, *, named: bool) -> dict[str, str]:
+def _summary(run: RunData, *, named: bool) -> dict[str, str]:
     began = next((event.received for event in run.of_kind("begin") if event.received), None)
     facts = [str(run.configuration.get("class") or ""), f"started {_date(began)}" if began else ""]
     if run.state == "open":
         last = f"; last event {_date(run.last)}" if run.last else ""
         facts.append(f"unfinished: it still runs or was killed{last}")
-    error, _, rest = masked(run.error or "").partition("\n")
+    error, _, details = masked(run.error or "").partition("\n")
     return {
         "name": run.name if named else "",
         "about": " · ".join(filter(None, facts)),
         "error": error[:_MOST_TEXT],
-        "rest": rest.strip("\n"),
+        "rest": details.strip("\n"),
         "verdict": run.report.get("verdict") or _verdict(run),
     }
 
@@ -150,41 +152,31 @@ def _verdict(run: RunData) -> str:
     phases = run.phases()
     if run.noun == "rank":
         return verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
-    names = dict.fromkeys(name for each in phases.values() for name in each)
-    return verdict([{name: sum(each.get(name, 0.0) for each in phases.values()) for name in names}])
+    total: Counter[str] = Counter()
+    for seconds in phases.values():
+        total.update(seconds)
+    return verdict([total])
 
 
 def _figures(run: RunData) -> dict[str, str | None]:
     last, report = (run.history[-1] if run.history else {}), run.report
     apart = run.noun == "member"  # an ensemble's members have no last row
-    name = next((each for each in _LAST if isinstance(last.get(each), float) and not apart), None)
-    told = {each: _number(last[each]) if each == name else None for each in _LAST}
+    name = next((name for name in _LAST if isinstance(last.get(name), float) and not apart), None)
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
     restarts = report.get("restarts", len(run.of_kind("restart")) if run.events else None)
-    latest = [] if apart else run.of_kind("progress")[-1:]
-    rates = [event.payload.get("rows_per_second") for event in latest]
+    rates = [] if apart else [event.payload.get("rows_per_second") for event in run.of_kind("progress")[-1:]]
+    lost = report.get("events_dropped")
     return {
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,
-        **{f"last {each}": value for each, value in told.items()},
+        **{f"last {metric}": _number(last[metric]) if metric == name else None for metric in _LAST},
         "total time": _seconds(report.get("seconds", run.seconds if run.events else None)),
         "rows/s": _count(report.get("rows_per_second", rates[0] if rates else None)),
         "rows": _count(report.get("rows")),
         _SIZES.get(run.noun, "workers"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
         "restarts": _count(restarts),
         "exchanged": _bytes(report.get("bytes")),
-        "events lost": _lost(report),
+        "events lost": f"at least {lost:,}" if report.get("events_dropped_at_least") else _count(lost or None),
     }
-
-
-def _lost(report: Mapping[str, Any]) -> str | None:
-    lost, bound = report.get("events_dropped"), report.get("events_dropped_at_least")
-    return f"at least {lost:,}" if bound else _count(lost or None)
-
-
-def _message(event: Event) -> tuple[str, str]:
-    told = event.payload
-    said = told.get("message") or f"{told.get('size')} of {told.get('of')} workers start"
-    return str(told.get("level", event.kind)), masked(str(said))[:_MOST_TEXT]
 
 
 def _setting(value: Any) -> str:

@@ -35,39 +35,39 @@ _RESTART, _AGAIN = "#D55E00", "#7D7D7D"
 
 def throughput(runs: Sequence[RunData]) -> Chart | None:
     """Rows per second over time, stacked by rank, or one sum per run; from the history without step events."""
-    figure, unit = go.Figure(), Unit.of(max(run.seconds for run in runs))
-    names = labels([run.name for run in runs])
+    seconds = max(run.seconds for run in runs)
+    figure, unit, names = go.Figure(), Unit.of(seconds), labels([run.name for run in runs])
     for index, run in enumerate(runs):
-        found, size = rates(run)
-        apart = len(runs) == 1 and 1 < len(found) <= MOST_LAYERS
-        shown = found if apart else {0: [sum(each) for each in zip(*found.values(), strict=True)]} if found else {}
-        for rank, each in shown.items():
+        by_rank, size = rates(run)
+        stacked = len(runs) == 1 and 1 < len(by_rank) <= MOST_LAYERS
+        if by_rank and not stacked:
+            by_rank = {0: [sum(values) for values in zip(*by_rank.values(), strict=True)]}
+        for rank, values in by_rank.items():
             figure.add_scatter(
-                x=[unit((place + 0.5) * size) for place in range(len(each))],
-                y=[round(rate) for rate in each],
-                name=f"{run.noun} {rank}" if apart else names[index],
+                x=[unit((place + 0.5) * size) for place in range(len(values))],
+                y=[round(rate) for rate in values],
+                name=f"{run.noun} {rank}" if stacked else names[index],
                 mode="lines",
-                line={"width": 1.5, "color": colour(len(figure.data) if apart else index)},
-                showlegend=apart or len(runs) > 1,
-                **({"stackgroup": "rows"} if apart else {"fill": "tozeroy"} if len(runs) == 1 else {}),
+                line={"width": 1.5, "color": colour(len(figure.data) if stacked else index)},
+                showlegend=stacked or len(runs) > 1,
+                **({"stackgroup": "rows"} if stacked else {"fill": "tozeroy"} if len(runs) == 1 else {}),
             )
     if not figure.data:
         return _by_row(runs)
     if len(runs) == 1:
         _marks(figure, runs[0], unit)
-    return Chart("Throughput", over_time(figure, max(run.seconds for run in runs), unit, "rows/s"))
+    return Chart("Throughput", over_time(figure, seconds, unit, "rows/s"))
 
 
 def phase_shares(runs: Sequence[RunData]) -> Chart | None:
     """Each rank's share of time by phase; for several runs, each run's mean share. None without phases."""
-    names = labels([run.name for run in runs])
     run, spent = runs[0], runs[0].phases()
     if len(runs) == 1:
         ranks, note = _busiest(run, spent)
-        bars = [(text(run.called(rank)), spent[rank]) for rank in ranks]
+        title, bars = f"Phases by {run.noun}", [(text(run.called(rank)), spent[rank]) for rank in ranks]
     else:
-        means = [_mean(run.phases()) for run in runs]
-        bars, note = [*zip(names, means, strict=True)], f"Mean of the {run.noun}s of each run."
+        means, names = [_mean(run.phases()) for run in runs], labels([run.name for run in runs])
+        title, bars, note = "Phases by run", [*zip(names, means, strict=True)], f"Mean of the {run.noun}s of each run."
     bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
     figure = go.Figure()
     for phase in PHASES:
@@ -86,25 +86,24 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
         return None
     in_order(titled(figure, "% of the time in steps", ""), len(bars))
     figure.update_layout(barmode="stack", bargap=0.15).update_xaxes(range=[0, 100])
-    title = "Phases by run" if len(runs) > 1 else f"Phases by {runs[0].noun}"
     return Chart(title, figure, note, wide=True)
 
 
 def timeline(run: RunData) -> Chart | None:
     """Each rank's dominant phase over time, with attempts as vertical lines; None without phases."""
-    found = dominant(run)
-    if not found:
+    phases = dominant(run)
+    if not phases:
         return None
     unit, size, count = Unit.of(run.seconds), width(run), len(PHASES)
-    ranks, omitted = _busiest(run, found)
+    ranks, omitted = _busiest(run, phases)
     scale = [[(index + side) / count, PHASE_COLOURS[phase]] for index, phase in enumerate(PHASES) for side in (0, 1)]
     figure = go.Figure(
         go.Heatmap(
-            z=[found[rank] for rank in ranks],
+            z=[phases[rank] for rank in ranks],
             x0=unit(size / 2),
             dx=size / unit.seconds,
             y=[text(run.called(rank)) for rank in ranks],
-            text=[[PHASES[each] if each is not None else "" for each in found[rank]] for rank in ranks],
+            text=[["" if index is None else PHASES[index] for index in phases[rank]] for rank in ranks],
             hovertemplate=f"%{{y}} at %{{x:.1f}} {unit.name}: %{{text}}<extra></extra>",
             hoverongaps=False,
             colorscale=scale,
@@ -114,24 +113,25 @@ def timeline(run: RunData) -> Chart | None:
             showscale=False,
         )
     )
-    for index in sorted({each for row in found.values() for each in row if each is not None}):
+    for index in sorted({index for row in phases.values() for index in row if index is not None}):
         _legend(figure, PHASES[index], marker={"color": PHASE_COLOURS[PHASES[index]], "symbol": "square", "size": 10})
     _marks(figure, run, unit)
     in_order(over_time(figure, run.seconds, unit, ""), len(ranks))
-    whole = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
-    notes = f"The longest phase of each {run.noun} at each moment.", whole, omitted
+    steps = "Single steps are in timeline.json, for ui.perfetto.dev." if run.state == "finished" else ""
+    notes = f"The longest phase of each {run.noun} at each moment.", steps, omitted
     return Chart("Timeline", figure, " ".join(filter(None, notes)), wide=True)
 
 
 def workers(run: RunData) -> Chart | None:
     """Number of workers over time; None if it never changed."""
     starts = run.of_kind("attempt")
-    if len({event.payload["size"] for event in starts}) < 2:
+    sizes = [event.payload["size"] for event in starts]
+    if len({*sizes}) < 2:
         return None
     figure, unit = go.Figure(), Unit.of(run.seconds)
     figure.add_scatter(
-        x=[unit(run.since(event)) for event in starts] + [unit(run.seconds)],
-        y=[event.payload["size"] for event in starts] + [starts[-1].payload["size"]],
+        x=[*(unit(run.since(event)) for event in starts), unit(run.seconds)],
+        y=[*sizes, sizes[-1]],
         mode="lines+markers",
         line={"shape": "hv", "color": colour(0)},
         name="workers",
@@ -139,7 +139,7 @@ def workers(run: RunData) -> Chart | None:
     )
     _marks(figure, run, unit)
     over_time(figure, run.seconds, unit, "workers").update_yaxes(rangemode="tozero")
-    if max(event.payload["size"] for event in starts) <= 10:
+    if max(sizes) <= 10:
         figure.update_yaxes(dtick=1)
     return Chart("Workers of each attempt", figure)
 
@@ -152,7 +152,7 @@ def _by_row(runs: Sequence[RunData]) -> Chart | None:
             figure.add_scatter(
                 x=[row[run.unit] for row in rows],
                 y=[round(row["rows_per_second"]) for row in rows],
-                name=labels([each.name for each in runs])[index],
+                name=labels([run.name for run in runs])[index],
                 mode="lines+markers",
                 line={"color": colour(index)},
                 showlegend=len(runs) > 1,
@@ -163,7 +163,7 @@ def _by_row(runs: Sequence[RunData]) -> Chart | None:
 
 
 def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    return {name: sum(each.get(name, 0.0) for each in phases.values()) / (len(phases) or 1) for name in PHASES}
+    return {name: sum(seconds.get(name, 0.0) for seconds in phases.values()) / (len(phases) or 1) for name in PHASES}
 
 
 def _busiest(run: RunData, ranks: Collection[int]) -> tuple[list[int], str]:
@@ -173,8 +173,8 @@ def _busiest(run: RunData, ranks: Collection[int]) -> tuple[list[int], str]:
     return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS]), note
 
 
-def _legend(figure: go.Figure, name: str, **look: object) -> None:
-    figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in look else "markers", **look)
+def _legend(figure: go.Figure, name: str, **style: object) -> None:
+    figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in style else "markers", **style)
 
 
 def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:

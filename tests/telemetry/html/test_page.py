@@ -114,7 +114,7 @@ def test_page_size_does_not_grow_with_events(tmp_path):
     sizes = []
     for events in (1_000, 5_000):
         directory = str(tmp_path / str(events))
-        write_run(directory, members=8, events=events)
+        write_run(directory, workers=8, events=events)
         data = RunData.read(directory)
         assert len(data.events) == pytest.approx(events, abs=10)
         sizes.append(len(make_page([data])))
