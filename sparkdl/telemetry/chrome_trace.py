@@ -23,7 +23,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,24 +57,21 @@ class Clocks:
     @classmethod
     def of(cls, events: Sequence[Event]) -> Clocks:
         """Estimate the offsets from events."""
-        own = {event.host for event in events if event.rank == _DRIVER}
-        best: dict[str, dict[int, float]] = defaultdict(dict)
+        local = {event.host for event in events if event.rank == _DRIVER}
+        offsets: dict[str, dict[int, float]] = defaultdict(dict)
         for event in events:
-            if event.received is None or event.rank == _DRIVER:
-                continue
-            window, ahead = int(event.time // WINDOW), event.time - event.received
-            best[event.host][window] = max(best[event.host].get(window, ahead), ahead)
-        found = {host: dict.fromkeys(each, 0.0) if host in own else each for host, each in best.items()}
-        silent = {event.host for event in events if event.rank != _DRIVER} - set(found)
-        return cls(found | (_by_steps(events, silent, found) if silent else {}))
+            if event.received is not None and event.rank != _DRIVER:
+                window = int(event.time // WINDOW)
+                ahead = 0.0 if event.host in local else event.time - event.received
+                offsets[event.host][window] = max(offsets[event.host].get(window, ahead), ahead)
+        silent = {event.host for event in events if event.rank != _DRIVER} - set(offsets)
+        return cls(offsets | (_by_steps(events, silent, offsets) if silent else {}))
 
     def corrected(self, host: str, time: float) -> float:
         """Convert a host's time to the common clock."""
-        windows = self.offsets.get(host)
-        if not windows:
+        if not (windows := self.offsets.get(host)):
             return time
-        wanted = int(time // WINDOW)
-        return time - windows[min(windows, key=lambda window: abs(window - wanted))]
+        return time - windows[min(windows, key=lambda window: abs(window - int(time // WINDOW)))]
 
 
 def _by_steps(
@@ -89,70 +86,71 @@ def _by_steps(
             end = _end_of_exchange(event.payload)
             if end is not None:
                 ends[event.host][event.attempt, event.clock["step"]] = end
-    heard = [host for host in ends if host in known]
-    reference = min(heard or ends, key=lambda host: lowest[host], default=None)
+    reference = min([host for host in ends if host in known] or ends, key=lambda host: lowest[host], default=None)
     if reference is None:
         return {}
     base = next(iter(known.get(reference, {}).values()), 0.0)
-    found = {}
+    offsets = {}
     for host in silent & set(ends):
-        apart = [ends[host][step] - ends[reference][step] for step in ends[host].keys() & ends[reference].keys()]
-        if apart:
-            found[host] = {0: base + statistics.median(apart)}
-    return found
+        common = ends[host].keys() & ends[reference].keys()
+        if common:
+            offsets[host] = {0: base + statistics.median(ends[host][step] - ends[reference][step] for step in common)}
+    return offsets
 
 
 def _end_of_exchange(payload: dict[str, Any]) -> float | None:
-    marks = [*payload["marks"], ["", payload["end"]]]
-    ends = [after for (phase, _), (_, after) in itertools.pairwise(marks) if phase == "exchange"]
+    ends = [end for phase, _, end in _phases(payload) if phase == "exchange"]
     return payload["start"] + ends[-1] if ends else None
+
+
+def _phases(payload: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
+    """Each phase of a step, its begin and its end."""
+    for (phase, begin), (_, end) in itertools.pairwise([*payload["marks"], ["", payload["end"]]]):
+        yield phase, begin, end
 
 
 def trace(events: Sequence[Event]) -> dict[str, Any]:
     """Convert a run's events, as ``read_events`` returns them, to a trace, to be written as JSON."""
     clocks = Clocks.of(events)
-    made: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     threads: dict[tuple[int, str], int] = {}
     for event in filter(sound, events):
         if event.kind == "step":
-            made += _step(event, clocks)
+            entries += _step(event, clocks)
         elif event.kind == "span":
-            made.append(_span(event, clocks, threads))
+            entries.append(_span(event, clocks, threads))
         elif event.kind == "progress":
-            made += _counters(event, clocks)
+            entries += _counters(event, clocks)
         elif event.kind in _MOMENTS:
-            made.append(_moment(event, clocks))
-    first = min((each["ts"] for each in made), default=0.0)
-    for each in made:
-        each["ts"] = round((each["ts"] - first) * 1e6, 1)
-        if "dur" in each:
-            each["dur"] = round(each["dur"] * 1e6, 1)
-    made.sort(key=lambda each: float(each["ts"]))
-    return {"traceEvents": [*_names(events, threads), *made], "displayTimeUnit": "ms"}
+            entries.append(_moment(event, clocks))
+    first = min((entry["ts"] for entry in entries), default=0.0)
+    for entry in entries:
+        entry["ts"] = round((entry["ts"] - first) * 1e6, 1)
+        if "dur" in entry:
+            entry["dur"] = round(entry["dur"] * 1e6, 1)
+    entries.sort(key=lambda entry: float(entry["ts"]))
+    return {"traceEvents": [*_names(events, threads), *entries], "displayTimeUnit": "ms"}
 
 
 def write_timeline(directory: str) -> None:
     """Write ``timeline.json`` from the events of a run's directory, a path or URI."""
-    made = trace(read_events(files.join(directory, "events"), most=MOST))
-    files.write(files.join(directory, "timeline.json"), json.dumps(made, separators=(",", ":")).encode())
+    timeline = trace(read_events(files.join(directory, "events"), most=MOST))
+    files.write(files.join(directory, "timeline.json"), json.dumps(timeline, separators=(",", ":")).encode())
 
 
 def _step(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
-    told, start = event.payload, clocks.corrected(event.host, event.payload["start"])
-    marks = [*told["marks"], ["", told["end"]]]
-    args = {"attempt": event.attempt, **(event.clock or {})}
-    for (phase, begin), (_, end) in itertools.pairwise(marks):
+    start = clocks.corrected(event.host, event.payload["start"])
+    for phase, begin, end in _phases(event.payload):
         if phase != "other" and end > begin:
-            yield _piece(event, phase, _STEPS, start + begin) | {"ph": "X", "dur": end - begin, "args": args}
+            yield _entry(event, phase, _STEPS, start + begin, {}) | {"ph": "X", "dur": end - begin}
 
 
 def _span(event: Event, clocks: Clocks, threads: dict[tuple[int, str], int]) -> dict[str, Any]:
-    told = dict(event.payload)
-    name, start, seconds = told.pop("name"), told.pop("start"), told.pop("seconds")
-    thread = told.pop("thread", None)
+    args = dict(event.payload)
+    name, start, seconds = args.pop("name"), args.pop("start"), args.pop("seconds")
+    thread = args.pop("thread", None)
     row = _STAGES if thread is None else threads.setdefault((event.rank, thread), _STAGES + 1 + len(threads))
-    args = {"attempt": event.attempt, **(event.clock or {}), **told}
-    return _piece(event, name, row, clocks.corrected(event.host, start)) | {"ph": "X", "dur": seconds, "args": args}
+    return _entry(event, name, row, clocks.corrected(event.host, start), args) | {"ph": "X", "dur": seconds}
 
 
 def _counters(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
@@ -160,22 +158,22 @@ def _counters(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
         value = event.payload.get(key)
         if isinstance(value, (int, float)) and math.isfinite(value):
             at = clocks.corrected(event.host, event.time)
-            yield _piece(event, name, _STEPS, at) | {"ph": "C", "args": {name: value}}
+            yield _entry(event, name, _STEPS, at, {}) | {"ph": "C", "args": {name: value}}
 
 
 def _moment(event: Event, clocks: Clocks) -> dict[str, Any]:
-    plain = {key: value for key, value in event.payload.items() if isinstance(value, (str, int, float))}
     # JSON lacks non-finite numbers, and a browser would reject the whole file.
-    written = {
-        key: value if isinstance(value, str) or math.isfinite(value) else str(value) for key, value in plain.items()
+    args = {
+        key: value if isinstance(value, str) or math.isfinite(value) else str(value)
+        for key, value in event.payload.items()
+        if isinstance(value, (str, int, float))
     }
-    args = {"attempt": event.attempt, **(event.clock or {}), **written}
-    at = clocks.corrected(event.host, event.time)
-    return _piece(event, event.kind, _STAGES, at) | {"ph": "i", "s": "p", "args": args}
+    return _entry(event, event.kind, _STAGES, clocks.corrected(event.host, event.time), args) | {"ph": "i", "s": "p"}
 
 
-def _piece(event: Event, name: str, thread: int, at: float) -> dict[str, Any]:
-    return {"name": name, "cat": "sparkdl", "pid": event.rank + 1, "tid": thread, "ts": at}
+def _entry(event: Event, name: str, thread: int, at: float, args: Mapping[str, Any]) -> dict[str, Any]:
+    args = {"attempt": event.attempt, **(event.clock or {}), **args}
+    return {"name": name, "cat": "sparkdl", "pid": event.rank + 1, "tid": thread, "ts": at, "args": args}
 
 
 def _names(events: Iterable[Event], threads: dict[tuple[int, str], int]) -> Iterator[dict[str, Any]]:

@@ -57,17 +57,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Addresses and key of a server; pickled into a task, it authenticates a process as a worker.
+    """Addresses and key of a server; pickled into a task, it authenticates a process as a worker."""
 
-    Attributes:
-        addresses: host names, IPv4 or IPv6 literals of the server, tried in this order.
-        port: the TCP port.
-        key: 32 random bytes; hidden in ``repr``.
-    """
-
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...]  # host names, IPv4 or IPv6 literals, tried in this order
     port: int
-    key: bytes = field(repr=False)
+    key: bytes = field(repr=False)  # 32 random bytes
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -129,24 +123,21 @@ class Connection:
     def send(self, payloads: Sequence[bytes], deadline: float | None = None) -> None:
         """Send one frame per payload of 1 byte to 1 MiB, until ``deadline`` (monotonic; default: none).
 
-        Raises:
-            OSError: the connection broke, or the deadline passed; the connection is then unusable.
+        If the connection breaks or the deadline passes, raises OSError, and the connection is unusable.
         """
         if deadline is not None:
             self.socket.settimeout(_left(deadline))
-        frames = []
+        frames = bytearray()
         for payload in payloads:
-            frames.append(_LENGTH.pack(len(payload)) + self._seal(self._sides[0], self._sent, payload) + payload)
+            frames += _LENGTH.pack(len(payload)) + self._seal(self._sides[0], self._sent, payload) + payload
             self._sent += 1
-        self.socket.sendall(b"".join(frames))
+        self.socket.sendall(frames)
 
     def receive(self, limit: int = MAX_FRAME, deadline: float | None = None) -> bytes:
         """Read the next frame's payload, of at most ``limit`` bytes, until ``deadline`` (monotonic; default: none).
 
-        Raises:
-            ProtocolError: the frame is too long or wrongly sealed.
-            EOFError: the other side closed the connection.
-            TimeoutError: the frame was incomplete at ``deadline``.
+        Raises ProtocolError for a frame that is too long or wrongly sealed, EOFError if the other side closed the
+        connection, and TimeoutError at ``deadline``.
         """
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if not 0 < size <= limit:
