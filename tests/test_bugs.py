@@ -25,7 +25,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, WorkerFailed, WorkerLost
-from sparkdl.ml.persistence.factory import resolve
+from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
@@ -64,7 +64,7 @@ def test_missing_dependency_was_a_missing_module(tmp_path: Path, monkeypatch: py
     (tmp_path / "shipped.py").write_text("import not_shipped\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(InvalidInput, match="No module named 'not_shipped'"):
-        resolve({"path": "shipped:Net", "args": [], "kwargs": {}})
+        allowed_types("model").resolve({"name": "shipped:Net"})
 
 
 def test_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) -> None:

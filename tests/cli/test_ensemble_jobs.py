@@ -19,7 +19,7 @@ from sparkdl.cli.data import Data
 from sparkdl.cli.saved_models import load, output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import held_out, measure
-from sparkdl.ml.persistence import factory
+from sparkdl.ml.persistence.formatting import format_full_value
 from tests.sessions import ROOT, frame
 from tests.training.test_digits import digits as digits
 
@@ -83,7 +83,7 @@ def test_bagging_of_networks_needs_no_spark_and_print_config_repeats_it(made, wr
     for found in (made(*words), made(tmp_path / "again.yaml")):
         assert (type(found), found.getNumModels(), found.getSubsamplingRate()) == (Bagging, 4, 0.5)
         assert (type(found.getBase()), found.getBase().getEpochs()) == (TorchClassifier, 7)
-        assert factory.describe(found.getBase().getModel())["kwargs"]["hidden"] == 5
+        assert found.getBase().getModel().keywords["hidden"] == 5
 
 
 @pytest.mark.parametrize(("value", "found"), [("8", 8), ("0.5", 0.5), ("1.0", 1.0), ("sqrt", "sqrt"), ("all", None)])
@@ -96,8 +96,8 @@ def test_models_of_members_may_be_functions(made, write):
     build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
     torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
     found = made(write("Stacking", bases=[torch, TORCH], numFolds=2)).getBases()
-    assert factory.describe(found[0].getModel()) == {"path": "some_nets:build", "args": [], "kwargs": {"hidden": 3}}
-    assert factory.describe(found[1].getModel())["path"] == "some_nets:Net"
+    texts = [format_full_value(base.getModel()) for base in found]
+    assert texts == ["partial(build, hidden=3)", "partial(Net, hidden=3)"]
 
 
 def test_objects_of_the_jvm_are_made_in_the_session(spark, made, read, write):

@@ -11,7 +11,6 @@ from sparkdl import InputColumn
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence import factory
 
 MODEL = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
 
@@ -71,7 +70,7 @@ def test_plain_params(estimator):
     for found in (estimator(given), estimator({}, *words)):
         assert (found.getInputCols(), found.getThresholds()) == (["pixels"], [0.2, 0.8])
         assert (found.getNumClasses(), found.getPatience()) == (2, 3)
-        assert factory.describe(found.getModel())["kwargs"] == {"hidden": 3}
+        assert found.getModel().keywords == {"hidden": 3}
 
 
 @pytest.mark.parametrize("kind", ["TorchClassifier", "TorchRegressor", "TorchEstimator"])

@@ -20,7 +20,8 @@ from sparkdl.cli import app
 from sparkdl.cli.commands import run
 from sparkdl.cluster.shutdown import stop_requested
 from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
-from sparkdl.ml.persistence import factory
+from sparkdl.ml.persistence.formatting import format_full_value
+from sparkdl.ml.persistence.param_values import allowed_types
 from tests.sessions import ROOT
 
 CONFIG = {
@@ -86,20 +87,21 @@ def test_configuration_describes_the_arguments(read, write):
     ):
         assert (found.func, found.args, found.keywords) == (kind, (), given)
         assert len(pickle.dumps(found)) < 200
-    assert factory.describe(estimator.getModel()) == {"path": "some_nets:Net", "args": [], "kwargs": {"hidden": 32}}
+    assert format_full_value(estimator.getModel()) == "partial(Net, hidden=32)"
 
 
 @pytest.mark.parametrize(
-    ("model", "path", "kwargs"),
+    ("model", "text"),
     [
-        ("some_nets.build", "some_nets:build", {}),
-        ({"class_path": "some_nets.build", "init_args": {"hidden": 3}}, "some_nets:build", {"hidden": 3}),
-        ("some_nets.Net", "some_nets:Net", {}),
+        ("some_nets.build", "build"),
+        ({"class_path": "some_nets.build", "init_args": {"hidden": 3}}, "partial(build, hidden=3)"),
+        ("some_nets.Net", "partial(Net)"),
     ],
 )
-def test_model_may_be_a_function(read, write, model, path, kwargs):
-    found = factory.describe(read(write({MODEL: model})).estimator.getModel())
-    assert found == {"path": path, "args": [], "kwargs": kwargs}
+def test_model_may_be_a_function(read, write, model, text):
+    found = read(write({MODEL: model})).estimator.getModel()
+    assert format_full_value(found) == text
+    assert allowed_types("model").describe(found)
 
 
 def test_arguments_of_a_model_may_be_objects_and_a_loss_a_function_without_annotations(read, write):
@@ -161,7 +163,7 @@ def test_configurations_of_the_repository_parse(read, path):
         estimator = read(str(path), "--date", "2026-11-22", job="etl_train").stages[-1]
     else:
         estimator = read(str(path)).estimator
-    assert factory.describe(estimator.getModel())
+    assert allowed_types("model").describe(estimator.getModel())
     assert estimator.training().batch_size > 0
 
 

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.export import Signature
-from sparkdl.ml.persistence.factory import describe, resolve
 from sparkdl.training.objective import ModelFactory
 
 Size = str | float | int
@@ -162,8 +161,7 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
         shapes: row shape and dtype name of each input, such as ``([28, 28], "float32")``.
 
     Returns:
-        A masked module or factory. ``sparkdl.ml.persistence.factory.describe`` describes the factory if it describes
-        ``model`` and no argument of ``model`` is a tuple.
+        A masked module or factory. The factory is saved by name if ``model`` is.
 
     Raises:
         InvalidInput: ``masks`` fails.
@@ -172,29 +170,12 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
         return Masked(model, masks(subspace, shapes))
     masks(subspace, shapes)  # on the driver, rather than in every task
     plain = [[list(shape), name] for shape, name in shapes]
-    told: dict[str, Any] = {"size": subspace.size, "seed": subspace.seed, "shapes": plain}
-    description = _description(model)
-    return partial(masked_module, model, **told) if description is None else partial(masked_named, description, **told)
+    return partial(masked_module, model, size=subspace.size, seed=subspace.seed, shapes=plain)
 
 
 def masked_module(factory: ModelFactory, *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """Build the masked module of a factory without a name."""
+    """Build the masked module of a factory."""
     return Masked(factory(), masks(Subspace(size, seed), shapes))
-
-
-def masked_named(description: dict[str, Any], *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """Build the masked module of a described factory; ``factory.resolve`` validates its name."""
-    return masked_module(resolve(description), size=size, seed=seed, shapes=shapes)
-
-
-def _description(factory: ModelFactory) -> dict[str, Any] | None:
-    """Description of a factory; None if it would differ, since a tuple argument becomes a list."""
-    try:
-        found = describe(factory)
-    except InvalidInput:
-        return None
-    given = (list(factory.args), dict(factory.keywords)) if isinstance(factory, partial) else ([], {})
-    return found if given == (found["args"], found["kwargs"]) else None
 
 
 def _floating(name: str) -> bool:

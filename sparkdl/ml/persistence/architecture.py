@@ -17,8 +17,8 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import as_pickle, unpickled
 from sparkdl.io.weights import pack, read_state
-from sparkdl.ml.persistence import factory as factories
 from sparkdl.ml.persistence.export import Program
+from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types
 from sparkdl.ml.persistence.reader_writer import TRUST, Saved
 
 _WEIGHTS = "weights.safetensors"
@@ -40,20 +40,19 @@ def save_architecture(
     Raises:
         InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.
     """
-    if not isinstance(factory, Program):
-        with suppress(InvalidInput):
-            return {_WEIGHTS: weights}, {"architecture": "factory", "factory": factories.describe(factory)}
+    with suppress(NotDescribable):
+        return {_WEIGHTS: weights}, {"architecture": "factory", "factory": allowed_types("model").describe(factory)}
     try:
         return {_PROGRAM: program()}, {"architecture": "program"}
     except InvalidInput as error:
         reason = error.message
-    written = {_PICKLE: as_pickle(factory, "the model"), _WEIGHTS: weights or pack(module())}
+    pickled = {_PICKLE: as_pickle(factory, "the model"), _WEIGHTS: weights or pack(module())}
     warnings.warn(
         f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
         "name, use a factory that can be imported.",
         stacklevel=5,
     )
-    return written, {"architecture": "pickle"}
+    return pickled, {"architecture": "pickle"}
 
 
 def load_architecture(saved: Saved) -> tuple[Any, bytes]:
@@ -62,8 +61,8 @@ def load_architecture(saved: Saved) -> tuple[Any, bytes]:
     Raises:
         InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.
     """
-    found, path = saved.fields, saved.path
-    if found["architecture"] == "program":
+    architecture, path = saved.fields["architecture"], saved.path
+    if architecture == "program":
         program = Program(saved.file(_PROGRAM), saved.reader.trusted)
         try:
             program()
@@ -76,9 +75,12 @@ def load_architecture(saved: Saved) -> tuple[Any, bytes]:
         read_state(weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path} is damaged: {error.message}") from error
-    if found["architecture"] == "factory":
-        return factories.resolve(found["factory"]), weights
-    if found["architecture"] != "pickle":
-        raise KeyError(found["architecture"])
-    saved.reader.refuse_pickled(path, ["the model's architecture"])
+    if architecture == "factory":
+        factory = allowed_types("model").resolve(saved.fields["factory"])
+        if not callable(factory):
+            raise TypeError(f"the factory is {factory!r}")
+        return factory, weights
+    if architecture != "pickle":
+        raise KeyError(architecture)
+    saved.refuse_pickled(["the model's architecture"])
     return unpickled(saved.file(_PICKLE), f"{path}/{_PICKLE}"), weights

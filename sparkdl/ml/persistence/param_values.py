@@ -1,7 +1,8 @@
-"""Saves values of Params that are no JSON by a name and arguments that make them again."""
+"""Saves values of Params that are no JSON, such as model factories, by import paths and arguments."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import sys
@@ -16,9 +17,13 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence import factory
 
 _LARGEST = 4096  # the largest size of a tensor that is saved as JSON, such as class weights
+_FOREIGN = sys.stdlib_module_names | {
+    *("cloudpickle", "jsonargparse", "numpy", "pandas", "pip", "py4j", "pyarrow", "pyspark", "safetensors"),
+    *("setuptools", "torch", "torchmetrics", "tqdm", "yaml"),
+}
+"""Packages installed with sparkdl, some of whose functions run code or unpickle their arguments."""
 
 
 class NotDescribable(Exception):
@@ -29,6 +34,8 @@ class NotDescribable(Exception):
 class AllowedTypes:
     """The types that a Param may hold besides JSON, frozen dataclasses and the user's functions.
 
+    Loading calls saved names, so a forged name must not reach ``os.system``.
+
     Attributes:
         classes: their subclasses may be named.
         instances: whether the Param may hold instances of them, made again from the constructor's arguments.
@@ -37,8 +44,102 @@ class AllowedTypes:
     classes: tuple[type, ...] = ()
     instances: bool = False
 
+    def describe(self, value: object) -> dict[str, Any]:
+        """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
 
-_KINDS: dict[str, AllowedTypes] = {
+        Raises:
+            NotDescribable: it does not.
+        """
+        try:
+            description = self._describe(value)
+            again = self.resolve(json.loads(json.dumps(description)))
+        except Exception as error:  # a constructor may raise anything; then the value is pickled
+            raise NotDescribable(str(error)) from error
+        if not same(value, again):
+            raise NotDescribable(f"{description} makes something else")
+        return description
+
+    def _describe(self, value: Any) -> dict[str, Any]:
+        if is_plain(value):
+            return {"value": value}
+        if type(value) in (list, tuple):
+            return {type(value).__name__: list(map(self._describe, value))}
+        if isinstance(value, dict) and all(type(key) is str for key in value):
+            return {"dict": self._described(value)}
+        if type(value) is Tensor and value.numel() <= _LARGEST and not value.requires_grad:
+            return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+        if isinstance(value, partial):
+            args = list(map(self._describe, value.args))
+            return {"partial": _path_of(value.func), "args": args, "kwargs": self._described(value.keywords)}
+        if isinstance(value, (type, FunctionType)):
+            return {"name": _path_of(value)}
+        if _is_frozen(type(value)):
+            kwargs = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
+        elif self.instances and isinstance(value, self.classes):
+            kwargs = _constructed_with(value)
+        else:
+            raise NotDescribable(f"an instance of {type(value).__name__}")
+        return {"make": _path_of(type(value)), "kwargs": self._described(kwargs)}
+
+    def _described(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._describe(value) for name, value in values.items()}
+
+    def resolve(self, description: Any) -> Any:
+        """Make the value of a description again.
+
+        Raises:
+            InvalidInput: a name cannot be imported or may not be called, or the description is damaged.
+        """
+        match description:
+            case {"value": value}:
+                return value
+            case {"list": list(items)}:
+                return list(map(self.resolve, items))
+            case {"tuple": list(items)}:
+                return tuple(map(self.resolve, items))
+            case {"dict": dict(items)}:
+                return self._resolved(items)
+            case {"tensor": numbers, "dtype": str(name)} if isinstance(getattr(torch, name, None), torch.dtype):
+                return torch.tensor(numbers, dtype=getattr(torch, name))
+            case {"name": str(name)}:
+                return self._named(name)
+            case {"partial": str(name), "args": list(args), "kwargs": dict(kwargs)}:
+                return partial(self._named(name), *map(self.resolve, args), **self._resolved(kwargs))
+            case {"make": str(name), "kwargs": dict(kwargs)}:
+                kind = self._named(name)
+                if not isinstance(kind, type) or not (self.instances or _is_frozen(kind)):
+                    raise InvalidInput(
+                        f"a saved value is an instance of {name}; expected a frozen dataclass, or a type of the Param."
+                    )
+                return kind(**self._resolved(kwargs))
+        raise InvalidInput(f"a saved value is damaged: {str(description)[:100]!r}.")
+
+    def _resolved(self, descriptions: dict[str, Any]) -> dict[str, Any]:
+        return {name: self.resolve(description) for name, description in descriptions.items()}
+
+    def _named(self, path: str) -> Any:
+        module, _, name = path.partition(":")
+        if module.partition(".")[0] in sys.stdlib_module_names or any(
+            part.startswith("__") for part in name.split(".")
+        ):
+            raise InvalidInput(f"a saved value names {module}.{name}; expected nothing of Python's own modules.")
+        try:
+            value = find(module, name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidInput(
+                f"a saved value names {module}.{name}, which cannot be imported here: {error}. Put its module, and the "
+                "modules that it imports, on the Python path, for example with spark-submit --py-files."
+            ) from error
+        if not (issubclass(value, self.classes) or _is_frozen(value) if isinstance(value, type) else _is_users(value)):
+            raise InvalidInput(
+                f"a saved value names {module}.{name}, which is {value!r}; expected a function of a module that is "
+                "neither Python's own nor torch's, a frozen dataclass"
+                f"{''.join(f', or a subclass of {kind.__name__}' for kind in self.classes)}."
+            )
+        return value
+
+
+_ALLOWED: dict[str, AllowedTypes] = {
     "model": AllowedTypes((nn.Module,)),
     "loss": AllowedTypes((nn.Module,), instances=True),
     "optimizer": AllowedTypes((torch.optim.Optimizer,)),
@@ -46,13 +147,13 @@ _KINDS: dict[str, AllowedTypes] = {
 }
 
 
-def kinds_of(param: str) -> AllowedTypes:
+def allowed_types(param: str) -> AllowedTypes:
     """The types that the Param ``param`` may hold."""
     if param == "metrics":
         from torchmetrics import Metric  # the import takes half as long as torch's, and most models have no metrics
 
         return AllowedTypes((Metric,), instances=True)
-    return _KINDS.get(param, AllowedTypes())
+    return _ALLOWED.get(param, AllowedTypes())
 
 
 def is_plain(value: object) -> bool:
@@ -60,56 +161,8 @@ def is_plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(type(key) is str and is_plain(inner) for key, inner in value.items())
     if isinstance(value, list):
-        return all(is_plain(inner) for inner in value)
+        return all(map(is_plain, value))
     return value is None or type(value) in (bool, int, float, str)
-
-
-def describe(value: object, kinds: AllowedTypes) -> dict[str, Any]:
-    """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
-
-    Raises:
-        NotDescribable: it does not.
-    """
-    description = _describe(value, kinds)
-    try:
-        again = resolve(json.loads(json.dumps(description)), kinds)
-    except Exception as error:  # a constructor may raise anything; then the value is pickled
-        raise NotDescribable(str(error)) from error
-    if not same(value, again):
-        raise NotDescribable(f"{description} makes something else")
-    return description
-
-
-def resolve(description: Any, kinds: AllowedTypes) -> Any:
-    """Make the value of a description again.
-
-    Raises:
-        InvalidInput: a name cannot be imported or may not be called, or the description is damaged.
-    """
-    match description:
-        case {"value": value}:
-            return value
-        case {"list": list(items)}:
-            return [resolve(item, kinds) for item in items]
-        case {"tuple": list(items)}:
-            return tuple(resolve(item, kinds) for item in items)
-        case {"dict": dict(items)}:
-            return {name: resolve(item, kinds) for name, item in items.items()}
-        case {"tensor": numbers, "dtype": str(name)} if isinstance(getattr(torch, name, None), torch.dtype):
-            return torch.tensor(numbers, dtype=getattr(torch, name))
-        case {"name": str(name)}:
-            return _named(name, kinds)
-        case {"partial": str(name), "args": list(args), "kwargs": dict(kwargs)}:
-            positional = [resolve(argument, kinds) for argument in args]
-            return partial(_named(name, kinds), *positional, **{k: resolve(v, kinds) for k, v in kwargs.items()})
-        case {"make": str(name), "kwargs": dict(kwargs)}:
-            kind = _named(name, kinds)
-            if not isinstance(kind, type) or not (kinds.instances or _is_frozen(kind)):
-                raise InvalidInput(
-                    f"a saved Param is an instance of {name}; expected a frozen dataclass, or a type of the Param."
-                )
-            return kind(**{k: resolve(v, kinds) for k, v in kwargs.items()})
-    raise InvalidInput(f"a saved Param is damaged: {str(description)[:100]!r}.")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -118,7 +171,8 @@ def same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
-    if _is_metric(one):
+    torchmetrics = sys.modules.get("torchmetrics")  # a metric exists only if it is imported
+    if torchmetrics is not None and isinstance(one, torchmetrics.Metric):
         return same(one.__getstate__(), other.__getstate__())
     if isinstance(one, nn.Module):
         return same(vars(one), vars(other))
@@ -127,72 +181,43 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(map(same, one, other))
     if is_dataclass(one) and not isinstance(one, type):
         return all(same(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))
     return bool(one is other or one == other)
 
 
-def _is_metric(value: object) -> bool:
-    torchmetrics = sys.modules.get("torchmetrics")  # a metric exists only if it is imported
-    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
+def find(module: str, name: str) -> Any:
+    """Import a dotted name of a module."""
+    value: Any = importlib.import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
 
 
-def _describe(value: Any, kinds: AllowedTypes) -> dict[str, Any]:
-    if is_plain(value):
-        return {"value": value}
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [_describe(item, kinds) for item in value]}
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {"dict": {key: _describe(item, kinds) for key, item in value.items()}}
-    if type(value) is Tensor and value.numel() <= _LARGEST and not value.requires_grad:
-        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, partial):
-        kwargs = {name: _describe(item, kinds) for name, item in value.keywords.items()}
-        return {"partial": _name(value.func), "args": [_describe(item, kinds) for item in value.args], "kwargs": kwargs}
-    if isinstance(value, (type, FunctionType)):
-        return {"name": _name(value)}
-    if _is_frozen(type(value)):
-        given = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
-    elif kinds.instances and isinstance(value, kinds.classes):
-        given = _constructed_with(value)
-    else:
-        raise NotDescribable(f"an instance of {type(value).__name__}")
-    return {"make": _name(type(value)), "kwargs": {name: _describe(item, kinds) for name, item in given.items()}}
+def _path_of(value: Any) -> str:
+    """Return ``<module>:<name>`` of a class or function, if another program can import it by this name."""
+    module, name = value.__module__, value.__qualname__
+    if module == "__main__" or find(module, name) is not value:
+        raise NotDescribable(f"{module}.{name} cannot be imported by another program")
+    return f"{module}:{name}"
 
 
 def _constructed_with(value: Any) -> dict[str, Any]:
     """The constructor's arguments that differ from their defaults, from attributes of the same names."""
     parameters = inspect.signature(type(value)).parameters.values()
     named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
-    found = {part.name: getattr(value, part.name, part.default) for part in named}
-    return {part.name: found[part.name] for part in named if found[part.name] is not part.default}
+    values = {part.name: getattr(value, part.name, part.default) for part in named}
+    return {part.name: values[part.name] for part in named if values[part.name] is not part.default}
 
 
-def _name(value: Any) -> str:
-    try:
-        return factory.path_of(value)
-    except (ImportError, AttributeError) as error:
-        raise NotDescribable(str(error)) from error
+def _is_users(value: object) -> bool:
+    """Whether it is a function of a module that is not installed with sparkdl, or of ``torch.nn.functional``."""
+    module = str(value.__module__) if isinstance(value, FunctionType) else "builtins"
+    return module == "torch.nn.functional" or module.partition(".")[0] not in _FOREIGN
 
 
-def _named(path: str, kinds: AllowedTypes) -> Any:
-    module, _, name = path.partition(":")
-    if module.partition(".")[0] in sys.stdlib_module_names or any(part.startswith("__") for part in name.split(".")):
-        raise InvalidInput(f"a saved Param names {module}.{name}; expected nothing of Python's own modules.")
-    found = factory.imported("a saved Param names", path)
-    if not (factory.callable_by_name(found, kinds.classes) or _is_frozen(found)):
-        raise InvalidInput(
-            f"a saved Param names {module}.{name}, which is {found!r}; expected a function of a module that is "
-            "neither Python's own nor torch's, a frozen dataclass"
-            f"{''.join(f', or a subclass of {kind.__name__}' for kind in kinds.classes)}."
-        )
-    return found
-
-
-def _is_frozen(found: object) -> bool:
+def _is_frozen(kind: type) -> bool:
     """Whether it is a frozen dataclass outside the standard library."""
-    if not isinstance(found, type) or not is_dataclass(found):
-        return False
-    settings: Any = vars(found).get("__dataclass_params__")
-    return bool(settings and settings.frozen) and found.__module__.partition(".")[0] not in sys.stdlib_module_names
+    settings: Any = vars(kind).get("__dataclass_params__")
+    return bool(settings and settings.frozen) and kind.__module__.partition(".")[0] not in sys.stdlib_module_names

@@ -15,8 +15,10 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
+import pyspark
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.pipeline import PipelineSharedReadWrite
@@ -25,19 +27,15 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
-from sparkdl.ml.persistence import factory as factories
-from sparkdl.ml.persistence import param_values
+from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, find, is_plain
 from sparkdl.spark.jvm import qualify
 
-METADATA = "metadata/part-00000"
-"""The metadata file of a folder that is written without Spark."""
-
-_FORMAT = 3
-_OBJECTS = "objects.pkl"
 TRUST = "spark.sparkdl.trust"
 """The setting of a session that trusts pickled parts."""
 
-HOW = f"If you know who saved it, load it with trust=True, or set the session's {TRUST} to true."
+_METADATA = "metadata/part-00000"  # of a folder that is written without Spark
+_FORMAT = 4
+_OBJECTS = "objects.pkl"
 
 Self = TypeVar("Self", bound="Reader")
 
@@ -98,29 +96,58 @@ class Saveable(Params, MLReadable[Any], MLWritable):
 
 @dataclass(frozen=True)
 class Saved:
-    """One saved instance, as its class reads it.
-
-    Attributes:
-        reader: reads files and parts.
-        path: of the instance.
-        fields: JSON values that the instance declared.
-    """
+    """One saved instance, as its class reads it; ``fields`` are the JSON values that it declared."""
 
     reader: Reader
     path: str
     fields: dict[str, Any]
 
+    def file(self, name: str) -> bytes:
+        """The bytes of the file ``name`` beside the metadata."""
+        try:
+            return files.read(f"{self.reader.root(self.path)}/{name}")
+        except OSError as error:
+            raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
+
     def part(self, name: str) -> Any:
-        """The part in the folder ``name``."""
-        return self.reader.part(self.path, name)
+        """Load the part in the folder ``name`` with its own reader and with this reader's trust.
+
+        Raises:
+            InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
+        """
+        path, session = f"{self.reader.root(self.path)}/{name}", self.reader.sparkSession
+        try:
+            metadata = DefaultParamsReader.loadMetadata(path, session)
+            # Spark's own classes have their names on the JVM.
+            module, _, class_name = metadata["class"].replace("org.apache.spark", "pyspark").rpartition(".")
+            kind = find(module, class_name)
+            if not isinstance(kind, type) or not issubclass(kind, Params):
+                raise TypeError(f"{metadata['class']} is {kind!r}; expected a class with Params")
+            if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
+                # pyspark.ml's own reader does not pass trust to the stages.
+                uids = metadata["paramMap"]["stageUids"]
+                path_of, pipeline = PipelineSharedReadWrite.getStagePath, Saved(self.reader, path, {})
+                stages = [pipeline.part(path_of(uid, at, len(uids), "stages")) for at, uid in enumerate(uids)]
+                return kind(stages=stages)._resetUid(metadata["uid"])
+            reader = kind.read().session(session)  # type: ignore[attr-defined]
+            return (reader.trust(self.reader.trusts) if isinstance(reader, Reader) else reader).load(path)
+        except InvalidInput:
+            raise
+        except Exception as error:  # Spark's errors, and those of other libraries' readers
+            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+            raise InvalidInput(f"{self.path} is damaged: {name} cannot be loaded: {reason}") from error
 
     def numbered(self, folder: str, count: int) -> list[Any]:
         """The first ``count`` parts in ``folder``."""
         return [self.part(name) for name in numbered(folder, range(count))]
 
-    def file(self, name: str) -> bytes:
-        """The bytes of the file ``name``."""
-        return self.reader.file(self.path, name)
+    def refuse_pickled(self, names: list[str]) -> None:
+        """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
+        if not self.reader.trusted:
+            raise InvalidInput(
+                f"{self.path} has pickled parts, whose code runs when they are loaded: {names}. If you know who saved "
+                f"it, load it with trust=True, or set the session's {TRUST} to true."
+            )
 
 
 def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -154,10 +181,8 @@ class Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:
         """Write files, parts and, last, the metadata: a path with metadata is complete."""
-        written, plain, extra = self.packed()
         root = qualify(self.sparkSession, path)
-        for name, data in written.items():
-            files.write(f"{root}/{name}", data)
+        plain, fields = self._write_files(root)
         for name, part in self._instance.parts().items():
             if not isinstance(part, MLWritable):
                 raise InvalidInput(
@@ -165,16 +190,44 @@ class Writer(MLWriter):
                     "sparkdl, or another with write()."
                 )
             part.write().session(self.sparkSession).save(f"{root}/{name}")
-        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=extra)
+        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=fields)
 
-    def packed(self) -> tuple[dict[str, bytes], Params, dict[str, Any]]:
-        """The files beside the metadata, the Params in the metadata, and its other fields."""
+    def save_on_host(self, folder: str) -> None:
+        """Save an instance without parts in a folder of this host, without Spark.
+
+        Spark's own writer writes metadata on an executor, which on a cluster is another host.
+
+        Raises:
+            InvalidInput: a part cannot be pickled.
+        """
+        plain, fields = self._write_files(folder)
+        version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
+        metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, fields)
+        files.write(f"{folder}/{_METADATA}", f"{metadata}\n".encode())
+
+    def _write_files(self, root: str) -> tuple[Params, dict[str, Any]]:
+        """Write the files beside the metadata; return the Params in the metadata, and its other fields.
+
+        The Params are a copy without defaults that are no JSON: the class sets them again.
+        """
         written, fields = self._instance.saved()
-        plain, named, pickled = _sorted_params(self._instance, self._instance.params_in_parts())
+        plain, named, pickled = self._instance.copy(), {}, {}
+        for values in (plain._paramMap, plain._defaultParamMap):
+            for param in [param for param, value in values.items() if not is_plain(value)]:
+                del values[param]
+        in_parts = self._instance.params_in_parts()
+        for param, value in self._instance._paramMap.items():
+            if param not in plain._paramMap and (name := param.name) not in in_parts:
+                try:
+                    named[name] = allowed_types(name).describe(value)
+                except NotDescribable:
+                    pickled[name] = value
         if pickled:
             written[_OBJECTS] = as_pickle(pickled, ", ".join(pickled))
         fields = {"format": _FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
-        return written, plain, {"sparkdl": json.loads(json.dumps(fields))}
+        for name, data in written.items():
+            files.write(f"{root}/{name}", data)
+        return plain, {"sparkdl": json.loads(json.dumps(fields))}
 
 
 class Reader(MLReader[Any]):
@@ -182,96 +235,60 @@ class Reader(MLReader[Any]):
 
     def __init__(self, kind: type[Saveable]) -> None:
         super().__init__()
-        self._kind, self._trust, self._local = kind, False, False
+        self._kind, self.trusts, self._on_host = kind, False, False
 
     def trust(self: Self, value: bool = True) -> Self:
         """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
-        self._trust = value
+        self.trusts = value
         return self
 
-    def local(self: Self) -> Self:
+    def on_host(self: Self) -> Self:
         """Read a folder of this host without Spark; the instance may not have parts."""
-        self._local = True
+        self._on_host = True
         return self
 
     def load(self, path: str) -> Any:
         """Load the instance; raises as ``Saveable.load`` does."""
         metadata = self._metadata(path)
-        found = metadata["sparkdl"]
+        saved = Saved(self, path, metadata["sparkdl"])
         try:
-            saved = Saved(self, path, found)
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
-            objects = found["objects"]
-            given = {name: param_values.resolve(objects[name], param_values.kinds_of(name)) for name in objects}
-            if found["pickled"]:
-                self.refuse_pickled(path, found["pickled"])
-                given |= unpickled(self.file(path, _OBJECTS), f"{path}/{_OBJECTS}")
-            instance._set(**given)
+            values = {name: allowed_types(name).resolve(value) for name, value in saved.fields["objects"].items()}
+            if saved.fields["pickled"]:
+                saved.refuse_pickled(saved.fields["pickled"])
+                values |= unpickled(saved.file(_OBJECTS), f"{path}/{_OBJECTS}")
+            instance._set(**values)
             return instance.with_parts(saved)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
-    def part(self, path: str, name: str) -> Any:
-        """Load the part ``name`` with its own reader and with this reader's trust, stages of pipelines included.
-
-        Raises:
-            InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
-        """
-        where = f"{qualify(self.sparkSession, path)}/{name}"
-        try:
-            metadata = DefaultParamsReader.loadMetadata(where, self.sparkSession)
-            kind = _class(metadata["class"])
-            if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
-                return self._pipeline(where, kind, metadata)
-            reader = kind.read().session(self.sparkSession)
-            return (reader.trust(self._trust) if isinstance(reader, Reader) else reader).load(where)
-        except InvalidInput:
-            raise
-        except Exception as error:  # Spark's errors, and those of other libraries' readers
-            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            raise InvalidInput(f"{path} is damaged: {name} cannot be loaded: {reason}") from error
-
-    def _pipeline(self, where: str, kind: Any, metadata: dict[str, Any]) -> Any:
-        """Load a pipeline that Python wrote: pyspark.ml's own reader does not pass trust to the stages."""
-        uids = metadata["paramMap"]["stageUids"]
-        folders = [PipelineSharedReadWrite.getStagePath(uid, at, len(uids), "stages") for at, uid in enumerate(uids)]
-        return kind(stages=[self.part(where, folder) for folder in folders])._resetUid(metadata["uid"])
-
-    def file(self, path: str, name: str) -> bytes:
-        """The bytes of the file ``name`` beside the metadata."""
-        try:
-            return files.read(f"{path if self._local else qualify(self.sparkSession, path)}/{name}")
-        except OSError as error:
-            raise InvalidInput(f"{path} is damaged: {name} cannot be read: {error}") from error
+    def root(self, path: str) -> str:
+        """The path or URI at which Spark would write."""
+        return path if self._on_host else qualify(self.sparkSession, path)
 
     @property
     def trusted(self) -> bool:
         """Whether pickled parts may be loaded."""
-        if self._trust or self._local:
-            return self._trust
+        if self.trusts or self._on_host:
+            return self.trusts
         return self.sparkSession.conf.get(TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
-
-    def refuse_pickled(self, path: str, names: list[str]) -> None:
-        """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
-        if not self.trusted:
-            raise InvalidInput(f"{path} has pickled parts, whose code runs when they are loaded: {names}. {HOW}")
 
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
             metadata: dict[str, Any] = (
-                json.loads(files.read(f"{path}/{METADATA}"))
-                if self._local
+                json.loads(files.read(f"{path}/{_METADATA}"))
+                if self._on_host
                 else DefaultParamsReader.loadMetadata(path, self.sparkSession)
             )
-            found, saved = metadata.get("sparkdl"), metadata["class"]
+            fields, class_name = metadata.get("sparkdl"), metadata["class"]
         except Exception as error:  # Spark's errors for a missing path, and those of damaged JSON
             reason = str(error).strip().partition("\n")[0]
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
-        if not isinstance(found, dict) or saved != f"{self._kind.__module__}.{self._kind.__name__}":
-            raise InvalidInput(f"{path} holds a {saved}; expected a sparkdl {self._kind.__name__}.")
-        if not isinstance(written := found.get("format"), int):
+        if not isinstance(fields, dict) or class_name != f"{self._kind.__module__}.{self._kind.__name__}":
+            raise InvalidInput(f"{path} holds a {class_name}; expected a sparkdl {self._kind.__name__}.")
+        if not isinstance(written := fields.get("format"), int):
             raise InvalidInput(f"{path} has the format {written!r}; expected {_FORMAT}.")
         if written != _FORMAT:
             age, remedy = ("an older", ", or train it again") if written < _FORMAT else ("a newer", "")
@@ -280,32 +297,3 @@ class Reader(MLReader[Any]):
                 f"version{remedy}."
             )
         return metadata
-
-
-def _class(name: str) -> Any:
-    """The class named in the metadata; Spark's own classes have their names on the JVM."""
-    module, _, own = name.replace("org.apache.spark", "pyspark").rpartition(".")
-    found = factories.find(module, own)
-    if not isinstance(found, type) or not issubclass(found, Params):
-        raise TypeError(f"{name} is {found!r}; expected a class with Params")
-    return found
-
-
-def _sorted_params(instance: Params, apart: set[str]) -> tuple[Params, dict[str, Any], dict[str, Any]]:
-    """Return a copy with the JSON Params, the other Params by name, and those to pickle, without those ``apart``.
-
-    The copy has no defaults that are no JSON: the class sets them again.
-    """
-    plain, named, pickled = instance.copy(), {}, {}
-    for values in (plain._paramMap, plain._defaultParamMap):
-        for param in [param for param, value in values.items() if not param_values.is_plain(value)]:
-            del values[param]
-    for name in [
-        param.name for param in instance._paramMap if param not in plain._paramMap and param.name not in apart
-    ]:
-        value = instance.getOrDefault(name)
-        try:
-            named[name] = param_values.describe(value, param_values.kinds_of(name))
-        except param_values.NotDescribable:
-            pickled[name] = value
-    return plain, named, pickled

@@ -16,34 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.ml.inference.local import input_types, output_types
+from sparkdl.ml.inference.local import InProcess, input_types, output_types
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.local_folder import write_folder
-from sparkdl.ml.tracking.optional_imports import required
+from sparkdl.ml.persistence.reader_writer import Reader, Writer
+from sparkdl.ml.tracking.tracker import required
 
 EXTRA = "mlflow"
-_LOADER = "sparkdl.ml.tracking.pyfunc"
-_NAME = "model"
 
 
 def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[str], step: int) -> Any:
     """Log a model after the run's last step, and return the logged model of MLflow.
 
-    Args:
-        client: MLflow's.
-        run: the MLflow run of the model.
-        model: the trained model.
-        code_paths: files and folders that MLflow adds to the Python path when it loads the model.
-        step: the run's last step.
+    MLflow adds ``code_paths``, files and folders, to the Python path when it loads the model.
     """
     logged = client.create_logged_model(
-        run.info.experiment_id, name=_NAME, source_run_id=run.info.run_id, params=run.data.params
+        run.info.experiment_id, name="model", source_run_id=run.info.run_id, params=run.data.params
     )
     try:
         with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-            path = os.path.join(folder, "model")
-            _save(model, folder, path, logged, code_paths)
-            client.log_model_artifacts(logged.model_id, path)
+            _save(model, folder, logged, code_paths)
+            client.log_model_artifacts(logged.model_id, os.path.join(folder, "model"))
     except BaseException:
         client.finalize_logged_model(logged.model_id, "FAILED")
         raise
@@ -64,10 +56,10 @@ def register(client: Any, logged: Any, name: str) -> None:
     client.create_model_version(name, logged.artifact_location, run_id=logged.source_run_id, model_id=logged.model_id)
 
 
-def _save(model: TorchModel, folder: str, path: str, logged: Any, code_paths: Sequence[str]) -> None:
+def _save(model: TorchModel, folder: str, logged: Any, code_paths: Sequence[str]) -> None:
     data = os.path.join(folder, "data")
-    write_folder(model, data)
-    described = required("mlflow.models", EXTRA).Model(
+    Writer(model).save_on_host(data)
+    description = required("mlflow.models", EXTRA).Model(
         artifact_path=logged.artifact_location,
         run_id=logged.source_run_id,
         model_uuid=logged.model_id,
@@ -76,14 +68,19 @@ def _save(model: TorchModel, folder: str, path: str, logged: Any, code_paths: Se
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is given
         required("mlflow.pyfunc", EXTRA).save_model(
-            path,
-            loader_module=_LOADER,
+            os.path.join(folder, "model"),
+            loader_module=__name__,
             data_path=data,
             code_paths=list(code_paths) or None,
-            mlflow_model=described,
+            mlflow_model=description,
             signature=_signature(model),
             pip_requirements=_requirements(),
         )
+
+
+def _load_pyfunc(path: str) -> InProcess:
+    """Load a logged model, pickled parts included: MLflow calls this function, and runs the code that a model names."""
+    return InProcess(Reader(TorchModel).on_host().trust().load(path))
 
 
 def _signature(model: TorchModel) -> Any:

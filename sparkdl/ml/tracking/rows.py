@@ -6,16 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkdl.io.redaction import public
-from sparkdl.ml.tracking.tracker import TrackerContext
-
-_NUMBERS = ("epoch", "round", "member")
-_LIMIT = "rounds"  # equal in every row
+from sparkdl.ml.tracking.tracker import ROWS, TrackerContext
 
 
 def read_row(row: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """The number of a row's epoch, round or member, and its other numbers by name, of a dict or a list ``name/key``."""
-    name = next(each for each in _NUMBERS if each in row)
-    others = {key: value for key, value in row.items() if key not in (name, _LIMIT)}
+    """The number of a row's member, round or epoch, and its other numbers by name, of a dict or a list ``name/key``."""
+    name = next(name for name in ROWS if name in row)
+    others = {key: value for key, value in row.items() if key not in (name, "rounds")}  # rounds is equal in every row
     return int(row[name]), dict(_figures("", others))
 
 
@@ -31,7 +28,7 @@ def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
         elif isinstance(value, Mapping):
             yield from _figures(f"{before}{name}/", value)
         elif isinstance(value, list):  # such as a metric per class
-            numbers = {str(key): each for key, each in enumerate(value) if is_number(each)}
+            numbers = {str(key): number for key, number in enumerate(value) if is_number(number)}
             yield from _figures(f"{before}{name}/", numbers)
 
 

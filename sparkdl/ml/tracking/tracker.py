@@ -19,17 +19,19 @@ runs, also concurrent ones, with separate state.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.event import Event
-from sparkdl.training.callbacks import MOMENTS, check_methods
+from sparkdl.training.callbacks import check_methods
 
 __all__ = ["TrackerContext", "TrackerList"]
 
-_ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
+ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
 
 
 @dataclass
@@ -64,40 +66,37 @@ class TrackerContext:
 class TrackerList:
     """Calls trackers as events arrive.
 
-    Args:
-        trackers: the trackers.
-        run: passed to their methods.
-
     Raises:
         InvalidInput: a tracker has none of the methods, or cannot be used with this run.
     """
 
     def __init__(self, trackers: Sequence[Any], run: TrackerContext) -> None:
-        self._trackers, self._run = [_prepared(tracker, run) for tracker in trackers], run
+        prepared = [tracker.prepare(run) if hasattr(tracker, "prepare") else None for tracker in trackers]
+        self._trackers = [one if other is None else other for one, other in zip(trackers, prepared, strict=True)]
         check_methods("trackers", self._trackers)
-        self._names = [type(tracker).__name__ for tracker in trackers]
+        self._run, self._names = run, [type(tracker).__name__ for tracker in trackers]
         self._warned: set[int] = set()
 
     def wants(self, event: Event) -> bool:
         """Whether an event of this kind calls a tracker."""
-        return event.kind in ("begin", "restored", *_ROWS) or (event.kind == "progress" and event.rank == 0)
+        return event.kind in ("begin", "restored", *ROWS) or (event.kind == "progress" and event.rank == 0)
 
     def __call__(self, event: Event) -> None:
         """Call the trackers for an event."""
-        run, told = self._run, event.payload
+        run, payload = self._run, event.payload
         if event.kind == "begin":
-            run.environment = dict(told.get("environment", {}))
+            run.environment = dict(payload.get("environment", {}))
             self._call("on_start")
         elif event.kind == "progress" and event.rank == 0 and event.clock is not None:
             run.clock = dict(event.clock)
-            run.values = {name: told[name] for name in ("loss", "rows_per_second") if told.get(name) is not None}
+            run.values = {name: payload[name] for name in ("loss", "rows_per_second") if payload.get(name) is not None}
             self._call("on_step")
         elif event.kind == "restored":
-            for row in told.get("history", ()):
-                self._row(row)
-        elif event.kind in _ROWS:
+            for row in payload.get("history", ()):
+                self._add(row)
+        elif event.kind in ROWS:
             run.clock = dict(event.clock or {})
-            self._row(told)
+            self._add(payload)
 
     def finish(
         self,
@@ -107,36 +106,27 @@ class TrackerList:
         model: Any = None,
         error: str | None = None,
     ) -> None:
-        """Call ``on_epoch`` for missing rows, then ``on_end``, once, after the last event.
-
-        Args:
-            history: all rows.
-            report: seconds, rows, bytes and more; default: none.
-            model: the fitted model; default: none.
-            error: why the fit failed; default: none.
-        """
+        """Call ``on_epoch`` for missing rows of ``history``, then ``on_end``, once, after the last event."""
         for row in history:
-            self._row(row)
+            self._add(row)
         if history:
             self._run.history = list(history)
         self._run.report, self._run.model, self._run.error = report or {}, model, error
         self._call("on_end")
 
-    def _row(self, row: dict[str, Any]) -> None:
-        name = next((each for each in _ROWS if each in row), None)
-        if name is None or any(name in each and each[name] == row[name] for each in self._run.history):
+    def _add(self, row: dict[str, Any]) -> None:
+        name = next((name for name in ROWS if name in row), None)
+        if name is None or any(name in earlier and earlier[name] == row[name] for earlier in self._run.history):
             return  # the attempt before reported it
         self._run.history.append(dict(row))
         self._call("on_epoch")
 
     def _call(self, moment: str) -> None:
-        assert moment in MOMENTS
         for name, tracker in zip(self._names, self._trackers, strict=True):
             method = getattr(tracker, moment, None)
-            if method is None:
-                continue
             try:
-                method(self._run)
+                if method is not None:
+                    method(self._run)
             except Exception as error:  # a failing tracker must not fail the run
                 if id(tracker) not in self._warned:
                     self._warned.add(id(tracker))
@@ -147,6 +137,14 @@ class TrackerList:
                     )
 
 
-def _prepared(tracker: Any, run: TrackerContext) -> Any:
-    prepared = tracker.prepare(run) if hasattr(tracker, "prepare") else None
-    return tracker if prepared is None else prepared
+def required(module: str, extra: str) -> Any:
+    """Import a module that an extra of this package installs.
+
+    Raises:
+        InvalidInput: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"{module} cannot be imported: {error}. Install the extra: pip install 'sparkdl-torch[{extra}]'."
+        raise InvalidInput(message) from error

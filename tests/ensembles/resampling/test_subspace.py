@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.weights import pack, unpack
 from sparkdl.ml.persistence.export import export
-from sparkdl.ml.persistence.factory import describe, resolve
+from sparkdl.ml.persistence.param_values import allowed_types
 from tests.ml import nets
 
 THREE = [([3], "float32")]
@@ -121,13 +121,14 @@ def wide(sizes: tuple[int, ...]) -> nn.Module:
 @pytest.mark.parametrize("factory", [nets.scores, partial(nets.mlp, 3, 8, outputs=2)])
 def test_named_factories_are_described_by_name(factory):
     made = masked(factory, Subspace("sqrt", 7), THREE)
-    description = json.loads(json.dumps(describe(made)))
+    types = allowed_types("model")
+    description = json.loads(json.dumps(types.describe(made)))
     expected = {name: value.tolist() for name, value in made().state_dict().items()}
-    for module in (resolve(description)(), cloudpickle.loads(cloudpickle.dumps(made))()):
+    for module in (types.resolve(description)(), cloudpickle.loads(cloudpickle.dumps(made))()):
         assert {name: value.tolist() for name, value in module.state_dict().items()} == expected
-    description["args"][0]["path"] = "os:system"
-    with pytest.raises(InvalidInput, match="os:system"):
-        resolve(description)()
+    description["args"] = [{"name": "os:system"}]
+    with pytest.raises(InvalidInput, match=r"os\.system"):
+        types.resolve(description)
 
 
 @pytest.mark.parametrize("factory", [lambda: nn.Linear(3, 2), partial(wide, (3, 2))])

@@ -79,7 +79,8 @@ def test_loaded_model_equals_saved_one(spark, tmp_path):
     (part,) = (tmp_path / "model").glob("metadata/part-*")
     metadata = json.loads(part.read_text())
     assert metadata["class"] == "sparkdl.ml.model.TorchModel"
-    assert metadata["sparkdl"]["factory"] == {"path": "tests.ml.nets:Scaled", "args": [5], "kwargs": {"scale": 0.5}}
+    expected = {"partial": "tests.ml.nets:Scaled", "args": [{"value": 5}], "kwargs": {"scale": {"value": 0.5}}}
+    assert metadata["sparkdl"]["factory"] == expected
     assert (tmp_path / "model/weights.safetensors").read_bytes() == pack(SCALED())
 
 
@@ -208,14 +209,15 @@ def test_unknown_or_forged_metadata_raises(spark, tmp_path):
     made().save(str(saved))
     for changes, message in [
         ({"format": 99}, r"written by a newer sparkdl \(format 99\)"),
-        ({"format": None}, "has the format None; expected 3"),
+        ({"format": None}, "has the format None; expected 4"),
         ({"format": 1}, r"written by an older sparkdl \(format 1\)"),
         ({"architecture": "stone"}, "is damaged: .*stone"),
-        ({"factory": {"path": "tests.ml.nets:Line"}}, "is damaged: .*args"),
+        ({"factory": {"partial": "tests.ml.nets:Line"}}, "is damaged: .*partial"),
+        ({"factory": {"value": 5}}, "is damaged: .*the factory is 5"),
         ({"objects": {"collate": {"name": "os:system"}}}, "names os.system; expected nothing of Python's own"),
         ({"objects": {"collate": {"name": "torch:load"}}}, "names torch.load, which is "),
-        ({"factory": {"path": "torch:load", "args": ["x"], "kwargs": {}}}, "expected a subclass of torch.nn.Module"),
-        ({"factory": {"path": "tests.ml.gone:Net", "args": [], "kwargs": {}}}, "tests.ml.gone.Net cannot be imported"),
+        ({"factory": {"partial": "torch:load", "args": [{"value": "x"}], "kwargs": {}}}, "or a subclass of Module"),
+        ({"factory": {"name": "tests.ml.gone:Net"}}, "tests.ml.gone.Net, which cannot be imported"),
     ]:
         shutil.copytree(saved, path)
         edited(path, **changes)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,131 +15,16 @@ import torchmetrics
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import VectorAssembler
 from torch import nn
-from torch.nn import functional
-from torch.optim.lr_scheduler import LambdaLR, StepLR
+from torch.optim.lr_scheduler import StepLR
 
-from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
+from sparkdl import TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.param_values import NotDescribable, describe, kinds_of, resolve, same
+from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
+from tests.ml.persistence.test_param_values import Callback, Doubling
 from tests.sessions import ROOT, frame
-
-
-def by_row(output, target):
-    return functional.mse_loss(output, target, reduction="none")
-
-
-@dataclass(frozen=True)
-class Doubling:
-    """An augmentation with a setting."""
-
-    factor: float = 2.0
-    only: tuple[int, ...] = (0,)
-
-    def __call__(self, inputs, target, generator):
-        return inputs, target
-
-
-class Callback:
-    every_rank = True
-
-    def __init__(self, seen):
-        self.seen = seen
-
-
-class Odd(nn.MSELoss):
-    """An attribute differs from the constructor's argument of the same name."""
-
-    def __init__(self, scale=1.0):
-        super().__init__()
-        self.scale = scale * 2
-
-
-def counted():
-    metric = torchmetrics.MeanMetric()
-    metric.update(1.0)
-    return {"mean": metric}
-
-
-# ---- values by name --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model", nets.Line),
-        ("model", nets.digits),
-        ("model", partial(nets.mlp, 3, 4, outputs=1)),
-        ("loss", nn.CrossEntropyLoss(weight=torch.tensor([1.0, 0.1]), label_smoothing=0.1, ignore_index=3)),
-        ("loss", nn.BCEWithLogitsLoss(pos_weight=torch.tensor([2.0], dtype=torch.float64))),
-        ("loss", nn.HuberLoss(delta=0.3)),
-        ("loss", functional.cross_entropy),
-        ("loss", partial(functional.cross_entropy, label_smoothing=0.2)),
-        ("loss", by_row),
-        ("optimizer", torch.optim.SGD),
-        ("optimizer", partial(torch.optim.AdamW, lr=1e-2, betas=(0.8, 0.9))),
-        ("scheduler", partial(StepLR, step_size=3)),
-        ("metrics", {"accuracy": torchmetrics.classification.MulticlassAccuracy(3, average="macro", top_k=2)}),
-        ("metrics", {"error": torchmetrics.MeanSquaredError(squared=False), "mean": torchmetrics.MeanMetric()}),
-        ("strategy", AllReduce()),
-        ("augment", Doubling(3.0, (1, 2))),
-        ("callbacks", [Doubling(), Doubling(1.0)]),
-        ("columnSpecs", [InputColumn("a", "int64", (3, 4)), InputColumn("b")]),
-    ],
-)
-def test_names_and_arguments_make_value_again(name, value):
-    kinds = kinds_of(name)
-    assert same(resolve(json.loads(json.dumps(describe(value, kinds))), kinds), value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model", nets.Line()),
-        ("model", lambda: nets.mlp(3, outputs=1)),
-        ("loss", Odd(3.0)),
-        ("loss", lambda output, target: output - target),
-        ("loss", nn.CrossEntropyLoss(weight=torch.ones(5000))),
-        ("optimizer", partial(torch.optim.SGD, lr=torch.tensor(1.0, requires_grad=True))),
-        ("optimizer", nets.Line),
-        ("scheduler", partial(LambdaLR, lr_lambda=lambda step: 0.9)),
-        ("callbacks", [Callback([])]),
-        ("augment", Callback(1)),
-        ("collate", torch.stack),
-        ("metrics", counted()),
-    ],
-)
-def test_other_values_are_not_describable(name, value):
-    with pytest.raises(NotDescribable):
-        describe(value, kinds_of(name))
-
-
-@pytest.mark.parametrize(
-    ("name", "forged"),
-    [
-        ("optimizer", {"name": "os:system"}),
-        ("optimizer", {"partial": "os:system", "args": [{"value": "true"}], "kwargs": {}}),
-        ("optimizer", {"name": "sparkdl.cluster.worker_process:subprocess.Popen"}),
-        ("optimizer", {"name": "torch.nn:Linear"}),
-        ("optimizer", {"name": "torch.hub:load"}),
-        ("model", {"partial": "torch:load", "args": [{"value": "x.pkl"}], "kwargs": {}}),
-        ("strategy", {"make": "subprocess:Popen", "kwargs": {"args": {"value": ["true"]}}}),
-        ("strategy", {"make": "tests.ml.nets:Line", "kwargs": {}}),
-        ("model", {"make": "tests.ml.nets:Line", "kwargs": {}}),
-        ("loss", {"name": "tests.ml.nets:Line.__init__.__globals__"}),
-        ("loss", {"name": "no.such:thing"}),
-        ("loss", {"strange": 1}),
-        ("loss", "text"),
-    ],
-)
-def test_forged_names_raise(name, forged):
-    with pytest.raises(InvalidInput, match="a saved Param"):
-        resolve(forged, kinds_of(name))
-
-
-# ---- estimators ------------------------------------------------------------------------------------------------------
 
 FULL = partial(
     TorchClassifier,
@@ -222,6 +106,7 @@ from pyspark.ml import Pipeline
 from torch import nn
 from sparkdl import TorchModel, TorchRegressor
 from tests.ml.persistence.test_saved_estimators import assembler, predictions, rows
+from tests.ml.persistence.test_param_values import Callback, Doubling
 from tests.sessions import session
 
 class Net(nn.Module):
