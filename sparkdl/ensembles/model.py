@@ -35,7 +35,7 @@ from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import OutputKind
+from sparkdl.ml.inference.outputs import OutputKind, Outputs
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
@@ -143,34 +143,32 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         members: list[Any] = list(models)
         scorers: list[Scorer] = [member._scorer() for member in members]
         first, apart = scorers[0], bool(self.getDisagreementCol())
-        if any(_needs(scorer) != _needs(first) for scorer in scorers) or self._votes != (first.kind == "classifier"):
+        kind, scalar = first.outputs.kind, first.outputs.scalar
+        if any(_needs(scorer) != _needs(first) for scorer in scorers) or self._votes != (kind == "classifier"):
             return None
         if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
             return None  # with thresholds, a member may not predict the class of its largest score
-        meaning: OutputKind = "votes" if self._votes else first.kind
+        meaning: OutputKind = "votes" if self._votes else kind
         combining = Combining(self.rule, weights, self.intercept, apart, same_type=meaning == "estimator")
         thresholds = self.getThresholds() if self._votes else None
-        return Scorer(
-            VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision),
-            b"",
+        outputs = Outputs(
             meaning,
-            first.precision,
-            first.columns,
-            first.collate,
-            thresholds=None if thresholds is None else tuple(thresholds),
-            scalar=first.scalar,
+            None if thresholds is None else tuple(thresholds),
+            scalar=scalar,
             vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
             disagreement=apart,
         )
+        factory = VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision)
+        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         """The members' broadcast; a new one if the members or their combination changed."""
         assert isinstance(scorer.factory, VmapFactory)
-        shipped, shipment = self._shipments.setdefault(scorer.disagreement, (scorer.factory, ModelBroadcast()))
+        shipped, shipment = self._shipments.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
         if not shipped.holds_what(scorer.factory):
             shipment = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.
-            self._shipments = {**self._shipments, scorer.disagreement: (scorer.factory, shipment)}
+            self._shipments = {**self._shipments, scorer.outputs.disagreement: (scorer.factory, shipment)}
         return shipment
 
     def _classes(self, models: Sequence[Model]) -> int | None:
@@ -222,4 +220,4 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:
-    return scorer.kind, scorer.precision, scorer.columns, scorer.collate, scorer.scalar
+    return scorer.outputs.kind, scorer.precision, scorer.columns, scorer.collate, scorer.outputs.scalar

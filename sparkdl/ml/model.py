@@ -14,7 +14,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.column_params import described
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import EstimatorKind
+from sparkdl.ml.inference.outputs import EstimatorKind, Outputs
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
@@ -114,18 +114,9 @@ class TorchModel(OutputParams, Saveable, Model):
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"
         columns = Columns(described(self.getInputCols(), self.getColumnSpecs()), floating=floating)
-        thresholds = self.getThresholds()
-        return Scorer(
-            self._factory,
-            self._weights,
-            self._kind,
-            self._precision,
-            columns,
-            self.getCollate(),
-            thresholds=None if thresholds is None else tuple(thresholds),
-            scalar=self._scalar,
-            vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
-        )
+        thresholds, vectors = self.getThresholds(), bool(self.getRawPredictionCol() or self.getProbabilityCol())
+        outputs = Outputs(self._kind, None if thresholds is None else tuple(thresholds), self._scalar, vectors)
+        return Scorer(self._factory, self._weights, outputs, self._precision, columns, self.getCollate())
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []

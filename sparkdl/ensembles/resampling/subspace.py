@@ -169,7 +169,7 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
     if isinstance(model, nn.Module):
         return Masked(model, masks(subspace, shapes))
     masks(subspace, shapes)  # on the driver, rather than in every task
-    plain = [[list(shape), name] for shape, name in shapes]
+    plain = [(list(shape), name) for shape, name in shapes]
     return partial(masked_module, model, size=subspace.size, seed=subspace.seed, shapes=plain)
 
 

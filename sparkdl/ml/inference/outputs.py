@@ -6,7 +6,7 @@ element by element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,117 +24,101 @@ OutputKind = EstimatorKind | Literal["votes"]
 """The same, or the votes of an ensemble for each class, at least 0."""
 
 
-def outputs(
-    raw: Tensor,
-    kind: OutputKind,
-    *,
-    thresholds: Sequence[float] | None = None,
-    vectors: bool = True,
-    disagreement: bool = False,
-) -> pa.Array:
-    """Make the output columns of a batch.
+@dataclass(frozen=True)
+class Outputs:
+    """The output columns of a model.
 
-    Args:
-        raw: the model's output, ``[B, ...]``, float32 or float64. Classifier: scores ``[B, classes]``, or one score,
-            ``[B]`` or ``[B, 1]``. Regressor: ``[B]`` or ``[B, 1]``. Ensemble: float64 votes ``[B, classes]``, whose
-            shares are the probabilities.
-        kind: the type of the output.
+    Attributes:
+        kind: the type of the model's output.
         thresholds: a number per class; as in pyspark.ml, the predicted class has the largest probability / threshold,
             and a class with threshold 0 wins unless its probability is 0. None: the class with the largest score. In
             both cases, a row with a NaN score has the prediction NaN.
+        scalar: whether an output of kind ``"estimator"`` is one number per row.
         vectors: whether to return a classifier's scores and probabilities.
-        disagreement: whether ``raw`` also has the disagreement of an ensemble's members: a last column, or, for votes,
-            the weight of the members that predict each class, ``[B, 2 * classes]``.
-
-    Raises:
-        InvalidInput: the output has another shape, or the number of thresholds is not the number of classes.
+        disagreement: whether the output also has the disagreement of an ensemble's members: a last column, or, for
+            votes, the weight of the members that predict each class, ``[B, 2 * classes]``.
     """
-    if kind == "votes":
-        return _voted(raw, thresholds, vectors=vectors, disagreement=disagreement)
-    more = {"disagreement": pa.array(raw[:, -1].double().numpy())} if disagreement else {}
-    return _struct(_columns(raw[:, :-1] if disagreement else raw, kind, thresholds, vectors) | more)
 
+    kind: OutputKind
+    thresholds: tuple[float, ...] | None = None
+    scalar: bool = False
+    vectors: bool = True
+    disagreement: bool = False
 
-def _columns(
-    raw: Tensor, kind: EstimatorKind, thresholds: Sequence[float] | None, vectors: bool
-) -> dict[str, pa.Array]:
-    if not _single(raw) and (kind == "regressor" or (kind == "classifier" and raw.dim() != 2)):
-        wanted = "[B] or [B, 1]" if kind == "regressor" else "[B, classes], [B] or [B, 1]"
-        raise InvalidInput(f"the output of a {kind}'s model has the shape {list(raw.shape)}; expected {wanted}.")
-    if kind == "classifier":
-        scores, chances = _two_classes(raw.reshape(-1)) if _single(raw) else (raw, raw.softmax(1))
-        predicted = pa.array(_classes(scores, chances, thresholds).numpy())
-        lists = {"raw": _lists(scores), "probability": _lists(chances)} if vectors else {}
-        return {**lists, "prediction": predicted}
-    if kind == "regressor":
-        return {"prediction": pa.array(raw.reshape(-1).double().numpy())}
-    return {"prediction": pa.array(raw.reshape(-1).numpy()) if _single(raw) else _lists(raw.flatten(1))}
+    def arrays(self, raw: Tensor) -> pa.Array:
+        """Make the columns of a batch, as a struct.
 
+        Args:
+            raw: the model's output, ``[B, ...]``, float32 or float64. Classifier: scores ``[B, classes]``, or one
+                score, ``[B]`` or ``[B, 1]``. Regressor: ``[B]`` or ``[B, 1]``. Ensemble: float64 votes
+                ``[B, classes]``, whose shares are the probabilities.
 
-def _voted(raw: Tensor, thresholds: Sequence[float] | None, *, vectors: bool, disagreement: bool) -> pa.Array:
-    votes, ballots = raw.chunk(2, 1) if disagreement else (raw, raw)
-    chances = votes / votes.sum(1, keepdim=True)
-    predicted = _classes(votes, chances, thresholds)
-    columns = {"raw": _lists(votes), "probability": _lists(chances)} if vectors else {}
-    columns["prediction"] = pa.array(predicted.numpy())
-    if disagreement:
-        total = ballots.sum(1)
-        same = ballots.gather(1, predicted.nan_to_num().long().unsqueeze(1)).squeeze(1)
-        columns["disagreement"] = pa.array(((total - same) / total + 0 * predicted).numpy())  # NaN if the prediction is
-    return _struct(columns)
+        Raises:
+            InvalidInput: the output has another shape, or the number of thresholds is not the number of classes.
+        """
+        if self.kind == "votes":
+            return _struct(self._votes(raw))
+        more = {"disagreement": pa.array(raw[:, -1].double().numpy())} if self.disagreement else {}
+        return _struct(self._columns(raw[:, :-1] if self.disagreement else raw) | more)
 
+    def type(self, floating: str) -> StructType:
+        """The Spark type of the structs, of a model whose output has the dtype ``floating``."""
+        number: DataType = DoubleType() if floating == "float64" or self.kind == "votes" else FloatType()
+        numbers = ArrayType(number, False)
+        fields: dict[str, DataType] = {"prediction": DoubleType()}
+        if self.kind in ("classifier", "votes") and self.vectors:
+            fields = {"raw": numbers, "probability": numbers, "prediction": DoubleType()}
+        if self.kind == "estimator":
+            fields = {"prediction": number if self.scalar else numbers}
+        if self.disagreement:
+            fields["disagreement"] = DoubleType()
+        return StructType([StructField(name, kind, False) for name, kind in fields.items()])
 
-def output_type(
-    kind: OutputKind, *, scalar: bool, floating: str, vectors: bool = True, disagreement: bool = False
-) -> StructType:
-    """The Spark type of the structs that ``outputs`` returns.
+    def none(self, floating: str) -> pa.Array:
+        """The columns of a batch without rows."""
+        return _struct({field.name: pa.array([], _arrow(field.dataType)) for field in self.type(floating)})
 
-    Args:
-        kind: the type of the model's output.
-        scalar: whether a raw output is one number per row.
-        floating: the dtype of the model's output.
-        vectors: whether there are columns for a classifier's scores and probabilities.
-        disagreement: whether there is a column for it.
-    """
-    number: DataType = DoubleType() if floating == "float64" or kind == "votes" else FloatType()
-    numbers = ArrayType(number, False)
-    fields: dict[str, DataType] = {"prediction": DoubleType()}
-    if kind in ("classifier", "votes") and vectors:
-        fields = {"raw": numbers, "probability": numbers, "prediction": DoubleType()}
-    if kind == "estimator":
-        fields = {"prediction": number if scalar else numbers}
-    if disagreement:
-        fields["disagreement"] = DoubleType()
-    return StructType([StructField(name, kind_, False) for name, kind_ in fields.items()])
-
-
-def no_outputs(returned: StructType) -> pa.Array:
-    """The empty output columns of a batch without rows."""
-    return _struct({field.name: pa.array([], _arrow(field.dataType)) for field in returned})
-
-
-def _classes(scores: Tensor, chances: Tensor, thresholds: Sequence[float] | None) -> Tensor:
-    """The predicted classes, float64 ``[B]``."""
-    best = scores.argmax(1)
-    if thresholds is not None:
-        if len(thresholds) != scores.shape[1]:
+    def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
+        single = raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
+        if not single and (self.kind == "regressor" or (self.kind == "classifier" and raw.dim() != 2)):
+            expected = "[B] or [B, 1]" if self.kind == "regressor" else "[B, classes], [B] or [B, 1]"
             raise InvalidInput(
-                f"thresholds has {len(thresholds)} numbers, but the model has {scores.shape[1]} classes; expected one "
-                "for each class."
+                f"the output of a {self.kind}'s model has the shape {list(raw.shape)}; expected {expected}."
             )
-        scaled = chances.double() / torch.tensor(thresholds, dtype=torch.float64)
-        best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 must not win
-    # argmax of NaN is the first class, which would look valid.
-    return best.double().masked_fill_(scores.isnan().any(1), torch.nan)
+        if self.kind == "classifier":
+            if single:
+                score = raw.reshape(-1)
+                chance = score.sigmoid()
+                return self._classified(torch.stack([-score, score], 1), torch.stack([1 - chance, chance], 1))[1]
+            return self._classified(raw, raw.softmax(1))[1]
+        if self.kind == "regressor":
+            return {"prediction": pa.array(raw.reshape(-1).double().numpy())}
+        return {"prediction": pa.array(raw.reshape(-1).numpy()) if single else _lists(raw.flatten(1))}
 
+    def _votes(self, raw: Tensor) -> dict[str, pa.Array]:
+        votes, ballots = raw.chunk(2, 1) if self.disagreement else (raw, raw)
+        classes, columns = self._classified(votes, votes / votes.sum(1, keepdim=True))
+        if self.disagreement:
+            total = ballots.sum(1)
+            same = ballots.gather(1, classes.nan_to_num().long().unsqueeze(1)).squeeze(1)
+            columns["disagreement"] = pa.array(((total - same) / total + 0 * classes).numpy())  # NaN if the class is
+        return columns
 
-def _two_classes(score: Tensor) -> tuple[Tensor, Tensor]:
-    chance = score.sigmoid()
-    return torch.stack([-score, score], 1), torch.stack([1 - chance, chance], 1)
-
-
-def _single(raw: Tensor) -> bool:
-    return raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
+    def _classified(self, scores: Tensor, chances: Tensor) -> tuple[Tensor, dict[str, pa.Array]]:
+        """The predicted classes, float64 ``[B]``, and a classifier's columns."""
+        best = scores.argmax(1)
+        if self.thresholds is not None:
+            if len(self.thresholds) != scores.shape[1]:
+                raise InvalidInput(
+                    f"thresholds has {len(self.thresholds)} numbers, but the model has {scores.shape[1]} classes; "
+                    "expected one for each class."
+                )
+            scaled = chances.double() / torch.tensor(self.thresholds, dtype=torch.float64)
+            best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 must not win
+        # argmax of NaN is the first class, which would look valid.
+        classes = best.double().masked_fill_(scores.isnan().any(1), torch.nan)
+        vectors = {"raw": _lists(scores), "probability": _lists(chances)} if self.vectors else {}
+        return classes, vectors | {"prediction": pa.array(classes.numpy())}
 
 
 def _lists(values: Tensor) -> pa.Array:

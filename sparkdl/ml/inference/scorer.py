@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
 from sparkdl.data.batch import Input, Ragged, arguments, promote_ints
-from sparkdl.data.columns import Columns
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.ml.inference.batch_size import batch_rows, batches
 from sparkdl.ml.inference.model_cache import CachedModel
-from sparkdl.ml.inference.outputs import OutputKind, no_outputs, output_type, outputs
+from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.training.objective import ModelFactory, Objective
 
 
@@ -32,26 +32,18 @@ class Scorer:
     Attributes:
         factory: makes the module.
         weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
-        kind: the type of the output.
+        outputs: the output columns.
         precision: the precision of the training.
         columns: the input columns. The model gets their NaN and infinite values unchanged.
         collate: transforms every batch; default: none.
-        thresholds: of a classifier's classes; None for 1 each.
-        scalar: whether a raw output is one number per row.
-        vectors: whether to return a classifier's scores and probabilities.
-        disagreement: whether to return the disagreement of an ensemble's members.
     """
 
     factory: ModelFactory | nn.Module
     weights: bytes
-    kind: OutputKind
+    outputs: Outputs
     precision: str
     columns: Columns
     collate: Collate | None = None
-    thresholds: tuple[float, ...] | None = field(default=None, kw_only=True)
-    scalar: bool = field(default=False, kw_only=True)
-    vectors: bool = field(default=True, kw_only=True)
-    disagreement: bool = field(default=False, kw_only=True)
 
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: CachedModel | None = None
@@ -71,32 +63,22 @@ class Scorer:
             torch.set_num_threads(context.cpus())
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
-            if not len(arrays[0]):
-                yield no_outputs(self.returned())
-                continue
-            inputs = tuple(self._input(array, index) for index, array in enumerate(arrays))
-            raw = score(loaded, inputs, self.collate)
-            raw = raw if raw.dtype == torch.float64 else raw.float()
-            yield outputs(
-                raw, self.kind, thresholds=self.thresholds, vectors=self.vectors, disagreement=self.disagreement
-            )
+            if len(arrays[0]):
+                raw = score(loaded, tuple(map(self._input, arrays, self.columns.inputs)), self.collate)
+                yield self.outputs.arrays(raw if raw.dtype == torch.float64 else raw.float())
+            else:
+                yield self.outputs.none(self.columns.floating)
 
     def returned(self) -> StructType:
         """The Spark type of the structs that ``scores`` yields."""
-        return output_type(
-            self.kind,
-            scalar=self.scalar,
-            floating=self.columns.floating,
-            vectors=self.vectors,
-            disagreement=self.disagreement,
-        )
+        return self.outputs.type(self.columns.floating)
 
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
         return restored(self.factory, self.weights, self.precision)
 
-    def _input(self, array: pa.Array, index: int) -> Input:
-        column, floating = self.columns.inputs[index], self.columns.floating
+    def _input(self, array: pa.Array, column: InputColumn) -> Input:
+        floating = self.columns.floating
         if column.ragged is not None:
             values, bounds = decode_ragged(array, column, floating=floating, finite=False)
             padding = column.padding if column.ragged == "padded" else None
@@ -126,27 +108,22 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     rows = len(inputs[0])
 
     def forward(piece: slice) -> Any:
-        return loaded.module(*arguments(collated(collate, tuple(each[piece] for each in inputs))))
+        return loaded.module(*arguments(collated(collate, tuple(tensor[piece] for tensor in inputs))))
 
     if loaded.rows is None:
         loaded.rows = batch_rows(forward, inputs, at_once=lambda: loaded.at_once)
-    found: Tensor | None = None
+    scores: Tensor | None = None
     with torch.inference_mode():
         for piece in batches(rows, loaded.rows):
-            output = _checked(forward(piece), piece.stop - piece.start)
-            if len(output) == rows:
-                found = output
-            else:
-                found = output.new_empty((rows, *output.shape[1:])) if found is None else found
-                found[piece] = output
-    assert found is not None
-    return found
-
-
-def _checked(output: Any, rows: int) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
-    if output.dim() == 0 or len(output) != rows:
-        found = list(output.shape)
-        raise InvalidInput(f"the model returned the shape {found} for {rows} rows; expected [{rows}, ...].")
-    return output
+            output, expected = forward(piece), piece.stop - piece.start
+            if not isinstance(output, Tensor):
+                raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
+            if output.dim() == 0 or len(output) != expected:
+                shape = f"the shape {list(output.shape)} for {expected} rows; expected [{expected}, ...]"
+                raise InvalidInput(f"the model returned {shape}.")
+            if expected == rows:
+                return output
+            scores = output.new_empty((rows, *output.shape[1:])) if scores is None else scores
+            scores[piece] = output
+    assert scores is not None
+    return scores

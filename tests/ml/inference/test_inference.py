@@ -27,7 +27,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
-from sparkdl.ml.inference.outputs import no_outputs, output_type, outputs
+from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.inference.scorer import Scorer, score
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
@@ -42,7 +42,7 @@ def made(factory=nets.Line, kind="regressor", **params):
 
 
 def scorer(factory, kind="regressor", **others) -> Scorer:
-    return Scorer(factory, pack(factory()), kind, "fp32", Columns((InputColumn("x"),)), **others)
+    return Scorer(factory, pack(factory()), Outputs(kind, **others), "fp32", Columns((InputColumn("x"),)))
 
 
 def features(**others):
@@ -74,16 +74,16 @@ def floats(*rows) -> pa.Array:
     ],
 )
 def test_outputs_have_the_type_of_the_udf(kind, scalar, shape, floating, vectors):
-    declared = output_type(kind, scalar=scalar, floating=floating, vectors=vectors)
-    found = outputs(torch.zeros(shape, dtype=getattr(torch, floating)), kind, vectors=vectors)
-    assert found.type == to_arrow_type(declared, timezone="UTC") == no_outputs(declared).type
-    assert (len(found), len(no_outputs(declared))) == (4, 0)
+    outputs = Outputs(kind, scalar=scalar, vectors=vectors)
+    arrays, empty = outputs.arrays(torch.zeros(shape, dtype=getattr(torch, floating))), outputs.none(floating)
+    assert arrays.type == to_arrow_type(outputs.type(floating), timezone="UTC") == empty.type
+    assert (len(arrays), len(empty)) == (4, 0)
 
 
 def test_outputs_share_the_memory_of_the_tensor():
     raw = torch.arange(6, dtype=torch.float64)
-    assert outputs(raw, "regressor").field("prediction").buffers()[1].address == raw.data_ptr()
-    lists = outputs(raw.reshape(3, 2).float(), "estimator").field("prediction")
+    assert Outputs("regressor").arrays(raw).field("prediction").buffers()[1].address == raw.data_ptr()
+    lists = Outputs("estimator").arrays(raw.reshape(3, 2).float()).field("prediction")
     assert lists.to_pylist() == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -99,15 +99,15 @@ def test_outputs_share_the_memory_of_the_tensor():
     ],
 )
 def test_thresholds_divide_probabilities(probabilities, thresholds, expected):
-    found = outputs(torch.tensor([probabilities]).log(), "classifier", thresholds=thresholds)
-    assert found.field("prediction").to_pylist() == [expected]
+    arrays = Outputs("classifier", thresholds).arrays(torch.tensor([probabilities]).log())
+    assert arrays.field("prediction").to_pylist() == [expected]
 
 
 def test_one_score_has_two_thresholds():
     raw = torch.tensor([2.0])  # a probability of 0.88, and 0.88 / 0.95 < 0.12 / 0.1
-    assert outputs(raw, "classifier", thresholds=[0.1, 0.95]).field("prediction").to_pylist() == [0]
+    assert Outputs("classifier", (0.1, 0.95)).arrays(raw).field("prediction").to_pylist() == [0]
     with pytest.raises(InvalidInput, match=r"thresholds has 3 numbers, .* 2 classes"):
-        outputs(raw, "classifier", thresholds=[1.0, 1.0, 1.0])
+        Outputs("classifier", (1.0, 1.0, 1.0)).arrays(raw)
 
 
 def test_nan_stays_and_nulls_raise():
