@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import sys
@@ -17,13 +16,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.persistence.factory import callable_by_name, imported, path_of
 
 _LARGEST = 4096  # the largest size of a tensor that is saved as JSON, such as class weights
-_FOREIGN = sys.stdlib_module_names | {
-    *("cloudpickle", "jsonargparse", "numpy", "pandas", "pip", "py4j", "pyarrow", "pyspark", "safetensors"),
-    *("setuptools", "torch", "torchmetrics", "tqdm", "yaml"),
-}
-"""Packages installed with sparkdl, some of whose functions run code or unpickle their arguments."""
 
 
 class NotDescribable(Exception):
@@ -70,16 +65,16 @@ class AllowedTypes:
             return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
         if isinstance(value, partial):
             args = list(map(self._describe, value.args))
-            return {"partial": _path_of(value.func), "args": args, "kwargs": self._described(value.keywords)}
+            return {"partial": path_of(value.func), "args": args, "kwargs": self._described(value.keywords)}
         if isinstance(value, (type, FunctionType)):
-            return {"name": _path_of(value)}
+            return {"name": path_of(value)}
         if _is_frozen(type(value)):
             kwargs = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
         elif self.instances and isinstance(value, self.classes):
             kwargs = _constructed_with(value)
         else:
             raise NotDescribable(f"an instance of {type(value).__name__}")
-        return {"make": _path_of(type(value)), "kwargs": self._described(kwargs)}
+        return {"make": path_of(type(value)), "kwargs": self._described(kwargs)}
 
     def _described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._describe(value) for name, value in values.items()}
@@ -118,22 +113,11 @@ class AllowedTypes:
         return {name: self.resolve(description) for name, description in descriptions.items()}
 
     def _named(self, path: str) -> Any:
-        module, _, name = path.partition(":")
-        if module.partition(".")[0] in sys.stdlib_module_names or any(
-            part.startswith("__") for part in name.split(".")
-        ):
-            raise InvalidInput(f"a saved value names {module}.{name}; expected nothing of Python's own modules.")
-        try:
-            value = find(module, name)
-        except (ImportError, AttributeError, ValueError) as error:
+        value, name = imported(path), path.replace(":", ".")
+        if not (callable_by_name(value, self.classes) or _is_frozen(value)):
             raise InvalidInput(
-                f"a saved value names {module}.{name}, which cannot be imported here: {error}. Put its module, and the "
-                "modules that it imports, on the Python path, for example with spark-submit --py-files."
-            ) from error
-        if not (issubclass(value, self.classes) or _is_frozen(value) if isinstance(value, type) else _is_users(value)):
-            raise InvalidInput(
-                f"a saved value names {module}.{name}, which is {value!r}; expected a function of a module that is "
-                "neither Python's own nor torch's, a frozen dataclass"
+                f"a saved value names {name}, which is {value!r}; expected a function of a module that is neither "
+                "Python's own nor torch's, a frozen dataclass"
                 f"{''.join(f', or a subclass of {kind.__name__}' for kind in self.classes)}."
             )
         return value
@@ -187,22 +171,6 @@ def same(one: Any, other: Any) -> bool:
     return bool(one is other or one == other)
 
 
-def find(module: str, name: str) -> Any:
-    """Import a dotted name of a module."""
-    value: Any = importlib.import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _path_of(value: Any) -> str:
-    """Return ``<module>:<name>`` of a class or function, if another program can import it by this name."""
-    module, name = value.__module__, value.__qualname__
-    if module == "__main__" or find(module, name) is not value:
-        raise NotDescribable(f"{module}.{name} cannot be imported by another program")
-    return f"{module}:{name}"
-
-
 def _constructed_with(value: Any) -> dict[str, Any]:
     """The constructor's arguments that differ from their defaults, from attributes of the same names."""
     parameters = inspect.signature(type(value)).parameters.values()
@@ -211,13 +179,7 @@ def _constructed_with(value: Any) -> dict[str, Any]:
     return {part.name: values[part.name] for part in named if values[part.name] is not part.default}
 
 
-def _is_users(value: object) -> bool:
-    """Whether it is a function of a module that is not installed with sparkdl, or of ``torch.nn.functional``."""
-    module = str(value.__module__) if isinstance(value, FunctionType) else "builtins"
-    return module == "torch.nn.functional" or module.partition(".")[0] not in _FOREIGN
-
-
-def _is_frozen(kind: type) -> bool:
+def _is_frozen(kind: object) -> bool:
     """Whether it is a frozen dataclass outside the standard library."""
-    settings: Any = vars(kind).get("__dataclass_params__")
+    settings: Any = vars(kind).get("__dataclass_params__") if isinstance(kind, type) else None
     return bool(settings and settings.frozen) and kind.__module__.partition(".")[0] not in sys.stdlib_module_names

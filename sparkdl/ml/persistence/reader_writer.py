@@ -15,10 +15,8 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
-import pyspark
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.pipeline import PipelineSharedReadWrite
@@ -27,13 +25,14 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
-from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, find, is_plain
+from sparkdl.ml.persistence.factory import find
+from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.spark.jvm import qualify
 
 TRUST = "spark.sparkdl.trust"
 """The setting of a session that trusts pickled parts."""
 
-_METADATA = "metadata/part-00000"  # of a folder that is written without Spark
+METADATA = "metadata/part-00000"  # of a folder that is written without Spark
 _FORMAT = 4
 _OBJECTS = "objects.pkl"
 
@@ -182,7 +181,7 @@ class Writer(MLWriter):
     def saveImpl(self, path: str) -> None:
         """Write files, parts and, last, the metadata: a path with metadata is complete."""
         root = qualify(self.sparkSession, path)
-        plain, fields = self._write_files(root)
+        plain, fields = self.write_files(root)
         for name, part in self._instance.parts().items():
             if not isinstance(part, MLWritable):
                 raise InvalidInput(
@@ -192,20 +191,7 @@ class Writer(MLWriter):
             part.write().session(self.sparkSession).save(f"{root}/{name}")
         DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=fields)
 
-    def save_on_host(self, folder: str) -> None:
-        """Save an instance without parts in a folder of this host, without Spark.
-
-        Spark's own writer writes metadata on an executor, which on a cluster is another host.
-
-        Raises:
-            InvalidInput: a part cannot be pickled.
-        """
-        plain, fields = self._write_files(folder)
-        version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
-        metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, fields)
-        files.write(f"{folder}/{_METADATA}", f"{metadata}\n".encode())
-
-    def _write_files(self, root: str) -> tuple[Params, dict[str, Any]]:
+    def write_files(self, root: str) -> tuple[Params, dict[str, Any]]:
         """Write the files beside the metadata; return the Params in the metadata, and its other fields.
 
         The Params are a copy without defaults that are no JSON: the class sets them again.
@@ -278,7 +264,7 @@ class Reader(MLReader[Any]):
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
             metadata: dict[str, Any] = (
-                json.loads(files.read(f"{path}/{_METADATA}"))
+                json.loads(files.read(f"{path}/{METADATA}"))
                 if self._on_host
                 else DefaultParamsReader.loadMetadata(path, self.sparkSession)
             )

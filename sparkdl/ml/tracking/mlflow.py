@@ -28,8 +28,9 @@ from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
+from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import configuration, read_row
-from sparkdl.ml.tracking.tracker import TrackerContext, required
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _DEFAULT = "0"  # the id of every store's default experiment
 _PARENT = "mlflow.parentRunId"

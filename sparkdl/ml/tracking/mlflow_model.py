@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.ml.inference.local import InProcess, input_types, output_types
+from sparkdl.ml.inference.local import input_types, output_types
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Reader, Writer
-from sparkdl.ml.tracking.tracker import required
+from sparkdl.ml.persistence.local_folder import write_folder
+from sparkdl.ml.tracking.optional_imports import required
 
 EXTRA = "mlflow"
 
@@ -58,7 +58,7 @@ def register(client: Any, logged: Any, name: str) -> None:
 
 def _save(model: TorchModel, folder: str, logged: Any, code_paths: Sequence[str]) -> None:
     data = os.path.join(folder, "data")
-    Writer(model).save_on_host(data)
+    write_folder(model, data)
     description = required("mlflow.models", EXTRA).Model(
         artifact_path=logged.artifact_location,
         run_id=logged.source_run_id,
@@ -69,18 +69,13 @@ def _save(model: TorchModel, folder: str, logged: Any, code_paths: Sequence[str]
         warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is given
         required("mlflow.pyfunc", EXTRA).save_model(
             os.path.join(folder, "model"),
-            loader_module=__name__,
+            loader_module="sparkdl.ml.tracking.pyfunc",
             data_path=data,
             code_paths=list(code_paths) or None,
             mlflow_model=description,
             signature=_signature(model),
             pip_requirements=_requirements(),
         )
-
-
-def _load_pyfunc(path: str) -> InProcess:
-    """Load a logged model, pickled parts included: MLflow calls this function, and runs the code that a model names."""
-    return InProcess(Reader(TorchModel).on_host().trust().load(path))
 
 
 def _signature(model: TorchModel) -> Any:

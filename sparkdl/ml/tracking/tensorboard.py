@@ -22,8 +22,9 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
+from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import configuration, is_number, read_row
-from sparkdl.ml.tracking.tracker import TrackerContext, required
+from sparkdl.ml.tracking.tracker import TrackerContext
 
 _STEPS = "steps"
 _RUN = frozenset({"seconds", "rows_per_second", "step", "samples"})

@@ -19,13 +19,11 @@ runs, also concurrent ones, with separate state.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.event import Event
 from sparkdl.training.callbacks import check_methods
 
@@ -135,16 +133,3 @@ class TrackerList:
                         RuntimeWarning,
                         stacklevel=2,
                     )
-
-
-def required(module: str, extra: str) -> Any:
-    """Import a module that an extra of this package installs.
-
-    Raises:
-        InvalidInput: it cannot be imported.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        message = f"{module} cannot be imported: {error}. Install the extra: pip install 'sparkdl-torch[{extra}]'."
-        raise InvalidInput(message) from error

@@ -13,7 +13,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.local import InProcess, input_types, output_types
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Reader, Writer
+from sparkdl.ml.persistence.local_folder import read_folder, write_folder
 from tests.ml import nets, typed_nets
 from tests.sessions import frame
 
@@ -141,7 +141,7 @@ def test_types_of_inputs_and_outputs():
 
 def test_folders_are_those_of_spark(spark, tmp_path):
     model = made(thresholds=[1.0, 2.0, 3.0])
-    Writer(model).save_on_host(str(tmp_path / "model"))
+    write_folder(model, str(tmp_path / "model"))
     loaded = TorchModel.load(f"file://{tmp_path}/model")
     assert (loaded.uid, loaded.getThresholds()) == (model.uid, [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
@@ -149,9 +149,9 @@ def test_folders_are_those_of_spark(spark, tmp_path):
 
 def test_pickled_folders_need_trust(tmp_path):
     model = made(collate=lambda inputs, target: (tuple(2 * each for each in inputs), target))
-    Writer(model).save_on_host(str(tmp_path / "model"))
+    write_folder(model, str(tmp_path / "model"))
     for path, message in (("model", "has pickled parts"), (".", "cannot be loaded as a TorchModel")):
         with pytest.raises(InvalidInput, match=message):
-            Reader(TorchModel).on_host().load(str(tmp_path / path))
-    loaded = Reader(TorchModel).on_host().trust().load(str(tmp_path / "model"))
+            read_folder(str(tmp_path / path))
+    loaded = read_folder(str(tmp_path / "model"), trust=True)
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])

@@ -23,7 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
-from tests.ml.persistence.test_param_values import Callback, Doubling
+from tests.ml.persistence.test_factory import Callback, Doubling
 from tests.sessions import ROOT, frame
 
 FULL = partial(
@@ -106,7 +106,7 @@ from pyspark.ml import Pipeline
 from torch import nn
 from sparkdl import TorchModel, TorchRegressor
 from tests.ml.persistence.test_saved_estimators import assembler, predictions, rows
-from tests.ml.persistence.test_param_values import Callback, Doubling
+from tests.ml.persistence.test_factory import Callback, Doubling
 from tests.sessions import session
 
 class Net(nn.Module):
