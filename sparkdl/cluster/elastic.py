@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,7 +31,7 @@ from sparkdl.telemetry.event import Event
 logger = logging.getLogger(__name__)
 
 _POLL = 0.5  # seconds between two queries of the capacity while an attempt waits for it
-_LOOK = 5.0  # seconds between two queries of the capacity while a small gang runs
+_POLL_RUNNING = 5.0  # seconds between two queries of the capacity while a small gang runs
 _SILENT = 1.0  # seconds of waiting that are not reported
 
 
@@ -42,12 +42,16 @@ class SizePolicy:
         least: minimum number of workers of an attempt.
         most: requested number of workers.
         wait: seconds of missing capacity before a smaller gang starts.
+
+    Attributes:
+        refused: workers that the cluster reported capacity for and could not supply, since other jobs hold the slots or
+            an executor died; None to trust the reported capacity.
     """
 
     def __init__(self, least: int, most: int, wait: float) -> None:
         self.least, self.most, self.wait = least, most, wait
+        self.refused: int | None = None
         self._short: float | None = None  # since when capacity for all is missing
-        self._refused: int | None = None  # workers that the cluster reported capacity for, but could not supply
 
     def goal(self, room: Capacity) -> int:
         """Workers of a full gang: all, or the most that the configuration allows."""
@@ -57,32 +61,24 @@ class SizePolicy:
         """Whether a full gang fits at time ``now``, in seconds of a monotonic clock."""
         if room.now is None:
             return False
-        if self._refused is not None and room.now < self._refused:
-            self._refused = None  # the cluster no longer counts a lost executor
+        if self.refused is not None and room.now < self.refused:
+            self.refused = None  # the cluster no longer counts a lost executor
         if room.now < self.goal(room):
             self._short = now if self._short is None else self._short
             return False
         self._short = None
-        return self._refused is None
+        return self.refused is None
 
     def choose(self, room: Capacity, now: float) -> int | None:
         """Workers of the next attempt; None to wait and query again."""
         goal, full = self.goal(room), self.full(room, now)
-        if self._refused is not None:
-            return max(self._refused // 2, self.least)
+        if self.refused is not None:
+            return max(self.refused // 2, self.least)
         if full or room.now is None or (room.ever is not None and room.ever < self.least):
             return goal  # the cluster itself raises if the gang can never fit
         if self._short is None or now - self._short < self.wait:
             return None
         return max(room.now, self.least)
-
-    def refuse(self, size: int) -> None:
-        """Record that the cluster could not supply ``size`` workers: other jobs hold the slots, or an executor died."""
-        self._refused = size
-
-    def forget(self) -> None:
-        """Trust the reported capacity again."""
-        self._refused = None
 
 
 class Elastic:
@@ -117,36 +113,35 @@ class Elastic:
             Stopped: a stop was requested meanwhile.
             SparkdlError: the cluster can run no gang, whatever its size.
         """
-        if self._sizes is None:
+        sizes = self._sizes
+        if sizes is None:
             return self._cluster.size
-        began = time.monotonic()
+        start = time.monotonic()
         while True:
             room, now = self._cluster.capacity(), time.monotonic()
-            size = self._sizes.choose(room, now)
+            size = sizes.choose(room, now)
             if size is not None:
                 break
-            if now - began > _SILENT:
-                what = f"capacity for {self._sizes.goal(room)} workers; {room.now} fit now"
-                emit_from_driver(self._listener, "waiting", attempt, what=what, seconds=now - began)
+            if now - start > _SILENT:
+                what = f"capacity for {sizes.goal(room)} workers; {room.now} fit now"
+                emit_from_driver(self._listener, "waiting", attempt, what=what, seconds=now - start)
             pause(_POLL)
-        self._warn(self._sizes, room)
+        if not self._warned and room.ever is not None and sizes.least <= room.ever < sizes.most:
+            self._warned = True
+            warnings.warn(
+                f"the configuration allows {room.ever} workers at a time, so the gang of {sizes.most} has {room.ever}. "
+                "Add executors or cores, or lower numWorkers.",
+                stacklevel=3,
+            )
         if size != self._last:
-            logger.warning("attempt %d has %d of %d workers", attempt, size, self._sizes.most)
-            emit_from_driver(self._listener, "resized", attempt, size=size, of=self._sizes.most)
+            logger.warning("attempt %d has %d of %d workers", attempt, size, sizes.most)
+            emit_from_driver(self._listener, "resized", attempt, size=size, of=sizes.most)
         self._last = size
         return size
 
     @contextmanager
     def attempt(self, size: int, guard: CancellationToken, listener: Listener) -> Iterator[Listener]:
-        """Run an attempt of ``size`` workers in the block.
-
-        Args:
-            size: workers of the attempt.
-            guard: the attempt's; cancelled once all workers fit.
-            listener: the attempt's.
-
-        Yields:
-            The listener to run the attempt with.
+        """Run an attempt of ``size`` workers in the block; yields the listener to run it with.
 
         Raises:
             Resized: the next attempt follows at once, with another number of workers.
@@ -155,29 +150,18 @@ class Elastic:
         if sizes is None:
             yield listener
             return
+        growing = size < sizes.most
         try:
-            if size == sizes.most:
-                yield listener
-            else:
-                with _growing(self._cluster, sizes, size, guard, listener) as receive:
-                    yield receive
+            with _growing(self._cluster, sizes, size, guard, listener) if growing else nullcontext(listener) as receive:
+                yield receive
         except ClusterUnavailable as error:
             if size == sizes.least:
                 raise
-            sizes.refuse(size)
+            sizes.refused = size
             raise Resized(f"the cluster could not supply {size} workers: {error.message}") from error
         except SparkdlError:
-            sizes.forget()  # capacity may have changed while the gang ran
+            sizes.refused = None  # capacity may have changed while the gang ran
             raise
-
-    def _warn(self, sizes: SizePolicy, room: Capacity) -> None:
-        if not self._warned and room.ever is not None and sizes.least <= room.ever < sizes.most:
-            self._warned = True
-            warnings.warn(
-                f"the configuration allows {room.ever} workers at a time, so the gang of {sizes.most} has {room.ever}. "
-                "Add executors or cores, or lower numWorkers.",
-                stacklevel=4,
-            )
 
 
 def emit_from_driver(listener: Listener | None, kind: str, attempt: int, **payload: Any) -> None:
@@ -195,13 +179,19 @@ def _growing(
     news: SimpleQueue[bool | None] = SimpleQueue()  # True: an epoch has ended; None: the attempt has
 
     def receive(event: Event) -> None:
-        if full.is_set() and _ends_epoch(event):
+        committed = event.payload.get("pinned") and not event.payload.get("trouble")
+        if full.is_set() and (event.kind, event.rank) == ("checkpoint", 0) and committed:
             news.put(True)
         listener(event)
 
-    def look(_: threading.Event) -> None:
-        while (epoch_ended := _next(news)) is not None and query(epoch_ended):
-            continue
+    def watch_capacity(_: threading.Event) -> None:
+        while True:
+            try:
+                epoch_ended = news.get(timeout=_POLL_RUNNING)
+            except Empty:
+                epoch_ended = False
+            if epoch_ended is None or not query(epoch_ended):
+                return
 
     def query(epoch_ended: bool) -> bool:
         """Whether to query again."""
@@ -219,20 +209,8 @@ def _growing(
             guard.end(Resized(f"the cluster has capacity for {goal} workers again; the attempt had {size}."))
         return not epoch_ended
 
-    with watching(look, "sparkdl-elastic"):
+    with watching(watch_capacity, "sparkdl-elastic"):
         try:
             yield receive
         finally:
             news.put(None)
-
-
-def _next(news: SimpleQueue[bool | None]) -> bool | None:
-    try:
-        return news.get(timeout=_LOOK)
-    except Empty:
-        return False
-
-
-def _ends_epoch(event: Event) -> bool:
-    pinned = event.payload.get("pinned") and not event.payload.get("trouble")
-    return bool((event.kind, event.rank) == ("checkpoint", 0) and pinned)

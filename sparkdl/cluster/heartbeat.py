@@ -21,13 +21,10 @@ from sparkdl.errors import ErrorContext, WorkerLost
 from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
 
-_PER_TIMEOUT = 6  # heartbeats within the timeout: a few may be late
-_LEAST, _MOST = 0.2, 10.0  # seconds between heartbeats
-
 
 def interval(timeout: float) -> float:
     """Seconds between heartbeats for a timeout of ``timeout`` seconds, within 0.2 to 10."""
-    return min(max(timeout / _PER_TIMEOUT, _LEAST), _MOST)
+    return min(max(timeout / 6, 0.2), 10.0)  # a few of six may be late
 
 
 @contextmanager
@@ -48,7 +45,7 @@ def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
 
 @dataclass
 class _WorkerStatus:
-    """The last known status of one worker; ``first`` is the step of its first heartbeat with a clock."""
+    """The last known status of one worker: ``state`` is step and phase, ``first`` the first heartbeat's step."""
 
     received: float
     moved: float
@@ -58,7 +55,7 @@ class _WorkerStatus:
 
 
 class HeartbeatMonitor:
-    """Tracks the workers of a gang and detects lost or stuck ones.
+    """Tracks the workers of a gang and detects lost or stuck ones; all times are of one monotonic clock.
 
     Args:
         attempt: the attempt whose events count; events of other attempts are ignored.
@@ -68,59 +65,51 @@ class HeartbeatMonitor:
 
     def __init__(self, attempt: int, *, timeout: float, stall: float) -> None:
         self._attempt, self._timeout, self._stall = attempt, timeout, stall
-        self._signs: dict[int, _WorkerStatus] = {}
+        self._workers: dict[int, _WorkerStatus] = {}
         self._ended: set[int] = set()
 
     def note(self, event: Event, now: float) -> None:
-        """Record that a worker is alive.
-
-        Args:
-            event: of any worker and kind.
-            now: the local time in seconds of a monotonic clock.
-        """
-        if event.attempt != self._attempt or event.rank in self._ended:
+        """Record that a worker is alive; any event proves it."""
+        rank = event.rank
+        if event.attempt != self._attempt or rank in self._ended:
             return
         if event.kind in ("failed", "finished"):
-            self._ended.add(event.rank)
-            self._signs.pop(event.rank, None)
+            self._ended.add(rank)
+            self._workers.pop(rank, None)
         elif event.kind == "heartbeat":
-            self._move(event, now)
-        elif event.rank in self._signs:
-            self._signs[event.rank].received = now
+            worker = self._workers.setdefault(rank, _WorkerStatus(now, now))
+            step = None if event.clock is None else event.clock["step"]
+            state = step, event.payload.get("phase")
+            worker.first = step if worker.first is None else worker.first
+            worker.moved = now if state != worker.state else worker.moved
+            worker.received, worker.state, worker.host = now, state, event.payload.get("host")
+        elif rank in self._workers:
+            self._workers[rank].received = now
 
     def extend_deadlines(self, seconds: float) -> None:
         """Extend all deadlines by ``seconds`` in which this process did not run."""
-        for sign in self._signs.values():
-            sign.received += seconds
-            sign.moved += seconds
+        for worker in self._workers.values():
+            worker.received += seconds
+            worker.moved += seconds
 
     def lost(self, now: float) -> WorkerLost | None:
         """The error that ends the attempt; None while all workers are alive and progress."""
-        for rank, sign in sorted(self._signs.items()):
-            if now - sign.received > self._timeout:
-                return self._error(rank, f"rank {rank} sent nothing for {now - sign.received:.0f} s.")
+        for rank, worker in sorted(self._workers.items()):
+            if now - worker.received > self._timeout:
+                return self._error(rank, f"rank {rank} sent nothing for {now - worker.received:.0f} s.")
         stuck = [
-            (sign.state[0] or 0, rank)
-            for rank, sign in self._signs.items()
-            if sign.first is not None and (sign.state[0] or 0) > sign.first and now - sign.moved > self._stall
+            (worker.state[0] or 0, rank)
+            for rank, worker in self._workers.items()
+            if worker.first is not None and (worker.state[0] or 0) > worker.first and now - worker.moved > self._stall
         ]
         if not stuck:
             return None
         step, rank = min(stuck)  # the others wait for the slowest worker
-        phase = self._signs[rank].state[1]
+        phase = self._workers[rank].state[1]
         message = f"rank {rank} is alive but made no progress for {self._stall:.0f} s, at step {step} in phase {phase}."
         return self._error(rank, message)
 
-    def _move(self, event: Event, now: float) -> None:
-        sign = self._signs.setdefault(event.rank, _WorkerStatus(now, now))
-        step = None if event.clock is None else event.clock["step"]
-        state = step, event.payload.get("phase")
-        if sign.first is None:
-            sign.first = step
-        if state != sign.state:
-            sign.moved = now
-        sign.received, sign.state, sign.host = now, state, event.payload.get("host")
-
     def _error(self, rank: int, message: str) -> WorkerLost:
-        sign = self._signs[rank]
-        return WorkerLost(message, place=ErrorContext(sign.state[1], rank, sign.host, self._attempt, sign.state[0]))
+        worker = self._workers[rank]
+        step, phase = worker.state
+        return WorkerLost(message, place=ErrorContext(phase, rank, worker.host, self._attempt, step))

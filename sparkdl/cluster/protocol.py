@@ -98,7 +98,7 @@ class Cluster(Protocol):
             data: as for ``gang``.
             columns: as for ``gang``; with a client column, one shard gets all rows of a client.
             num_shards: number of shards; default: the cluster's ``size``.
-            shuffle: if False, a DataFrame's rows stay in their partitions, and ``shards`` is ignored.
+            shuffle: if False, a DataFrame's rows stay in their partitions, and ``num_shards`` is ignored.
             listener: as for ``gang``; the rank of a task's event is its shard's number, or its index.
 
         Returns:
@@ -109,10 +109,8 @@ class Cluster(Protocol):
         """
 
 
-def gang_size(wanted: int | None, most: int) -> int:
+def gang_size(size: int | None, most: int) -> int:
     """The number of workers of a gang; default: ``most``. Raises InvalidInput unless it is in 1 to ``most``."""
-    if wanted is None:
-        return most
-    if not 1 <= wanted <= most:
-        raise InvalidInput(f"size is {wanted}; expected 1 to {most}, the workers of the cluster.")
-    return wanted
+    if size is not None and not 1 <= size <= most:
+        raise InvalidInput(f"size is {size}; expected 1 to {most}, the workers of the cluster.")
+    return most if size is None else size

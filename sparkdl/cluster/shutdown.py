@@ -62,19 +62,15 @@ def pause(seconds: float) -> None:
     """Sleep for ``seconds``; raises Stopped if a stop is or was requested."""
     end = time.monotonic() + seconds
     while stop_requested() is None:
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             return
-        time.sleep(min(left, POLL))
+        time.sleep(min(remaining, POLL))
     raise stopped("was waiting to begin an attempt")
 
 
 def take_sigterm(receiver: str) -> None:
-    """Treat a SIGTERM as a request to stop; the second one ends the process at once.
-
-    Args:
-        receiver: the signalled process; each process of a signalled group counts separately.
-    """
+    """Treat a SIGTERM as a request to stop; the second one of the same ``receiver`` process ends this one at once."""
     if receiver in _signalled:
         _end(f"{receiver} got a second SIGTERM")
     _signalled.append(receiver)
@@ -127,33 +123,31 @@ def watch_shutdown(
         Stopped: a stop was requested before the block, or within it and the gang failed, except by a user's mistake.
     """
 
-    def cancel(what: str) -> None:
-        guard.end(stopped(what))
-
-    def call(ask: Callable[[], None]) -> None:
+    def ask_to_save() -> None:
+        assert ask is not None
         try:
             ask()
         except (OSError, SparkdlError) as error:
-            cancel(f"could not be asked to save: {error}")
+            guard.end(stopped(f"could not be asked to save: {error}"))
 
-    def look(ended: threading.Event) -> None:
+    def obey(ended: threading.Event) -> None:
         if not _requested_before(ended):
             return
         if ask is None:
-            cancel("was not saved: it keeps no checkpoints")
+            guard.end(stopped("was not saved: it keeps no checkpoints"))
             return
-        threading.Thread(target=call, args=(ask,), name="sparkdl-stop-ask", daemon=True).start()
+        threading.Thread(target=ask_to_save, name="sparkdl-stop-ask", daemon=True).start()
         end = time.monotonic() + limit
         while not ended.wait(POLL) and guard.error is None:
             if waiting():
-                cancel("had not begun")
+                guard.end(stopped("had not begun"))
             elif time.monotonic() > end:
-                cancel(f"could not be saved within {limit:g} s")
+                guard.end(stopped(f"could not be saved within {limit:g} s"))
 
     if stop_requested() is not None:
         raise stopped("had not begun")
     try:
-        with watching(look, "sparkdl-stop-watch"):
+        with watching(obey, "sparkdl-stop-watch"):
             yield
     except (Stopped, InvalidInput, Fenced):
         raise

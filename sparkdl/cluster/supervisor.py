@@ -43,7 +43,7 @@ from sparkdl.telemetry.log_forwarding import pass_on
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0  # seconds before an attempt
-_LOOK = 1.0  # maximum seconds between two checks for lost workers
+_POLL = 1.0  # maximum seconds between two checks for lost workers
 
 
 class Supervisor:
@@ -129,19 +129,19 @@ class Supervisor:
             size = elastic.choose(attempt)
             self.sizes.append(size)
             emit_from_driver(listener, "attempt", attempt, size=size)
-            watch = _AttemptMonitor(attempt, *self._limits, listener)
-            ask = None if self._on_stop is None else partial(self._on_stop, attempt)
-            shutdown = watch_shutdown(watch.guard, ask, waiting=watch.waiting.is_set, limit=self.stop_limit)
-            with watching(watch.look, "sparkdl-supervisor"), shutdown:
+            monitor = _AttemptMonitor(attempt, *self._limits, listener)
+            guard, ask = monitor.guard, None if self._on_stop is None else partial(self._on_stop, attempt)
+            shutdown = watch_shutdown(guard, ask, waiting=monitor.waiting.is_set, limit=self.stop_limit)
+            with watching(monitor.check_workers, "sparkdl-supervisor"), shutdown:
                 try:
-                    with elastic.attempt(size, watch.guard, watch) as ear:
+                    with elastic.attempt(size, guard, monitor) as receive:
                         return self._cluster.gang(
-                            work, data, columns, listener=ear, attempt=attempt, guard=watch.guard, size=size
+                            work, data, columns, listener=receive, attempt=attempt, guard=guard, size=size
                         )
                 except Resized as error:
                     cause, seconds = error.message.rstrip("."), 0.0
                 except SparkdlError as error:
-                    self._weigh(error, everywhere=watch.failed_early == set(range(size)))
+                    self._record(error, everywhere=monitor.failed_early == set(range(size)))
                     cause = _line(error)
                     seconds = min(self._back_off * 2 ** (len(self.failures) - 1), _LONGEST_PAUSE)
             logger.warning("attempt %d ended; the next starts in %g s: %s", attempt, seconds, cause)
@@ -149,13 +149,17 @@ class Supervisor:
             pause(seconds)
             attempt += 1
 
-    def _weigh(self, error: SparkdlError, *, everywhere: bool) -> None:
+    def _record(self, error: SparkdlError, *, everywhere: bool) -> None:
+        """Record a failure; if no further attempt follows, raise it with the earlier ones."""
         again = worth_another(error, self.failures, everywhere=everywhere) and stop_requested() is None
         self.failures.append(error)
-        if not again or len(self.failures) > self._max_restarts:
-            if len(self.failures) == 1:
-                raise error
-            raise _as_one(self.failures) from error
+        if again and len(self.failures) <= self._max_restarts:
+            return
+        if len(self.failures) == 1:
+            raise error
+        earlier = "\n".join(f"  {_line(failure)}" for failure in self.failures[:-1])
+        message = f"{error.message}\nThis was attempt {len(self.failures)}. Earlier attempts failed with:\n{earlier}"
+        raise type(error)(message, place=error.place, trace=error.trace) from error
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
@@ -171,19 +175,12 @@ def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, every
     if isinstance(error, ClusterUnavailable):
         return bool(earlier)  # the slots existed once and may return
     if isinstance(error, WorkerFailed):
-        return not everywhere and all(_signature(error) != _signature(each) for each in earlier)
+        return not everywhere and all(_signature(error) != _signature(failure) for failure in earlier)
     return True
 
 
 def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None]:
     return type(error), error.message.partition(":")[0], error.step
-
-
-def _as_one(failures: Sequence[SparkdlError]) -> SparkdlError:
-    last, before = failures[-1], failures[:-1]
-    told = "\n".join(f"  {_line(each)}" for each in before)
-    message = f"{last.message}\nThis was attempt {len(failures)}. Earlier attempts failed with:\n{told}"
-    return type(last)(message, place=last.place, trace=last.trace)
 
 
 def _line(error: SparkdlError) -> str:
@@ -201,18 +198,18 @@ class _AttemptMonitor:
     """
 
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
-        self._every = interval(timeout)
-        self.guard = CancellationToken(self._every)
+        self._interval = interval(timeout)
+        self.guard = CancellationToken(self._interval)
         self.failed_early: set[int] = set()
         self.waiting = threading.Event()
-        self._pulse = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
+        self._monitor = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         pass_on(event)
         with self._lock:
-            self._pulse.note(event, time.monotonic())
+            self._monitor.note(event, time.monotonic())
         if event.kind == "waiting":
             self.waiting.set()
         if event.kind == "started":
@@ -224,16 +221,16 @@ class _AttemptMonitor:
         if self._listener is not None and event.kind != "heartbeat":
             self._listener(event)
 
-    def look(self, ended: threading.Event) -> None:
+    def check_workers(self, ended: threading.Event) -> None:
         """Check for lost workers until ``ended`` is set."""
-        looked = time.monotonic()
-        while not ended.wait(min(self._every / 2, _LOOK)):
+        last = time.monotonic()
+        while not ended.wait(min(self._interval / 2, _POLL)):
             now = time.monotonic()
             with self._lock:
-                if now - looked > 2 * self._every:  # this process was stopped, for example by a debugger
-                    self._pulse.extend_deadlines(now - looked)
-                lost = self._pulse.lost(now)
-            looked = now
+                if now - last > 2 * self._interval:  # this process was stopped, for example by a debugger
+                    self._monitor.extend_deadlines(now - last)
+                lost = self._monitor.lost(now)
+            last = now
             if lost is not None:
                 self.guard.end(lost)
                 return

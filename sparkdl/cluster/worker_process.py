@@ -49,11 +49,7 @@ class WorkerProcess:
             self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
 
     def receive(self) -> Any:
-        """The next message of the process.
-
-        Raises:
-            EOFError, ConnectionError: the process ended without a complete message.
-        """
+        """The next message; raises EOFError or ConnectionError if the process ended without a complete one."""
         if not self.connection.poll():
             raise EOFError
         try:

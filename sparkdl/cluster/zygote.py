@@ -34,15 +34,7 @@ _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.arg
 
 
 class Worker:
-    """A forked worker process.
-
-    Args:
-        zygote: the parent process, which collects the exit code.
-        pid: the process id.
-
-    Attributes:
-        sentinel: a pidfd, readable once the process has ended.
-    """
+    """A forked worker process; its ``sentinel`` is a pidfd, readable once the process has ended."""
 
     def __init__(self, zygote: Zygote, pid: int) -> None:
         self.pid = pid
@@ -57,16 +49,10 @@ class Worker:
         return not self._ended and not _readable(self.sentinel, 0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the process ends.
-
-        Args:
-            timeout: seconds; None waits without limit.
+        """Wait until the process ends; raises TimeoutError if it runs after ``timeout`` seconds.
 
         Returns:
             The exit code, negative if a signal killed the process; None if the zygote has died.
-
-        Raises:
-            TimeoutError: the process still runs.
         """
         if not self._ended:
             if not _readable(self.sentinel, timeout):
@@ -95,24 +81,10 @@ class Zygote:
         self._control, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _MAIN, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the zygote runs."""
-        return self._process.poll() is None
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
 
     def fork(self, target: str, descriptors: Sequence[int]) -> Worker:
-        """Fork a worker, which calls a function and ends.
-
-        Args:
-            target: the function, ``"module:name"``; the descriptors in the worker are its arguments.
-            descriptors: file descriptors to pass to the worker.
+        """Fork a worker, which calls the function ``"module:name"`` with its copies of file descriptors, and ends.
 
         Raises:
             ConnectionError: the zygote has died.
@@ -149,11 +121,11 @@ _starting = threading.Lock()
 def zygote() -> Zygote:
     """The zygote of this process, started on demand."""
     with _starting:
-        found = _running.get(os.getpid())
-        if found is None or not found.alive:
+        running = _running.get(os.getpid())
+        if running is None or running.process.poll() is not None:
             _running.clear()
-            found = _running[os.getpid()] = Zygote()
-        return found
+            running = _running[os.getpid()] = Zygote()
+        return running
 
 
 def fork(target: str, *descriptors: int) -> Worker:
@@ -197,9 +169,9 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
-    folder, *rest = descriptors
     standard = request["standard"]
-    for number, descriptor in zip(standard, rest, strict=False):
+    folder, *others = descriptors
+    for number, descriptor in zip(standard, others, strict=False):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.fchdir(folder)
@@ -211,7 +183,7 @@ def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     import numpy as np
 
     np.random.seed()  # or all workers would draw the same numbers
-    pkgutil.resolve_name(request["target"])(*rest[len(standard) :])
+    pkgutil.resolve_name(request["target"])(*others[len(standard) :])
 
 
 def _environment() -> dict[str, str]:
@@ -229,10 +201,10 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
         header, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST)
         packed = b""
         while header and len(packed) < _LENGTH.unpack(header)[0]:
-            piece = connection.recv(1 << 20)
-            if not piece:
+            chunk = connection.recv(1 << 20)
+            if not chunk:
                 return None, descriptors
-            packed += piece
+            packed += chunk
     except ConnectionError:
         return None, []
     return (json.loads(packed) if header else None), descriptors

@@ -83,7 +83,7 @@ def clock(monkeypatch):
     found = Clock()
     monkeypatch.setattr(elastic, "time", found)
     monkeypatch.setattr(elastic, "_POLL", 0)
-    monkeypatch.setattr(elastic, "_LOOK", 0.01)
+    monkeypatch.setattr(elastic, "_POLL_RUNNING", 0.01)
     return found
 
 

@@ -88,7 +88,7 @@ def test_only_failure_and_foreign_errors_are_raised_unchanged(error):
 @pytest.mark.parametrize(("timeout", "seconds"), [(1.2, 0.1), (6.0, 0.5), (60.0, 1.0)])
 def test_monitor_checks_every_second_at_least(timeout, seconds):
     monitor, waits = _AttemptMonitor(0, timeout, 600.0, None), []
-    monitor.look(SimpleNamespace(wait=lambda given: waits.append(given) or True))  # type: ignore[arg-type]
+    monitor.check_workers(SimpleNamespace(wait=lambda seconds: waits.append(seconds) or True))  # type: ignore[arg-type]
     assert waits == [pytest.approx(seconds)]
 
 

@@ -58,7 +58,7 @@ def test_exit_code_and_threads_of_the_zygote():
     assert worker.wait(10.0) == worker.wait() == 5
     worker.close()
     # A fork copies one thread: a lock of another one would stay locked in the worker.
-    assert len(list(Path(f"/proc/{zygote().pid}/task").iterdir())) == 1
+    assert len(list(Path(f"/proc/{zygote().process.pid}/task").iterdir())) == 1
 
 
 def test_running_worker_times_out_and_is_killed():
@@ -76,7 +76,7 @@ def test_killed_zygote_is_replaced_and_its_workers_live():
     with LocalCluster(2) as cluster:
         before = cluster.gang(lambda world, shard: os.getpid())
         orphan = fork("signal:pause")
-        os.kill(zygote().pid, signal.SIGKILL)
+        os.kill(zygote().process.pid, signal.SIGKILL)
         orphan.kill()
         assert orphan.wait() is None  # the exit code is unknown
         orphan.close()

@@ -102,7 +102,7 @@ class Shaky(LocalCluster):
 
 @pytest.mark.chaos
 def test_two_workers_then_one_then_two_train_as_one_would(tmp_path, monkeypatch):
-    monkeypatch.setattr(elastic, "_LOOK", 0.05)
+    monkeypatch.setattr(elastic, "_POLL_RUNNING", 0.05)
     shaky, whole = tmp_path / "shaky", tmp_path / "whole"
     shaky.mkdir()
     whole.mkdir()
