@@ -41,7 +41,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import algorithm_contract, own_loops, work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
 from tests.contracts.strategy_contract import Case, numbers
-from tests.faults.held import StopsOnArrival
+from tests.faults import Decode, Fault
 from tests.listening import unreachable
 from tests.object_store import object_store
 from tests.sessions import frame
@@ -187,7 +187,7 @@ def test_worker_of_lost_host_had_no_rank() -> None:
 @pytest.mark.chaos
 def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path) -> None:
     # Such a worker has no heartbeat to miss, and Spark's allGather waits for a year.
-    decode = StopsOnArrival(str(tmp_path / "mark"))
+    decode = Decode((Fault("stop", 0, 0, str(tmp_path / "mark"), "arrival"),))
     columns = Columns((InputColumn("x", decode=decode),))
     frame = spark.createDataFrame(pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())}))
     events: list[Event] = []

@@ -44,20 +44,20 @@ def test_policy_does_not_wait_beyond_configuration(now, ever, expected):
 
 
 def test_refused_size_is_halved():
-    sizes, room, found = SizePolicy(3, 16, 300), Capacity(16, None), [16]
+    sizes, room, chosen = SizePolicy(3, 16, 300), Capacity(16, None), [16]
     assert sizes.choose(room, 0) == 16
     for now in range(4):
-        sizes.refuse(found[-1])
+        sizes.refused = chosen[-1]
         assert not sizes.full(room, now)
-        found.append(sizes.choose(room, now))
-    assert found == [16, 8, 4, 3, 3]
-    sizes.forget()
+        chosen.append(sizes.choose(room, now))
+    assert chosen == [16, 8, 4, 3, 3]
+    sizes.refused = None
     assert sizes.choose(room, 5) == 16
 
 
 def test_capacity_is_trusted_again_once_lost_executor_is_known():
     sizes = SizePolicy(1, 4, 300)
-    sizes.refuse(4)
+    sizes.refused = 4
     assert [sizes.choose(Capacity(3, None), now) for now in (0, 300)] == [None, 3]
     assert sizes.full(Capacity(4, None), 301)
 

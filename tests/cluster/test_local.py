@@ -15,12 +15,14 @@ import torch
 from sparkdl.cluster import local as module
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, PeerLost, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
+from tests.faults import Decode, Fault
+from tests.sessions import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SOUR = ValueError("the milk is sour")
 
 
@@ -97,6 +99,20 @@ def test_worker_dies_before_rendezvous(pair):
     after = pids(pair)
     assert after[0] == before[0]
     assert after[1] != before[1]
+
+
+@pytest.mark.chaos
+def test_worker_stopped_before_rendezvous_times_out(pair, monkeypatch, tmp_path):
+    # The supervisor cannot miss a worker without a heartbeat, and collectives time out only after the rendezvous.
+    stop = Fault("stop", 0, 0, str(tmp_path / "mark"), "arrival")
+    columns = Columns((InputColumn("x", decode=Decode((stop,))),))
+    rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
+    pair.gang(work.who)  # starts the processes
+    with monkeypatch.context() as patch:
+        patch.setattr(pair, "_timeout", 5.0)
+        with pytest.raises(WorkerLost, match=r"rank \d did not join the rendezvous within 5 s"):
+            pair.gang(work.rows, rows, columns)
+    assert pair.gang(lambda world, shard: shard.rows, rows, columns) == [2, 2]
 
 
 def test_exit_code_is_reported(pair):

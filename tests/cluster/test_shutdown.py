@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import Fenced, InvalidInput, Stopped, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.cluster.scripted import Scripted
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.sessions import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +91,8 @@ with stoppable(limit=0.5):
 )
 def test_process_exits(script, out, err):
     script = f"import os, signal, threading\nfrom sparkdl.cluster.shutdown import *\n{script}"
-    ended = subprocess.run(
-        [sys.executable, "-c", script], check=False, cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, out, err)
 
 

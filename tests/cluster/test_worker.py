@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +14,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl.cluster.failure import Failure, WorkerResult
-from sparkdl.cluster.group.world import in_a_group
+from sparkdl.cluster.failure import WorkerResult
+from sparkdl.cluster.group.world import World, in_a_group
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, PeerLost
+from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
@@ -48,16 +48,6 @@ def counted(batches: list[pa.RecordBatch], read: list[Any]) -> Iterator[pa.Recor
     read.append("end")
 
 
-def test_value_comes_back_with_seconds_of_each_stage():
-    outcome = worker(work.rows, table(25), X)
-    assert outcome.failure is None
-    assert set(outcome.seconds) == {"feed", "join", "work", "result"}
-    assert all(seconds >= 0 for seconds in outcome.seconds.values())
-    columns = cloudpickle.loads(outcome.value)["columns"]
-    np.testing.assert_array_equal(columns["id"], np.arange(25))  # in the order of their ids
-    np.testing.assert_array_equal(columns["x"], np.arange(25) / 2)
-
-
 @pytest.mark.parametrize(
     ("does", "batches", "columns", "stage", "kind"),
     [
@@ -71,11 +61,11 @@ def test_value_comes_back_with_seconds_of_each_stage():
     ],
 )
 def test_failure_has_its_place(does, batches, columns, stage, kind):
-    outcome = worker(does, batches, columns)
-    assert outcome.value is None
-    assert outcome.failure.kind == kind
-    assert outcome.failure.place == ErrorContext(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
-    assert not outcome.failure.peer
+    result = worker(does, batches, columns)
+    assert result.value is None
+    assert result.failure.kind == kind
+    assert result.failure.place == ErrorContext(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
+    assert not result.failure.peer
 
 
 def test_failed_rendezvous_is_failure():
@@ -83,19 +73,19 @@ def test_failed_rendezvous_is_failure():
         raise PeerLost("another worker failed before the rendezvous.")
 
     read: list[Any] = []
-    outcome = worker(work.who, counted(table(25), read), X, exchange=exchange)
-    assert (outcome.failure.place.stage, outcome.failure.peer) == ("join", True)
+    result = worker(work.who, counted(table(25), read), X, exchange=exchange)
+    assert (result.failure.place.stage, result.failure.peer) == ("join", True)
     assert read[-1] == "end"
 
 
 @pytest.mark.parametrize("columns", [X, None])
 @pytest.mark.parametrize("bad", [True, False])
 def test_partition_is_read_to_its_end(columns, bad):
-    first, *others = table(60)
-    batches = [first, *[pa.record_batch({"x": [np.nan], "id": [99]})] * bad, *others]
+    first, *later = table(60)
+    batches = [first, *[pa.record_batch({"x": [np.nan], "id": [99]})] * bad, *later]
     read: list[Any] = []
-    outcome = worker(work.who, counted(batches, read), columns)
-    assert (outcome.failure is not None) == (bad and columns is not None)
+    result = worker(work.who, counted(batches, read), columns)
+    assert (result.failure is not None) == (bad and columns is not None)
     assert len(read) == len(batches) + 1
     assert read[-1] == "end"
 
@@ -113,36 +103,46 @@ def test_process_is_restored(does, monkeypatch):
 
 @pytest.mark.parametrize("threads", [3, None])
 def test_number_of_threads(threads):
-    found = cloudpickle.loads(worker(work.who, threads=threads).value)["threads"]
-    assert found == (threads or torch.get_num_threads())
+    value = cloudpickle.loads(worker(work.who, threads=threads).value)
+    assert value["threads"] == (threads or torch.get_num_threads())
 
 
-def test_failure_releases_objects_of_its_traceback():
-    held: list[weakref.ref[torch.nn.Module]] = []
+def test_bad_rows_are_reported_even_if_peers_have_left(monkeypatch):
+    def unreachable(world: World, key: str, value: dict[str, Any]) -> None:
+        raise PeerLost("another worker is unreachable")
 
-    def fails():
-        module = torch.nn.Linear(2, 2)
-        held.append(weakref.ref(module))
-        try:
-            module(torch.zeros(3))
-        except RuntimeError as error:
-            raise ValueError("shapes") from error
-
-    try:
-        fails()
-    except ValueError as error:
-        failure = Failure.of(error, ErrorContext("work"))
-    assert failure.kind == "ValueError"
-    assert "shapes cannot be multiplied" in failure.trace
-    assert held[0]() is None
+    monkeypatch.setattr(World, "all_gather_json", unreachable)
+    failure = worker(work.who, [pa.record_batch({"x": [np.nan], "id": [0]})], X).failure
+    assert (failure.kind, failure.place.stage, failure.peer) == ("InvalidInput", "feed", False)
 
 
-def test_events_of_a_worker():
+def test_stages_of_a_worker_have_seconds_and_events():
     events: list[Event] = []
-    worker(work.noted, listener=events.append)
+    result = worker(work.noted, table(25), X, listener=events.append)
+    assert result.failure is None
+    assert set(result.seconds) == {"feed", "join", "work", "result"}
+    assert all(seconds >= 0 for seconds in result.seconds.values())
     kinds = [event.kind for event in events]
     assert (kinds[0], kinds[-1], kinds.count("noted")) == ("started", "finished", 3)
     stages = [event.payload["name"] for event in events if event.kind == "span"]
-    assert stages == ["feed", "join", "join", "work", "result"]
+    assert stages == ["feed", "join", "join", "feed", "work", "result"]
     assert events[0].payload == {"pid": os.getpid(), "host": socket.gethostname()}
     assert {(event.rank, event.attempt) for event in events} == {(0, 2)}
+
+
+def test_first_heartbeat_is_delivered_before_rows_are_read():
+    # The monitor ignores workers without a heartbeat, so a worker that stopped in its first batch was never missed.
+    reading, received, before = threading.Event(), [], []
+
+    def listen(event: Event) -> None:
+        reading.wait(0.3)  # a busy driver
+        received.append(event.kind)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        before.extend(received)
+        reading.set()
+        yield from table(1)
+
+    with Channel(listen) as channel:
+        worker(work.who, batches(), X, endpoint=channel.endpoint, heartbeat=10.0)
+    assert before == ["started", "heartbeat"]

@@ -40,7 +40,8 @@ class Fault:
         mark: a new file, made with host and pid when the fault happens, so that it happens once.
         phase: where.
 
-            before the first step  ``"decode"``, while rows are read and workers meet (needs ``Decode``); ``"joined"``,
+            before the first step  ``"arrival"``, when the first worker of any rank gets its columns (needs ``Decode``);
+                                   ``"decode"``, while rows are read and workers meet (needs ``Decode``); ``"joined"``,
                                    when the work arrives, right after the rendezvous
             in a step              ``"feed"``, as its batch is made, ahead and in another thread (needs ``fed``);
                                    ``"backward"``, on the last gradient, the peers in the all-reduce; ``"reduce"``,
@@ -61,7 +62,8 @@ class Fault:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.phase == "joined" and os.environ.get("RANK") == str(self.rank):  # set by the rendezvous
+        joined = self.phase == "joined" and os.environ.get("RANK") == str(self.rank)  # set by the rendezvous
+        if joined or self.phase == "arrival":
             self.early()
 
     def on_start(self, run: Any) -> None:

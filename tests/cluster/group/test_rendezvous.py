@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
+import pytest
 import torch.distributed as dist
 
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
@@ -21,3 +24,20 @@ def test_stale_group_is_replaced_and_keys_begin_with_run_and_attempt():
         world.store.set("key", "value")
         assert world.store.underlying_store.get("run/3/key") == b"value"
     assert not in_a_group()
+
+
+FIRST_OPTIMIZER = """
+import sys, torch
+from sparkdl.cluster.inline import InlineCluster
+
+InlineCluster().gang(lambda world, shard: torch.optim.SGD([torch.zeros(1, requires_grad=True)]) and None)
+functions = vars(torch.distributed.nn.functional).values()
+defaults = [value for function in functions for value in getattr(function, "__defaults__", None) or ()]
+sys.exit(any(isinstance(value, torch.distributed.ProcessGroup) for value in defaults))
+"""
+
+
+@pytest.mark.slow
+def test_first_optimizer_of_a_process_keeps_no_group():
+    # It imports torch.distributed.nn, whose functions would keep the world's group, and its sockets, as a default.
+    subprocess.run([sys.executable, "-c", FIRST_OPTIMIZER], check=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore
 
 from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
@@ -19,33 +21,33 @@ EVERY_DTYPE = (
 )
 
 
-def laid_out(own: int) -> dict[str, torch.Tensor]:
-    """The same numbers, ``own`` times, in several memory layouts."""
+def laid_out(factor: int) -> dict[str, torch.Tensor]:
+    """The same numbers, times a factor, in several memory layouts."""
     return {
-        "strided": (torch.arange(10.0) * own)[::2],
-        "columns": (torch.arange(12.0) * own).view(3, 4)[:, 1:3],
-        "transposed": (torch.arange(6.0) * own).view(2, 3).t(),
-        "channels last": (torch.arange(24.0) * own).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
-        "number": torch.tensor(7.0 * own),
+        "strided": (torch.arange(10.0) * factor)[::2],
+        "columns": (torch.arange(12.0) * factor).view(3, 4)[:, 1:3],
+        "transposed": (torch.arange(6.0) * factor).view(2, 3).t(),
+        "channels last": (torch.arange(24.0) * factor).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        "number": torch.tensor(7.0 * factor),
         "nothing": torch.empty(0, 3),
     }
 
 
 def talk(world: World, shard: Shard | None) -> dict[str, Any]:
-    group, own = world.group(), world.rank + 1
-    averaged, broadcast, later = (torch.full((2,), float(own)) for _ in range(3))
+    group, number = world.group(), world.rank + 1
+    averaged, broadcast, later = (torch.full((2,), float(number)) for _ in range(3))
     group.mean_(averaged)
     group.broadcast_(broadcast, source=2)
     group.sum_(later, wait=False).wait()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
-    spread, summed = laid_out(own), laid_out(own)
+    spread, summed = laid_out(number), laid_out(number)
     for tensor in (*dtypes.values(), *spread.values()):
         group.broadcast_(tensor)
     for tensor in summed.values():
         group.sum_(tensor)
     return {
         "few": (averaged.tolist(), broadcast.tolist(), later.tolist()),
-        "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), float(own))}),
+        "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), float(number))}),
         "json": [world.all_gather_json("first", {"rank": world.rank}), world.all_gather_json("second", {})],
         "dtypes": {name: tensor.float() for name, tensor in dtypes.items()},  # not all of them can be pickled
         "spread": spread,
@@ -56,16 +58,16 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
 def test_collectives_of_any_dtype_and_layout():
     with LocalCluster(3) as cluster:
         answers = cluster.gang(talk)
-    for found in answers:
-        assert found["few"] == ([2.0, 2.0], [3.0, 3.0], [6.0, 6.0])
-        assert [value["rank"] for value in found["gather"]] == [0, 1, 2]
-        assert [value["tensor"].tolist() for value in found["gather"]] == [[], [2.0], [3.0, 3.0]]
-        assert found["json"] == [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [{}, {}, {}]]
+    for answer in answers:
+        assert answer["few"] == ([2.0, 2.0], [3.0, 3.0], [6.0, 6.0])
+        assert [value["rank"] for value in answer["gather"]] == [0, 1, 2]
+        assert [value["tensor"].tolist() for value in answer["gather"]] == [[], [2.0], [3.0, 3.0]]
+        assert answer["json"] == [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [{}, {}, {}]]
         for dtype in EVERY_DTYPE:
-            assert torch.equal(found["dtypes"][str(dtype)], torch.tensor([0.0, 1.0])), dtype
+            assert torch.equal(answer["dtypes"][str(dtype)], torch.tensor([0.0, 1.0])), dtype
         for name, tensor in laid_out(1).items():
-            assert torch.equal(found["spread"][name], tensor), name
-            assert torch.equal(found["summed"][name], tensor * 6), name
+            assert torch.equal(answer["spread"][name], tensor), name
+            assert torch.equal(answer["summed"][name], tensor * 6), name
 
 
 def test_pending_sum_of_strided_tensor_raises():
@@ -82,6 +84,16 @@ def test_group_of_one_exchanges_nothing():
     assert tensor.tolist() == [1.0, 2.0]
     assert group.gather("alone") == ["alone"]
     assert world.all_gather_json("key", {"numbers": (1, 2)}) == [{"numbers": [1, 2]}]
+
+
+def test_rank_0_keeps_the_store_open_until_all_have_read():
+    store = HashStore()
+    store.set_timeout(datetime.timedelta(seconds=0.05))
+    zero, one = World(0, 2, store=store), World(1, 2, store=store)
+    store.set("shards/1", "{}")  # rank 1 has sent its value, and has not read
+    with pytest.raises(PeerLost):
+        zero.all_gather_json("shards", {})
+    assert one.all_gather_json("shards", {}) == zero.all_gather_json("shards", {}) == [{}, {}]
 
 
 def test_axes():

@@ -36,6 +36,7 @@ def test_first_bucket_is_small() -> None:
     sizes = [FIRST_BYTES // 2] * 8
     assert assign(sizes, ["f"] * 8, 4 * FIRST_BYTES) == [[7, 6], [5, 4, 3, 2, 1, 0]]
     assert assign([1, 1000, 1], ["f"] * 3, 10, first=1) == [[2], [1], [0]]
+    assert len(make_buckets(list(nn.Linear(100, 100).parameters()), 100)) == 2  # smaller than torch's first bucket
 
 
 def parameters() -> list[nn.Parameter]:
