@@ -24,11 +24,7 @@ ONE_CHANCE = "not cluster and not chaos and not gpu"
 TWO_CHANCES = "(cluster or chaos) and not gpu"
 _MANY_JOBS = "ensemble or pipeline"
 _MANY_PROCESSES = "docs or notebooks or chaos"
-LOTS = (
-    _MANY_JOBS,
-    f"({_MANY_PROCESSES}) and not ({_MANY_JOBS})",
-    f"not ({_MANY_PROCESSES}) and not ({_MANY_JOBS})",
-)
+LOTS = (_MANY_JOBS, f"({_MANY_PROCESSES}) and not ({_MANY_JOBS})", f"not ({_MANY_PROCESSES}) and not ({_MANY_JOBS})")
 """Parts of the names, folders included, of tests with two chances: thirds of their time."""
 
 

@@ -30,7 +30,7 @@ def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", f
 
     Args:
         array: numbers, booleans, lists of them nested to any depth, or binary values.
-        column: the column; its dtype and shape, if set, are checked. An empty array takes the column's shape.
+        column: its dtype and shape, if set, are checked. An empty array takes the column's shape.
         floating: dtype of floating-point columns without a dtype of their own.
         finite: whether NaN and infinity are invalid; for integer dtypes they always are.
 
@@ -38,14 +38,14 @@ def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", f
         InvalidInput: nulls, NaN or infinity, lists of different lengths, a wrong shape, or a number out of its dtype's
             range.
     """
-    found: list[int] = []
+    lengths: list[int] = []
     values = array
     _check_nulls(values, array, column)  # first, since a null counts as a list of length 0
     while is_list(values.type):
-        found.append(_length(values, column))
+        lengths.append(_length(values, column))
         values = values.flatten()
         _check_nulls(values, array, column)
-    shape = tuple(found)
+    shape = tuple(lengths)
     if not is_binary(values.type):
         flat = np.asarray(values.to_numpy(zero_copy_only=False))
     elif column.decode is None:
@@ -57,17 +57,14 @@ def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", f
         if len(array) and math.prod(shape) != math.prod(column.shape):
             raise InvalidInput(f"column {column.name!r} has rows of shape {shape}; expected {column.shape}.")
         shape = column.shape
-    numbers = _cast(flat, wanted(flat.dtype, column, floating), column, finite)
+    numbers = _cast(flat, _target_dtype(flat.dtype, column, floating), column, finite)
     return np.ascontiguousarray(numbers).reshape(len(array), *shape)
 
 
 def decode_ragged(
     array: pa.Array, column: InputColumn, *, floating: str = "float32", finite: bool = True
 ) -> tuple[Array, Array]:
-    """Convert an Arrow array of lists to values ``[total, *shape]`` and int64 bounds ``[rows + 1]``.
-
-    Takes and raises the same as ``decode``, but lengths may differ and the column's shape is one value's.
-    """
+    """Convert lists of any lengths as ``decode`` does: values ``[total, *shape]`` and int64 bounds ``[rows + 1]``."""
     _check_nulls(array, array, column)
     if pa.types.is_fixed_size_list(array.type):
         bounds = np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
@@ -81,12 +78,7 @@ def row_dtype(kind: pa.DataType, column: InputColumn, *, floating: str = "float3
     """The dtype that ``decode`` gives for an Arrow type; None if it depends on the values."""
     if column.dtype is not None:
         return np.dtype(column.dtype)
-    return None if is_binary(kind) else wanted(np.dtype(element_type(kind).to_pandas_dtype()), column, floating)
-
-
-def wanted(found: np.dtype[Any], column: InputColumn, floating: str) -> np.dtype[Any]:
-    """The dtype to which numbers of the dtype ``found`` are converted."""
-    return np.dtype(column.dtype or (floating if found.kind == "f" else _SIGNED.get(found.name, found.name)))
+    return None if is_binary(kind) else _target_dtype(np.dtype(element_type(kind).to_pandas_dtype()), column, floating)
 
 
 def count_faults(array: pa.Array, column: InputColumn, *, floating: str = "float32") -> validation.Counts:
@@ -100,7 +92,11 @@ def count_faults(array: pa.Array, column: InputColumn, *, floating: str = "float
         flat = np.asarray(values.drop_null().to_numpy(zero_copy_only=False))
     elif column.decode is None:
         flat = binary.raw(values.drop_null(), column)
-    return validation.count(flat, wanted(flat.dtype, column, floating), nulls=nulls)
+    return validation.count(flat, _target_dtype(flat.dtype, column, floating), nulls=nulls)
+
+
+def _target_dtype(dtype: np.dtype[Any], column: InputColumn, floating: str) -> np.dtype[Any]:
+    return np.dtype(column.dtype or (floating if dtype.kind == "f" else _SIGNED.get(dtype.name, dtype.name)))
 
 
 def _length(array: pa.Array, column: InputColumn) -> int:
@@ -109,10 +105,10 @@ def _length(array: pa.Array, column: InputColumn) -> int:
     lengths = np.diff(array.offsets.to_numpy())
     if not len(lengths):
         return 0
-    if (lengths != lengths[0]).any():
-        other = int(lengths[int(np.argmax(lengths != lengths[0]))])
+    differing = lengths[lengths != lengths[0]]
+    if len(differing):
         raise InvalidInput(
-            f"column {column.name!r} has arrays of several lengths, {int(lengths[0])} and {other} among them; "
+            f"column {column.name!r} has arrays of several lengths, {lengths[0]} and {differing[0]} among them; "
             f"expected one length for all rows. {validation.RAGGED}"
         )
     return int(lengths[0])
@@ -131,10 +127,8 @@ def _cast(flat: Array, dtype: np.dtype[Any], column: InputColumn, finite: bool) 
         return flat
     with np.errstate(invalid="ignore", over="ignore"):
         numbers = flat.astype(dtype)
-        if valid and dtype.kind in "iub":  # compares signs too, since -1 and 255 have the same 8 bits
-            valid = np.array_equal(numbers.astype(flat.dtype), flat) and np.array_equal(numbers < 0, flat < 0)
-        elif valid and floats:
-            valid = bool(np.isfinite(numbers).all())
+        if valid and (floats or dtype.kind in "iub"):
+            valid = not validation.changed_values(flat, numbers).any()
     if not valid:
         raise InvalidInput(validation.message(column.name, validation.count(flat, dtype)))
     return numbers

@@ -105,7 +105,7 @@ def promote_ints(rows: Rows) -> Rows:
 
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:
     """The arguments of ``forward()``: one per tensor, two per ``Ragged``."""
-    return [tensor for each in inputs for tensor in (each.arguments() if isinstance(each, Ragged) else (each,))]
+    return [tensor for rows in inputs for tensor in (rows.arguments() if isinstance(rows, Ragged) else (rows,))]
 
 
 @dataclass(frozen=True)
@@ -152,15 +152,15 @@ class Batch:
     def cut(self, first: int, last: int, weight: float, total: int, *, micro: bool = False) -> Batch:
         """The rows ``first`` to ``last``; their weight over ``weight`` is the (if ``micro``: micro) weight fraction."""
         denominators = None if self.denominators is None else self.denominators[first:last]
-        own = float(last - first) if denominators is None else float(denominators.sum())
-        share = own / weight if weight else 0.0
+        local = float(last - first) if denominators is None else float(denominators.sum())
+        share = local / weight if weight else 0.0
         return Batch(
             inputs=tuple([tensor[first:last] for tensor in self.inputs]),
             target=None if self.target is None else self.target[first:last],
             weights=None if self.weights is None else self.weights[first:last],
             denominators=denominators,
             rows=last - first,
-            weight=own,
+            weight=local,
             weight_fraction=self.weight_fraction if micro else share,
             micro_fraction=share if micro else 1.0,
             total=total,

@@ -67,12 +67,12 @@ class Batcher:
 
     def step_weights(self, epoch: int) -> Tensor:
         """This shard's weight in every step of an epoch, float64 ``[steps]``."""
-        plan, index = self.plan, self.shard.index
+        ends = [self.plan.offset(self.shard.index, step) for step in range(self.plan.steps + 1)]
         if self.shard.denominators is None:
-            return torch.tensor([plan.count(index, step) for step in range(plan.steps)], dtype=torch.float64)
-        masses = self.shard.denominators[self._positions(epoch)]
-        bounds = itertools.pairwise([plan.offset(index, step) for step in range(plan.steps + 1)])
-        return torch.tensor([float(masses[first:last].sum()) for first, last in bounds], dtype=torch.float64)
+            return torch.tensor(ends, dtype=torch.float64).diff()
+        terms = self.shard.denominators[self._positions(epoch)]
+        sums = [float(terms[first:last].sum()) for first, last in itertools.pairwise(ends)]
+        return torch.tensor(sums, dtype=torch.float64)
 
     def _positions(self, epoch: int) -> Tensor:
         positions, order = self.plan.permutation(self.shard.index, epoch), self.shard.order
@@ -87,13 +87,13 @@ class Batcher:
     ) -> Iterator[Batch]:
         chunks = self._chunks(epoch, start, torch.device("cpu"))
         batches = itertools.chain.from_iterable(self._cut(chunk, totals) for chunk in chunks)
-        for step, batch in enumerate(batches, start):
-            made = transforms(batch, generator(self.plan.seed, epoch, step, self.shard.index))
+        for step, stored in enumerate(batches, start):
+            batch = transforms(stored, generator(self.plan.seed, epoch, step, self.shard.index))
             yield replace(
-                made,
-                inputs=tuple(_arrive(each, device) for each in made.inputs),
-                target=None if made.target is None else _arrive(made.target, device),
-                weights=None if made.weights is None else _arrive(made.weights, device),
+                batch,
+                inputs=tuple(_arrive(rows, device) for rows in batch.inputs),
+                target=None if batch.target is None else _arrive(batch.target, device),
+                weights=None if batch.weights is None else _arrive(batch.weights, device),
             )
 
     def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
@@ -116,16 +116,16 @@ class Batcher:
 
 def stored_batch(shard: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
     """A shard's stored rows at the positions ``chosen`` as a batch on a device (default: the CPU); slices are views."""
-    found = {name: _arrive(_taken(shard.tensors[name], chosen), device) for name in _batch_columns(shard.columns)}
-    masses = None if shard.denominators is None else _taken(shard.denominators, chosen)
-    weight, rows = shard.columns.weight, len(next(iter(found.values())))
+    tensors = {name: _arrive(_taken(shard.tensors[name], chosen), device) for name in _batch_columns(shard.columns)}
+    denominators = None if shard.denominators is None else _taken(shard.denominators, chosen)
+    weight, rows = shard.columns.weight, len(next(iter(tensors.values())))
     return Batch(
-        inputs=tuple([found[column.name] for column in shard.columns.inputs]),
-        target=target_of(found, shard.columns),
-        weights=None if weight is None else numbers(found, weight.name),
-        denominators=masses,
+        inputs=tuple([tensors[column.name] for column in shard.columns.inputs]),
+        target=target_of(tensors, shard.columns),
+        weights=None if weight is None else numbers(tensors, weight.name),
+        denominators=denominators,
         rows=rows,
-        weight=float(rows) if masses is None else float(masses.sum()),
+        weight=float(rows) if denominators is None else float(denominators.sum()),
         weight_fraction=1.0,
         total=rows,
     )

@@ -34,14 +34,14 @@ class ColumnFile:
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
 
     def append(self, array: pa.Array, floating: str) -> None:
-        """Decode and append rows; without rows only record their dtype. Raises what ``decode`` and ``write`` raise."""
+        """Decode and append rows; without rows only record their dtype."""
         if len(array):
             self.write(decode(array, self.column, floating=floating))
         elif self.dtype is None:
             self.dtype = row_dtype(array.type, self.column, floating=floating)
 
     def write(self, rows: npt.NDArray[Any]) -> None:
-        """Append rows ``[rows, *shape]``; raises InvalidInput if they differ in dtype or shape from earlier rows."""
+        """Append rows ``[rows, *shape]``, all of one dtype and shape."""
         if self.shape is None:
             self.dtype, self.shape = rows.dtype, rows.shape[1:]
         elif (rows.dtype, rows.shape[1:]) != (self.dtype, self.shape):
@@ -71,7 +71,7 @@ class RaggedFile(ColumnFile):
         self._total = 0
 
     def append(self, array: pa.Array, floating: str) -> None:
-        """Decode and append rows; raises what ``ColumnFile.append`` raises."""
+        """Decode and append rows; without values only record their dtype."""
         values, bounds = decode_ragged(array, self.column, floating=floating)
         if len(values):
             self.write(values)
@@ -82,7 +82,7 @@ class RaggedFile(ColumnFile):
         self._total += len(values)
 
     def map(self, rows: int, layout: Layout | None) -> Ragged:  # type: ignore[override]
-        """The rows as mapped ragged rows; takes what ``ColumnFile.map`` takes."""
+        """The rows as mapped ragged rows."""
         layout = layout or (str(self.dtype or "float32"), self.column.shape or ())
         padding = self.column.padding if self.column.ragged == "padded" else None
         return Ragged(super().map(self._total, layout), self._bounds.map(rows + 1, None), padding)
@@ -97,18 +97,14 @@ def mapped(file: BinaryIO, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor
 
 
 def common_layout(layouts: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Layout]:
-    """The layout of every column; raises InvalidInput if two shards differ.
-
-    Args:
-        layouts: indices of shards, and their layouts as JSON gives them.
-    """
-    found: dict[str, tuple[int, Layout]] = {}
-    for index, layout in layouts:
-        for name, (dtype, shape) in layout.items():
-            own = dtype, tuple(shape)
-            first, other = found.setdefault(name, (index, own))
-            if other != own:
+    """The layout of every column, from shards' indices and their layouts in JSON; raises InvalidInput if two differ."""
+    common: dict[str, tuple[int, Layout]] = {}
+    for index, columns in layouts:
+        for name, (dtype, shape) in columns.items():
+            layout = dtype, tuple(shape)
+            first, expected = common.setdefault(name, (index, layout))
+            if expected != layout:
                 raise InvalidInput(
-                    f"column {name!r} has rows of {other} in shard {first} and of {own} in shard {index}."
+                    f"column {name!r} has rows of {expected} in shard {first} and of {layout} in shard {index}."
                 )
-    return {name: layout for name, (_, layout) in found.items()}
+    return {name: layout for name, (_, layout) in common.items()}

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from sparkdl.data.arrow_types import refusal
+from sparkdl.data.arrow_types import RAW, advice, element_type, is_binary, is_list
 from sparkdl.data.batch import DTYPES
 from sparkdl.errors import InvalidInput
 
+_EXPECTED = "expected numbers, booleans, or arrays of them"
 _MOST_NAMES = 20  # in a message, which must fit on a screen
 
 
@@ -131,39 +132,45 @@ class Columns:
             InvalidInput: a column is missing, ambiguous, or of a type that cannot become a tensor.
         """
         for column in self:
-            found = schema.names.count(column.name)
-            if found != 1:
-                raise InvalidInput(
-                    f"there {'is no column' if not found else f'are {found} columns'} {column.name!r}; the data has "
-                    f"{listed(schema.names)}."
-                )
+            count = schema.names.count(column.name)
+            if count != 1:
+                number = f"are {count} columns" if count else "is no column"
+                raise InvalidInput(f"there {number} {column.name!r}; the data has {listed(schema.names)}.")
             kind = schema.field(column.name).type
-            wrong = refusal(
-                kind,
-                described=column.dtype is not None and column.shape is not None,
-                decoded=column.decode is not None,
-                ragged=column.ragged is not None,
-            )
-            if wrong is not None:
-                raise InvalidInput(f"column {column.name!r} has type {str(kind)[:200]}; {wrong}")
+            reason = _refusal(kind, column)
+            if reason is not None:
+                raise InvalidInput(f"column {column.name!r} has type {str(kind)[:200]}; {reason}")
 
 
-def _merge(one: InputColumn, other: InputColumn) -> InputColumn:
-    found: dict[str, Any] = {}
+def _merge(one: InputColumn, two: InputColumn) -> InputColumn:
+    fields: dict[str, Any] = {}
     for name in ("dtype", "shape", "ragged", "decode"):
-        first, second = getattr(one, name), getattr(other, name)
+        first, second = getattr(one, name), getattr(two, name)
         if first is not None and second is not None and first != second:
             raise InvalidInput(
                 f"column {one.name!r} is used twice, with {name}={first!r} and with {name}={second!r}; expected one "
                 f"{name}. Select it a second time under another name."
             )
-        found[name] = second if first is None else first
-    if one.ragged and other.ragged and one.padding != other.padding:
-        raise InvalidInput(f"column {one.name!r} is used twice, with padding {one.padding} and {other.padding}.")
-    return InputColumn(one.name, **found, padding=one.padding if one.ragged else other.padding)
+        fields[name] = second if first is None else first
+    if one.ragged and two.ragged and one.padding != two.padding:
+        raise InvalidInput(f"column {one.name!r} is used twice, with padding {one.padding} and {two.padding}.")
+    return InputColumn(one.name, **fields, padding=one.padding if one.ragged else two.padding)
 
 
 def listed(names: Sequence[str]) -> str:
     """Quote names for a message, at most twenty of them."""
     text = ", ".join(map(repr, names[:_MOST_NAMES]))
     return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"
+
+
+def _refusal(kind: pa.DataType, column: InputColumn) -> str | None:
+    """Reason why a column of this type cannot become a tensor, with advice; None if it can."""
+    if is_binary(kind):
+        known = column.decode is not None or (column.dtype is not None and column.shape is not None)
+        return None if known and column.ragged is None else f"{_EXPECTED}. {RAW}."
+    if column.decode is not None:
+        return "expected binary values for its decode function."
+    if column.ragged is not None and not is_list(kind):
+        return "expected arrays, since it is ragged."
+    cure = advice(element_type(kind))
+    return None if cure is None else f"{_EXPECTED}. {cure}"

@@ -32,13 +32,7 @@ _MOST = 1 << 16  # rows mixed at a time
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A shard's row count and hashes.
-
-    Attributes:
-        rows: number of rows.
-        content: hash of the rows, independent of their order.
-        order: hash of the rows in their order.
-    """
+    """A shard's row count, and the hashes of its rows without and with their order."""
 
     rows: int
     content: int
@@ -76,17 +70,17 @@ def fingerprint(shard: Shard) -> Fingerprint:
 
 def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:
     """Rows and content of all shards together."""
-    return sum(each.rows for each in fingerprints), sum(each.content for each in fingerprints) % (1 << 64)
+    return sum(shard.rows for shard in fingerprints), sum(shard.content for shard in fingerprints) % (1 << 64)
 
 
 def _row_sums(rows: Tensor, seed: int) -> Words:
     """Sum of the mixed words of each row, uint64 ``[rows]``."""
-    raw = rows.numpy().reshape(len(rows), -1).view(np.uint8) if rows.numel() else np.zeros((len(rows), 0), np.uint8)
-    width = -(-raw.shape[1] // 8) * 8
-    if width != raw.shape[1]:
-        raw = np.pad(raw, ((0, 0), (0, width - raw.shape[1])))
-    words: Words = np.ascontiguousarray(raw).view(np.uint64) if width else raw.astype(np.uint64)
-    keys = _mix(np.uint64(seed) + np.arange(width // 8, dtype=np.uint64) * _GOLDEN)
+    if not rows.numel():
+        return np.zeros(len(rows), np.uint64)
+    raw = rows.numpy().reshape(len(rows), -1).view(np.uint8)
+    missing = -raw.shape[1] % 8
+    words: Words = np.ascontiguousarray(np.pad(raw, ((0, 0), (0, missing))) if missing else raw).view(np.uint64)
+    keys = _mix(np.uint64(seed) + np.arange(words.shape[1], dtype=np.uint64) * _GOLDEN)
     sums: Words = _mix(words + keys).sum(axis=1, dtype=np.uint64)
     return sums
 
@@ -99,8 +93,8 @@ def _ragged(rows: Ragged, seed: int) -> Words:
     places = np.arange(len(values), dtype=np.uint64) - np.repeat(bounds[:-1].astype(np.uint64), lengths.astype(int))
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(_mix(values + places * _GOLDEN), out=sums[1:])
-    found: Words = sums[bounds[1:]] - sums[bounds[:-1]] + _mix(lengths + np.uint64(seed))
-    return found
+    hashes: Words = sums[bounds[1:]] - sums[bounds[:-1]] + _mix(lengths + np.uint64(seed))
+    return hashes
 
 
 def _mix(words: Words) -> Words:

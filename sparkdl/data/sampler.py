@@ -66,11 +66,11 @@ class Plan:
         if target >= total:
             return self.rows
         # All rows with a position of at most target / N: the count is off by up to R / 2, which the order settles.
-        given = [(2 * target * rows + total) // (2 * total) for rows in self.rows]
-        self._rebalance(given, target - sum(given))
-        return tuple(given)
+        taken = [(2 * target * rows + total) // (2 * total) for rows in self.rows]
+        self._rebalance(taken, target - sum(taken))
+        return tuple(taken)
 
-    def _rebalance(self, given: list[int], missing: int) -> None:
+    def _rebalance(self, taken: list[int], missing: int) -> None:
         """Add the next ``missing`` rows of the order, or remove the last ``-missing``."""
         if not missing:
             return
@@ -78,19 +78,19 @@ class Plan:
         widest = max(self.rows)
 
         def more(rank: int) -> bool:
-            return given[rank] < self.rows[rank] if way > 0 else given[rank] > 0
+            return taken[rank] < self.rows[rank] if way > 0 else taken[rank] > 0
 
         def entry(rank: int) -> tuple[int, int]:
-            row = given[rank] if way > 0 else given[rank] - 1
+            row = taken[rank] if way > 0 else taken[rank] - 1
             # Distinct positions differ by at least 1 / (2 max n)^2: times (2 max n)^2 and rounded down, they keep
             # order and ties, and integers compare ten times as fast as fractions.
             return way * ((2 * row + 1) * 2 * widest * widest // self.rows[rank]), way * rank
 
-        heap = [entry(rank) for rank in range(len(given)) if more(rank)]
+        heap = [entry(rank) for rank in range(len(taken)) if more(rank)]
         heapq.heapify(heap)
         for _ in range(abs(missing)):
             rank = abs(heap[0][1])
-            given[rank] += way
+            taken[rank] += way
             if more(rank):
                 heapq.heapreplace(heap, entry(rank))
             else:
@@ -112,8 +112,6 @@ def generator(*key: int) -> torch.Generator:
     """A random generator that depends on the key alone, for example ``(seed, epoch, position)``."""
     # SeedSequence concatenates the numbers' words and drops trailing zeros; with a count and two words per number,
     # different keys give different sequences.
-    words = [word for part in key for word in divmod(part & 0xFFFFFFFFFFFFFFFF, 1 << 32)]
+    words = [word for number in key for word in divmod(number & 0xFFFFFFFFFFFFFFFF, 1 << 32)]
     state = np.random.SeedSequence([len(key), *words]).generate_state(1, np.uint64)
-    made = torch.Generator()
-    made.manual_seed(int(state[0]) & 0x7FFFFFFFFFFFFFFF)
-    return made
+    return torch.Generator().manual_seed(int(state[0]) & 0x7FFFFFFFFFFFFFFF)

@@ -66,25 +66,25 @@ class Shard:
             InvalidInput: a row's weight is negative.
         """
         targets, weight = self.columns.targets, self.columns.weight
-        found: Tensor | None = None
+        terms: Tensor | None = None
         count = self._stored_rows()
         for first in range(0, count, _SCAN_ROWS):
             rows = slice(first, first + _SCAN_ROWS)
             labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
             target = target_of(labels, self.columns)
-            each = None if target is None else denominators(target)
+            values = None if target is None else denominators(target)
             if weight is not None:
                 weights = numbers(self.tensors, weight.name)[rows].to(torch.float64)
                 if bool((weights < 0).any()):
                     least = float(weights.min())
                     raise InvalidInput(f"weight column {weight.name!r} holds {least}; expected weights of at least 0.")
-                each = weights if each is None else each * weights
-            if each is not None:
-                found = torch.ones(count, dtype=torch.float64) if found is None else found
-                found[rows] = each
-        if found is None and weight is not None:  # a shard without rows
-            found = torch.empty(0, dtype=torch.float64)
-        return self if found is None else replace(self, denominators=found)
+                values = weights if values is None else values * weights
+            if values is not None:
+                terms = torch.ones(count, dtype=torch.float64) if terms is None else terms
+                terms[rows] = values
+        if terms is None and weight is not None:  # a shard without rows
+            terms = torch.empty(0, dtype=torch.float64)
+        return self if terms is None else replace(self, denominators=terms)
 
     def with_unit_denominators(self) -> Shard:
         """The shard with explicit denominator terms of 1, for a gang in which other shards have terms."""
@@ -96,9 +96,9 @@ class Shard:
 
 def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
     """The tensor of a column that is not ragged."""
-    found = tensors[name]
-    assert isinstance(found, Tensor)
-    return found
+    tensor = tensors[name]
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 def target_of(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:

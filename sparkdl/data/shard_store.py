@@ -102,21 +102,21 @@ class ShardStore:
     @contextmanager
     def writing(self, index: int, mark: str | None = None) -> Iterator[Callable[[bytes], None]]:
         """Yield a function that appends blocks, then publish the shard; ``mark`` is its fingerprint, if known."""
-        made = self.folder / f"{uuid.uuid4().hex}.tmp"
-        made.mkdir(parents=True)
+        staged = self.folder / f"{uuid.uuid4().hex}.tmp"
+        staged.mkdir(parents=True)
         about: dict[str, Any] = {"rows": 0, "columns": []}
         try:
-            yield partial(_append_block, made, about)
-            (made / _ABOUT).write_text(json.dumps(about))
+            yield partial(_append_block, staged, about)
+            (staged / _ABOUT).write_text(json.dumps(about))
             if mark is not None:
-                (made / _MARK).write_text(mark)
+                (staged / _MARK).write_text(mark)
             try:
-                made.rename(self._at(index))
+                staged.rename(self._at(index))
             except OSError:
                 if not self.has(index):  # another task was not faster
                     raise
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(staged, ignore_errors=True)
 
     @contextmanager
     def exclusive(self, index: int) -> Iterator[None]:
@@ -133,8 +133,8 @@ class ShardStore:
         about = json.loads((folder / _ABOUT).read_text())
         if not about["rows"]:
             return empty_shard(index, columns, shard_rows, layout)
-        rows, found = about["rows"], enumerate(about["columns"])
-        tensors = {column["name"]: _map(folder / str(number), column, rows) for number, column in found}
+        rows, columns_of = about["rows"], enumerate(about["columns"])
+        tensors = {column["name"]: _map(folder / str(number), column, rows) for number, column in columns_of}
         return Shard(index, len(shard_rows), rows, shard_rows, columns, tensors)
 
     def fingerprint(self, shard: Shard) -> str:
@@ -175,12 +175,12 @@ def _append_block(folder: Path, about: dict[str, Any], block: bytes) -> None:
             file.write(memoryview(block)[first : first + size])
         first += size
         if "values" in column:
-            whole = about["columns"][number]
-            bounds = np.frombuffer(block, np.int64, rows + 1, first) + whole["values"]
+            stored = about["columns"][number]
+            bounds = np.frombuffer(block, np.int64, rows + 1, first) + stored["values"]
             with (folder / f"{number}.bounds").open("ab") as file:
                 file.write(bounds[1 if file.tell() else 0 :].tobytes())
             first += bounds.nbytes
-            whole["values"] += values
+            stored["values"] += values
     about["rows"] += rows
 
 

@@ -29,13 +29,7 @@ _CHUNK = 1 << 20  # rows processed at a time, since a whole column may exceed me
 
 
 class Spool:
-    """Collects the batches of one partition.
-
-    Args:
-        columns: the columns to keep.
-        directory: folder of the files; default: the system's temporary folder.
-        shard: the shard's index, for errors; default: not named.
-    """
+    """Collects the batches of one partition in files of a folder (default: the system's); errors name the shard."""
 
     def __init__(self, columns: Columns, *, directory: str | None = None, shard: int | None = None) -> None:
         self.rows = 0
@@ -51,27 +45,27 @@ class Spool:
         self._faults: dict[str, validation.Counts] = {}
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Decode and append a batch.
-
-        Invalid values are counted for ``check``; a batch's column with an invalid value is not written.
-
-        Raises:
-            InvalidInput: the batch cannot become tensors for another reason.
-        """
+        """Decode and append a batch; invalid values are counted for ``check``, and their column is not written."""
         for file in self._files.values():
             array = batch.column(file.column.name)
             try:
                 file.append(array, self._columns.floating)
             except InvalidInput as error:
-                self._take_down(file.column, array, error)
+                try:
+                    counts = count_faults(array, file.column, floating=self._columns.floating)
+                except InvalidInput:  # the same error, or a second one
+                    counts = validation.Counts()
+                if not counts:
+                    raise InvalidInput(self._place + error.message) from error
+                self._faults.setdefault(file.column.name, validation.Counts()).update(counts)
         self.rows += batch.num_rows
 
     def check(self) -> None:
         """Raise InvalidInput if there were nulls, NaN, infinite values or values out of their dtype's range."""
-        found = [validation.message(name, counts, rows=self.rows) for name, counts in self._faults.items()]
-        if found:
-            more = f"\nand {len(found) - _MOST} more columns." if len(found) > _MOST else ""
-            raise InvalidInput(self._place + "\n".join(found[:_MOST]) + more)
+        faults = [validation.message(name, counts, rows=self.rows) for name, counts in self._faults.items()]
+        if faults:
+            more = f"\nand {len(faults) - _MOST} more columns." if len(faults) > _MOST else ""
+            raise InvalidInput(self._place + "\n".join(faults[:_MOST]) + more)
 
     def layout(self) -> dict[str, Layout]:
         """Column name -> dtype name and shape of a row, for the columns of which a row has arrived."""
@@ -82,29 +76,29 @@ class Spool:
         }
 
     def shard(self, index: int, rows: tuple[int, ...], layout: dict[str, Layout]) -> Shard:
-        """The spooled rows as a shard, in the order of their ids.
+        """The spooled rows as a shard in the order of their ids.
 
         Args:
             index: index of the shard, from 0.
             rows: rows of every shard, by index.
-            layout: the workers' common layout; gives an empty shard its dtypes and shapes.
+            layout: the workers' common layout, for the dtypes and shapes of an empty shard.
 
         Raises:
-            InvalidInput: a value is invalid (see ``check``), or two rows have the same id.
+            InvalidInput: a value is invalid, or two rows have the same id.
         """
         tensors, identity = self.seal(layout), self._columns.row_id
         order = None if identity is None else self.order(numbers(tensors, identity.name))
         return Shard(index, len(rows), self.rows, rows, self._columns, tensors, order)
 
     def seal(self, layout: dict[str, Layout]) -> dict[str, Input]:
-        """Map each column to a tensor ``[rows, *shape]`` or ``Ragged`` rows; takes and raises the same as ``shard``."""
+        """Map each column to a tensor ``[rows, *shape]`` or ``Ragged`` rows."""
         self.check()
         sealed: dict[str, Input] = {name: file.map(self.rows, layout.get(name)) for name, file in self._files.items()}
         self._files = {}
         return sealed
 
     def order(self, row_ids: Tensor) -> Tensor | None:
-        """The index that sorts the rows by id, int32 or int64 ``[rows]``; None if sorted; raises as ``shard`` does."""
+        """The index that sorts the rows by id, int32 or int64 ``[rows]``; None if they are sorted."""
         ids = row_ids.numpy()
         if _increasing(ids):
             return None
@@ -115,15 +109,6 @@ class Spool:
         for first in range(0, len(order), _CHUNK):
             file.write(order[first : first + _CHUNK].astype(narrow))
         return file.map(len(order), None)
-
-    def _take_down(self, column: InputColumn, array: pa.Array, error: InvalidInput) -> None:
-        try:
-            counts = count_faults(array, column, floating=self._columns.floating)
-        except InvalidInput:  # the same error, or a second one
-            counts = validation.Counts()
-        if not counts:
-            raise InvalidInput(self._place + error.message) from error
-        self._faults.setdefault(column.name, validation.Counts()).update(counts)
 
 
 def _increasing(ids: npt.NDArray[Any]) -> bool:

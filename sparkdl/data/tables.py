@@ -23,44 +23,41 @@ _ROWS = 65_536  # rows of a record batch
 def split_rows(
     data: Tabular | None, columns: Columns | Sequence[str] | None, size: int
 ) -> tuple[list[Batches], Columns | None]:
-    """Split data into each worker's record batches, and resolve the columns to keep.
+    """Split data into each worker's record batches, and resolve the columns to keep; raises InvalidInput.
 
     A table is split into contiguous slices of nearly equal length; so is each batch of a dataset, which may be larger
     than memory. A list has one table per worker.
-
-    Raises:
-        InvalidInput: the data is of another type, or the columns do not fit it.
     """
     if data is None:
         if columns is not None:
             raise InvalidInput("columns were given without data.")
         return [[] for _ in range(size)], None
-    parts, schemas = _parts(data, size)
-    wanted = Columns.of(columns, schemas[0].names)
-    if not wanted.inputs:
+    shards, schemas = _shards(data, size)
+    resolved = Columns.of(columns, schemas[0].names)
+    if not resolved.inputs:
         raise InvalidInput("there are no input columns; expected at least one.")
     for schema in schemas:
-        wanted.check(schema)
-    return parts, wanted
+        resolved.check(schema)
+    return shards, resolved
 
 
-def by_client(parts: Sequence[Batches], client: str) -> list[Batches]:
+def by_client(shards: Sequence[Batches], client: str) -> list[Batches]:
     """Regroup record batches so that one shard holds all rows of a client; rows keep their order.
 
     If the client column does not hold integers, rows stay where they are.
     """
-    found: list[list[pa.RecordBatch]] = [[] for _ in parts]
-    for batch in itertools.chain.from_iterable(parts):
+    regrouped: list[list[pa.RecordBatch]] = [[] for _ in shards]
+    for batch in itertools.chain.from_iterable(shards):
         owners = batch.column(client)
         if not pa.types.is_integer(owners.type) or owners.null_count:
-            return list(parts)  # decoding it raises the error
-        homes = owners.to_numpy(zero_copy_only=False).astype(np.int64) % len(parts)
-        for index, home in enumerate(found):
-            home.append(batch.filter(pa.array(homes == index)))
-    return list(found)
+            return list(shards)  # decoding it raises the error
+        homes = owners.to_numpy(zero_copy_only=False).astype(np.int64) % len(shards)
+        for index, shard in enumerate(regrouped):
+            shard.append(batch.filter(pa.array(homes == index)))
+    return list(regrouped)
 
 
-def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
+def _shards(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
     if isinstance(data, ds.Dataset):
         return [_slices(data, rank, size) for rank in range(size)], [data.schema]
     if isinstance(data, Mapping):
@@ -80,11 +77,11 @@ def _parts(data: Tabular, size: int) -> tuple[list[Batches], list[pa.Schema]]:
 
 def spill(batches: Batches, path: str) -> str | None:
     """Write batches to an Arrow file for another process; None if there are no batches."""
-    rest = iter(batches)
-    if (first := next(rest, None)) is None:
+    remaining = iter(batches)
+    if (first := next(remaining, None)) is None:
         return None
     with pa.ipc.new_file(path, first.schema) as writer:
-        for batch in itertools.chain([first], rest):
+        for batch in itertools.chain([first], remaining):
             writer.write_batch(batch)
     return path
 
@@ -106,12 +103,12 @@ def _slices(data: ds.Dataset, rank: int, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def _table(arrays: Mapping[str, Any]) -> pa.Table:
-    found = {name: np.asarray(array) for name, array in arrays.items()}
-    shapes = {name: array.shape for name, array in found.items()}
+    columns = {name: np.asarray(array) for name, array in arrays.items()}
+    shapes = {name: array.shape for name, array in columns.items()}
     lengths = {shape[:1] for shape in shapes.values()}
     if len(lengths) > 1 or any(not shape or 0 in shape[1:] for shape in shapes.values()):
         raise InvalidInput(f"the arrays have the shapes {shapes}; expected [rows, ...], all with as many rows.")
-    return pa.table({name: _column(array) for name, array in found.items()})
+    return pa.table({name: _column(array) for name, array in columns.items()})
 
 
 def _column(array: npt.NDArray[Any]) -> pa.Array:

@@ -25,13 +25,7 @@ Augment = Callable[[Inputs, "Tensor | None", torch.Generator], tuple[Sequence[In
 
 @dataclass(frozen=True)
 class Transforms:
-    """User functions that change batches before they reach the model.
-
-    Attributes:
-        collate: for every batch; default: none.
-        augment: for training batches, before ``collate``; default: none.
-        denominators: the loss's weight of each row's target, to detect changed weights; default: no check.
-    """
+    """User functions that change batches, and the loss's weight of each row's target, to detect changed weights."""
 
     collate: Collate | None = None
     augment: Augment | None = None
@@ -41,11 +35,7 @@ class Transforms:
         return self.collate is not None or self.augment is not None
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Apply the functions to a batch; an empty batch stays as it is.
-
-        Raises:
-            InvalidInput: a function changed the number of rows or their weights, or returned another type.
-        """
+        """Apply the functions to a batch; an empty batch stays as it is."""
         if not batch.rows:
             return batch
         inputs, target = batch.inputs, batch.target
@@ -57,7 +47,7 @@ class Transforms:
         if target is None and batch.target is not None:
             raise InvalidInput("collate or augment returned no target for a batch that has one; expected one.")
         if self.denominators is not None and target is not None:
-            _check_masses(self.denominators(target), batch)
+            _check_weights(self.denominators(target), batch)
         return replace(batch, inputs=inputs, target=target)
 
 
@@ -78,31 +68,28 @@ def _checked(name: str, returned: Any, rows: int) -> tuple[Inputs, Tensor | None
         )
     if target is not None and not isinstance(target, Tensor):
         raise InvalidInput(f"{name} returned a target of type {type(target).__name__}; expected a tensor, or None.")
-    for what, tensor in [*((f"input {index}", each) for index, each in enumerate(inputs)), ("the target", target)]:
-        if tensor is not None and _rows(tensor) != rows:
+    for what, tensor in [*((f"input {index}", value) for index, value in enumerate(inputs)), ("the target", target)]:
+        count = "no" if isinstance(tensor, Tensor) and not tensor.dim() else rows if tensor is None else len(tensor)
+        if count != rows:
             raise InvalidInput(
-                f"{name} returned {_rows(tensor)} rows in {what} for a batch of {rows} rows; expected {rows}: it may "
-                "change rows, but neither add nor drop them."
+                f"{name} returned {count} rows in {what} for a batch of {rows} rows; expected {rows}: it may change "
+                "rows, but neither add nor drop them."
             )
     return tuple(inputs), target
 
 
-def _rows(tensor: Input) -> int | str:
-    return "no" if isinstance(tensor, Tensor) and not tensor.dim() else len(tensor)
-
-
 def _described(value: Any) -> str:
     if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__} of {', '.join(type(each).__name__ for each in value[:5]) or 'nothing'}"
+        return f"{type(value).__name__} of {', '.join(type(item).__name__ for item in value[:5]) or 'nothing'}"
     return f"a {type(value).__name__}"
 
 
-def _check_masses(each: Tensor | None, batch: Batch) -> None:
+def _check_weights(terms: Tensor | None, batch: Batch) -> None:
     ones = torch.ones(batch.rows, dtype=torch.float64)
-    found = ones if each is None else each
-    found = found if batch.weights is None else found * batch.weights.to(torch.float64)
+    terms = ones if terms is None else terms
+    terms = terms if batch.weights is None else terms * batch.weights.to(torch.float64)
     before = ones if batch.denominators is None else batch.denominators
-    if found.shape != before.shape or not torch.allclose(found, before, rtol=1e-9, atol=0.0):
+    if terms.shape != before.shape or not torch.allclose(terms, before, rtol=1e-9, atol=0.0):
         raise InvalidInput(
             "collate or augment changed the loss weight of labels, by class weights or ignore_index; expected the same "
             "weights. Change them in the label column, or return a loss per row from your own loss function."

@@ -20,13 +20,11 @@ Buffer = bytes | memoryview
 
 _ALIASES = {"s3a": "s3", "s3n": "s3"}  # Hadoop's scheme -> pyarrow's
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_WHOLE = "_SUCCESS"  # Spark writes it last
+_MARKER = "_SUCCESS"  # Spark writes it last
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
-    """Resolve a URI or local path to its filesystem and the path in it.
-
-    As in Spark, file URIs are not percent-decoded.
+    """Resolve a URI or local path to its filesystem and the path in it; as in Spark, file URIs are not percent-decoded.
 
     Raises:
         InvalidInput: pyarrow does not know or reach the filesystem, or a file URI names a host.
@@ -37,28 +35,23 @@ def locate(uri: str) -> tuple[fs.FileSystem, str]:
     if scheme == "file":
         return fs.LocalFileSystem(), _file_path(uri)
     try:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
+        system, path = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
     except (OSError, ValueError) as error:
         reason = str(error).replace(uri, public(uri))
         raise InvalidInput(f"{public(uri)!r} cannot be opened: {reason}") from error
-    return found
+    return system, path
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder on any filesystem, resolved once; it need not exist.
-
-    Attributes:
-        system: the filesystem.
-        path: the folder's path in it; unlike a URI, it holds no credentials.
-    """
+    """A folder on any filesystem, resolved once; it need not exist. Unlike a URI, its path holds no credentials."""
 
     system: fs.FileSystem
     path: str
 
     @staticmethod
     def of(uri: str) -> Folder:
-        """Resolve a URI or local path; raises what ``locate`` raises."""
+        """Resolve a URI or local path."""
         system, path = locate(uri)
         return Folder(system, path.rstrip("/") or path)
 
@@ -67,7 +60,7 @@ class Folder:
         return f"{self.path}/{name}" if name else self.path
 
     def write(self, name: str, *data: Buffer) -> None:
-        """Write a file atomically, as ``sparkdl.io.files.write`` does; ``data`` are its chunks in order."""
+        """Write a file atomically from its chunks."""
         _write(self.system, self.at(name), data)
 
     def open(self, name: str) -> Any:
@@ -94,15 +87,14 @@ class Folder:
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its contents; a missing one is ignored."""
         path = self.at(name)
-        found = self.system.get_file_info(path).type
-        if found == fs.FileType.Directory:
+        kind = self.system.get_file_info(path).type
+        if kind == fs.FileType.Directory:
             self.system.delete_dir(path)
-        elif found != fs.FileType.NotFound:
+        elif kind != fs.FileType.NotFound:
             self.system.delete_file(path)
 
     def _inside(self, name: str) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True))
-        return found
+        return list(self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True)))
 
 
 def local_path(uri: str) -> str | None:
@@ -119,16 +111,12 @@ def absolute(uri: str) -> str:
 def join(uri: str, name: str) -> str:
     """Append a name to a folder's URI or path; a URI's options stay at its end."""
     scheme = urlsplit(uri).scheme
-    head, mark, options = uri.partition("?") if scheme not in ("", "file") else (uri, "", "")
+    head, mark, options = (uri, "", "") if scheme in ("", "file") else uri.partition("?")
     return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
 def write(uri: str, data: bytes) -> None:
-    """Write a file atomically: readers see the old or the new content, never part of it.
-
-    Object stores show only complete objects. Elsewhere a temporary file beside the target is written, synced and
-    renamed.
-    """
+    """Write a file atomically: readers see the old or the new content, never part of it."""
     _write(*locate(uri), [data])
 
 
@@ -167,13 +155,13 @@ def replace(staged: str, uri: str) -> None:
 
 
 def _copy(source: Folder, place: Folder) -> None:
-    whole = source.exists(_WHOLE)
-    place.delete(_WHOLE)
+    complete = source.exists(_MARKER)
+    place.delete(_MARKER)
     place.delete("")
-    source.delete(_WHOLE)
+    source.delete(_MARKER)
     fs.copy_files(source.path, place.path, source_filesystem=source.system, destination_filesystem=place.system)
-    if whole:
-        place.write(_WHOLE)
+    if complete:
+        place.write(_MARKER)
     source.delete("")
 
 
@@ -183,6 +171,7 @@ def exists(uri: str) -> bool:
 
 
 def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
+    """Write an object, which stores show only once it is complete, or sync a temporary file and rename it."""
     if system.type_name in _OBJECT_STORES:
         _pour(system, path, data)
         return

@@ -71,12 +71,12 @@ def _culprit(value: object, path: str, depth: int) -> tuple[str, object]:
 def _inner(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, functools.partial):
         yield "func", value.func
-        yield from ((f"args[{index}]", each) for index, each in enumerate(value.args))
+        yield from ((f"args[{index}]", argument) for index, argument in enumerate(value.args))
         yield from value.keywords.items()
     elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", each) for key, each in value.items())
+        yield from ((f"[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, (list, tuple, set)):
-        yield from ((f"[{index}]", each) for index, each in enumerate(value))
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
     elif hasattr(value, "__closure__"):
         code = value.__code__  # type: ignore[attr-defined]
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):

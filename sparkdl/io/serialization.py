@@ -23,48 +23,40 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 
-_SAFE_NAMES = dict(
-    zip(
-        (
-            *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-            *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-        ),
-        ["F64", "F32", "F16", "BF16", "BOOL", "U8", "I8", "I16", "I32", "I64"],
-        strict=True,
-    )
-)
+_SAFE_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+}
 # Some releases of safetensors lack these dtypes: they are stored as bytes, with their dtype in the JSON.
-_OTHERS = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64),
-        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
-    )
+_OTHERS: dict[str, torch.dtype] = {
+    **{name: getattr(torch, name) for name in ("complex32", "complex64", "complex128", "uint16", "uint32", "uint64")},
+    **{f"float8_{kind}": getattr(torch, f"float8_{kind}") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")},
 }
 _NUMPY_KINDS = "biufc"  # numbers only: no Python objects, strings or records
 _SAFE_INT = 1 << 63  # larger integers are hexadecimal: Python limits the digits of decimal ones
 
 
 def pack_state(nested: Any) -> bytes:
-    """Pack a nested state into bytes; takes and raises the same as ``pack_pieces``."""
+    """Pack a nested state into bytes, as ``pack_pieces`` does."""
     return b"".join(pack_pieces(nested))
 
 
 def pack_pieces(nested: Any) -> list[memoryview]:
-    """Pack a nested state into the chunks of a file.
+    """Pack a nested state into chunks whose concatenation ``unpack_state`` reads; equal states give equal bytes.
 
-    Args:
-        nested: dicts with str or int keys, lists and tuples of None, bool, int of any size, float, str, bytes, tensors
-            of any dtype but quantized ones, numpy arrays and numpy numbers. Tensors may be on any device; a tensor
-            under several names is written once. ``OrderedDict`` and ``defaultdict`` become dicts; a ``Counter`` stays
-            one.
-
-    Returns:
-        Chunks whose concatenation ``unpack_state`` reads; equal states give equal bytes. Chunks of dense CPU tensors
-        share their memory: do not change the tensors before the chunks are written.
-
-    Raises:
-        InvalidInput: the state holds another type; the message gives its path.
+    A state is dicts with str or int keys, lists and tuples of None, bool, int of any size, float, str, bytes, tensors
+    of any dtype but quantized ones, numpy arrays and numpy numbers. Tensors may be on any device; shared ones are
+    written once. ``OrderedDict`` and ``defaultdict`` become dicts; a ``Counter`` stays one. Another type raises
+    InvalidInput with its path. Chunks of dense CPU tensors share their memory: do not change the tensors before the
+    chunks are written.
     """
     writer = _Writer()
     try:
@@ -103,16 +95,15 @@ def unpack_state(packed: bytes) -> Any:
 def metadata(packed: bytes) -> dict[str, str]:
     """The metadata of a safetensors file; raises what reading damaged bytes raises."""
     (length,) = struct.unpack("<Q", packed[:8])
-    found: dict[str, str] = json.loads(packed[8 : 8 + length])["__metadata__"]
-    return found
+    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])
 
 
 def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
-    found = zlib.crc32(tree.encode())
+    crc = zlib.crc32(tree.encode())
     for tensor in tensors:
-        found = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(_bytes_of(tensor).numpy(), found)  # type: ignore[arg-type]
-    return found
+        crc = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(_bytes_of(tensor).numpy(), crc)  # type: ignore[arg-type]
+    return crc
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -138,11 +129,11 @@ class _Writer:
         if kind is float:
             return value if math.isfinite(value) else {"float": repr(value)}
         if kind in (list, tuple):
-            return {kind.__name__: [self.encode(each, f"{path}[{index}]") for index, each in enumerate(value)]}
+            return {kind.__name__: [self.encode(item, f"{path}[{index}]") for index, item in enumerate(value)]}
         if kind in (dict, OrderedDict, defaultdict, Counter):
             entries = [
-                [self.encode(_key(key, path), path), self.encode(each, _below(path, key))]
-                for key, each in value.items()
+                [self.encode(_key(key, path), path), self.encode(item, _below(path, key))]
+                for key, item in value.items()
             ]
             return {"counter" if kind is Counter else "dict": entries}
         return self._encode_block(value, path)
@@ -207,10 +198,10 @@ def _decode(tree: Any, tensors: list[Tensor]) -> Any:
         return tree
     ((kind, value),) = tree.items()
     if kind in ("list", "tuple"):
-        values = [_decode(each, tensors) for each in value]
+        values = [_decode(item, tensors) for item in value]
         return values if kind == "list" else tuple(values)
     if kind in ("dict", "counter"):
-        entries = {_key(_decode(key, tensors), "the nesting"): _decode(each, tensors) for key, each in value}
+        entries = {_key(_decode(key, tensors), "the nesting"): _decode(item, tensors) for key, item in value}
         return entries if kind == "dict" else Counter(entries)
     if kind == "int":
         return int(value, 16)
@@ -223,8 +214,11 @@ def _decode_block(kind: str, value: Any, tensors: list[Tensor]) -> Any:
     if kind == "bytes":
         return tensors[value].numpy().tobytes()
     if kind == "tensor":
-        number, *other = value
-        return tensors[number].view(_OTHERS[other[0]]).reshape(other[1]) if other else tensors[number]
+        number, *dtype_and_shape = value
+        if not dtype_and_shape:
+            return tensors[number]
+        name, shape = dtype_and_shape
+        return tensors[number].view(_OTHERS[name]).reshape(shape)
     if kind not in ("array", "number"):
         raise ValueError(f"the kind {kind!r}")
     number, name, shape = value

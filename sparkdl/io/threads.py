@@ -10,10 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-CAPACITY = 100_000
-"""Items that may wait in a ``BackgroundQueue``, by default."""
-CLOSING = 60.0
-"""Seconds that ``BackgroundQueue.close`` waits for its thread, at most."""
+CAPACITY = 100_000  # items that may wait in a BackgroundQueue, by default
+CLOSING = 60.0  # seconds that BackgroundQueue.close waits for its thread, at most
 
 T = TypeVar("T")
 
@@ -35,17 +33,9 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
 
 
 class BackgroundQueue(Generic[T]):
-    """A bounded queue whose items a thread passes to a function; if it is full, items are dropped and counted.
+    """A bounded queue whose items a thread passes to ``call``; if it is full, items are dropped and counted.
 
-    Args:
-        call: takes one item; must not raise.
-        name: the thread's name.
-        capacity: items that may wait.
-        linger: seconds that the first item of a burst waits for others.
-        end: called in the thread after the last item; must not raise; default: none.
-
-    Attributes:
-        lost: dropped items.
+    The first item of a burst waits ``linger`` seconds for others. The thread calls ``end`` after the last item.
     """
 
     def __init__(
@@ -86,10 +76,10 @@ class BackgroundQueue(Generic[T]):
         self._thread.join(CLOSING)
         if self._thread.is_alive():
             self._given_up = True
-            left = max(0, self._queue.qsize() - 1)  # without the end marker
-            self.lost += left
+            dropped = max(0, self._queue.qsize() - 1)  # without the end marker
+            self.lost += dropped
             name = self._thread.name
-            logger.warning("thread %s did not end within %g s; %d waiting items are dropped", name, CLOSING, left)
+            logger.warning("thread %s did not end within %g s; %d waiting items are dropped", name, CLOSING, dropped)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -117,15 +107,10 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def watching(look: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Run ``look(ended)`` in a daemon thread; the block's end sets ``ended`` and waits for the thread.
-
-    Args:
-        look: must return soon after ``ended`` is set.
-        name: the thread's name.
-    """
+def watching(watch: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run ``watch(ended)`` in a daemon thread; the block's end sets ``ended`` and waits for the thread."""
     ended = threading.Event()
-    thread = threading.Thread(target=look, args=(ended,), name=name, daemon=True)
+    thread = threading.Thread(target=watch, args=(ended,), name=name, daemon=True)
     thread.start()
     try:
         yield

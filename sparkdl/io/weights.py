@@ -14,15 +14,15 @@ from sparkdl.io.serialization import metadata
 def pack(module: nn.Module) -> bytes:
     """Pack a module's ``state_dict`` as safetensors; tied tensors are written once."""
     names: dict[tuple[object, ...], str] = {}
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in module.state_dict().items():
         first = names.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), name)
         if first != name and tensor.numel():
             aliases[name] = first
         else:
-            kept[name] = tensor.detach().cpu().contiguous().clone()
-    return save(kept, {"aliases": json.dumps(aliases)})
+            tensors[name] = tensor.detach().cpu().contiguous().clone()
+    return save(tensors, {"aliases": json.dumps(aliases)})
 
 
 def read_state(packed: bytes) -> dict[str, Tensor]:
