@@ -16,7 +16,7 @@ from tests.sessions import frame
 @pytest.fixture(scope="session")
 def people(spark):
     """3000 rows of Adult: 20 columns x0, x1 ..., and all of them as features."""
-    x, y = (shard[:3000] for shard in adult()["train"])
+    x, y = (array[:3000] for array in adult()["train"])
     data = frame({"id": np.arange(len(y)), "x": x[:, :20].astype(np.float64), "label": y.astype(np.float64)})
     names = [f"x{number}" for number in range(20)]
     data = data.select("id", "label", *(F.col("x")[number].alias(name) for number, name in enumerate(names)))
