@@ -81,9 +81,13 @@ def still_works(channel: Channel, seen: Seen) -> None:
     assert recorder.counts.dropped == 0
 
 
+def nobody() -> Endpoint:
+    """An endpoint at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
+
+
 @contextmanager
 def unreachable(cluster: Any, ear: Any) -> Iterator[Endpoint]:
     """In place of the ``_channel`` of a ``SparkCluster``: one that executors cannot reach."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    yield Endpoint(("127.0.0.1",), port, bytes(32))
+    yield nobody()

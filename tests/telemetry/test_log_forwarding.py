@@ -9,30 +9,13 @@ import sys
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.emit import recording
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import RateLimiter, WorkerLogs, forwarding, level_of
-from sparkdl.telemetry.recorder import Recorder
-
-
-@pytest.fixture
-def events():
-    found: list[Event] = []
-    with recording(Recorder(None, rank=2, listener=found.append)):
-        yield found
 
 
 def line(message: str, level: str = "WARNING", logger: str = "app", left_out: int = 0, rank: int = 1) -> Event:
-    told = {"level": level, "logger": logger, "message": message, "left_out": left_out}
-    return Event("log", rank, 0, 0.0, None, told, "worker-3")
-
-
-def shown(*events: Event, **options) -> list[str]:
-    stream = io.StringIO()
-    view = WorkerLogs(stream, **options)
-    for event in events:
-        view(event)
-    return stream.getvalue().splitlines()
+    payload = {"level": level, "logger": logger, "message": message, "left_out": left_out}
+    return Event("log", rank, 0, 0.0, None, payload, "worker-3")
 
 
 def test_records_of_level_and_above_are_sent(events) -> None:
@@ -90,24 +73,17 @@ def test_level_names() -> None:
         level_of("loud")
 
 
-def test_lines_begin_with_rank() -> None:
-    assert shown(line("look out"), line("hello", "INFO", "print", rank=0), Event("loss", 0, 0, 0.0, None, {})) == [
+def test_driver_writes_ranks_and_counts_dropped_lines() -> None:
+    now, stream = 0.0, io.StringIO()
+    view = WorkerLogs(stream, RateLimiter(rate=1.0, burst=2, now=lambda: now))
+    view(Event("loss", 0, 0, 0.0, None, {}))
+    for event in (line("look out"), line("hello", "INFO", "print", rank=0), line("2"), line("3")):
+        view(event)
+    now = 1.0
+    view(line("4", left_out=7))
+    assert stream.getvalue().splitlines() == [
         "[rank 1, worker-3] WARNING app: look out",
         "[rank 0, worker-3] hello",
-    ]
-
-
-def test_driver_drops_lines_and_counts_them() -> None:
-    now = 0.0
-    limiter = RateLimiter(rate=1.0, burst=1, now=lambda: now)
-    stream = io.StringIO()
-    view = WorkerLogs(stream, limiter)
-    for number in range(3):
-        view(line(str(number)))
-    now = 1.0
-    view(line("3", left_out=7))
-    assert stream.getvalue().splitlines() == [
-        "[rank 1, worker-3] WARNING app: 0",
         "[9 lines of workers were dropped]",
-        "[rank 1, worker-3] WARNING app: 3",
+        "[rank 1, worker-3] WARNING app: 4",
     ]

@@ -17,11 +17,7 @@ from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.telemetry.task_recorder import Reporting
-
-
-def nobody() -> Endpoint:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
+from tests.listening import nobody
 
 
 def test_events_have_index_and_attempt_of_task() -> None:

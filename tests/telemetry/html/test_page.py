@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -96,18 +95,6 @@ def test_missing_package_names_extra(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InvalidInput, match=re.escape("pip install 'sparkdl-torch[report]'")):
         make_page([gang()])
-
-
-def test_import_loads_no_plotly():
-    modules = "sparkdl.telemetry.html, sparkdl.telemetry.bottlenecks"
-    code = f"import sys, {modules}; assert not {{'plotly', 'jinja2', 'torch', 'pyspark'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# ---- of a model ---------------------------------------------------------------------------------------------------
-
-
-# ---- size ----------------------------------------------------------------------------------------------------------
 
 
 def test_page_size_does_not_grow_with_events(tmp_path):
