@@ -27,7 +27,7 @@ from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
-from sparkdl.ml.rounds_fit import fit_rounds, unused_in_rounds
+from sparkdl.ml.rounds_fit import fit_rounds
 from sparkdl.ml.run import Run, map_hash
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
@@ -148,7 +148,10 @@ class DistributedEstimator(TrainingParams, Estimator[TorchModel], Saveable):
         strategy = self.getStrategy()
         if not is_algorithm(strategy):
             return self.names_outside(Scope.GANG)
-        return unused_in_rounds(strategy, saves=self.getCheckpointInterval() != "never")
+        unused = self.names_outside(Scope.ROUNDS | Scope.STEPS if strategy.uses_optimizer else Scope.ROUNDS)
+        unused += () if getattr(strategy, "shuffle", True) else ("numWorkers",)
+        # If rounds are saved, each one is, whatever the interval is.
+        return unused if self.getCheckpointInterval() == "never" else (*unused, "checkpointInterval")
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""

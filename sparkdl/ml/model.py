@@ -58,15 +58,10 @@ class TorchModel(OutputParams, Saveable, Model):
         signature: Signature | None = None,
     ) -> None:
         super().__init__()
-        self._factory = factory
-        self._weights = weights
-        self._kind: EstimatorKind = kind
-        self._precision = precision
-        self._scalar = scalar
+        self._factory, self._weights, self._signature = factory, weights, signature
+        self._kind, self._precision, self._scalar = kind, precision, scalar
         self._shipment = ModelBroadcast()
-        self._signature = signature
-        self.history = history or []
-        self.report = report or {}
+        self.history, self.report = history or [], report or {}
 
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""

@@ -36,24 +36,15 @@ Converter = Callable[..., Any]
 class Scope(Flag):
     """The fits that use a Param, and the identities that include its value."""
 
-    GANG = auto()
-    """A fit on a gang uses it."""
-    ROUNDS = auto()
-    """A fit in rounds uses it, whatever the algorithm."""
-    STEPS = auto()
-    """A fit in rounds uses it if the algorithm takes optimizer steps."""
-    TASK = auto()
-    """A member of an ensemble that trains in a task uses it."""
-    PARTITIONED = auto()
-    """A bagging of partitions uses it."""
-    RUN = auto()
-    """Another value makes another run, which cannot resume from the checkpoints."""
-    BASE = auto()
-    """Another value of a base estimator makes other members."""
-    MEMBERS = auto()
-    """Another value of an ensemble makes other members."""
-    PIPELINE = auto()
-    """Another value makes another pipeline run, which cannot resume an earlier one."""
+    GANG = auto()  # a fit on a gang uses it
+    ROUNDS = auto()  # a fit in rounds uses it, whatever the algorithm
+    STEPS = auto()  # a fit in rounds uses it if the algorithm takes optimizer steps
+    TASK = auto()  # a member of an ensemble that trains in a task uses it
+    PARTITIONED = auto()  # a bagging of partitions uses it
+    RUN = auto()  # another value makes another run, which cannot resume from the checkpoints
+    BASE = auto()  # another value of a base estimator makes other members
+    MEMBERS = auto()  # another value of an ensemble makes other members
+    PIPELINE = auto()  # another value makes another pipeline run, which cannot resume an earlier one
     FITS = GANG | ROUNDS | STEPS | TASK | PARTITIONED
     IDENTITIES = RUN | BASE | MEMBERS | PIPELINE
     ALL = FITS | IDENTITIES
@@ -264,19 +255,14 @@ def _accessors(declared: Declared) -> Iterator[FunctionType]:
 def _documented(doc: str, declared: Iterable[Declared]) -> str:
     """Add missing Params to the ``Args:`` section, which precedes ``Raises:``."""
     text, raises, errors = doc.partition("\n\nRaises:\n")
-    lines = [
-        fill(f"{param.name}: {param.doc}.{_default(param)}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        for param in declared
-        if f"\n    {param.name}: " not in text
-    ]
-    return "\n".join([text if "\nArgs:\n" in text else f"{text}\n\nArgs:", *lines]) + raises + errors
-
-
-def _default(declared: Declared) -> str:
-    value = declared.default
-    if declared.required or value is None:  # the doc explains None
-        return ""
-    return f" Default: {repr(value) if isinstance(value, str) else format_value(value)}."
+    lines = [text if "\nArgs:\n" in text else f"{text}\n\nArgs:"]
+    for param in declared:
+        line, value = f"{param.name}: {param.doc}.", param.default
+        if not param.required and value is not None:  # the doc explains None
+            line += f" Default: {repr(value) if isinstance(value, str) else format_value(value)}."
+        if f"\n    {param.name}: " not in text:
+            lines.append(fill(line, 116, initial_indent=" " * 4, subsequent_indent=" " * 8))
+    return "\n".join(lines) + raises + errors
 
 
 def _is_generated(cls: type, name: str, generic: Any) -> bool:

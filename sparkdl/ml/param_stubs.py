@@ -28,30 +28,21 @@ def stub_of(module: ModuleType) -> str:
     Each Param must be annotated as ``Param[type of its values]``.
     """
     tree = ast.parse(inspect.getsource(module))
-    nodes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
-    extended = {ast.unparse(each) for node in nodes for each in node.bases}
+    nodes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    extended = {ast.unparse(base) for node in nodes for base in node.bases}
     lines = [line for node in nodes for line in ("", *_class(node, getattr(module, node.name), extended))]
     imports = [*_imports(tree, "\n".join(lines)), "from typing_extensions import Self"]
     return "\n".join([_HEADER.format(name=module.__name__), *imports, *lines]) + "\n"
 
 
-def write(name: str) -> Path:
-    """Write the stub of the module ``name`` beside it and return its path."""
-    module = importlib.import_module(name)
-    assert module.__file__ is not None
-    path = Path(module.__file__).with_suffix(".pyi")
-    path.write_text(stub_of(module), encoding="utf-8")
-    return path
-
-
 def _imports(tree: ast.Module, code: str) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
-            names = [each for each in node.names if re.search(rf"\b{each.name}\b", code) or node.module == "__future__"]
+            names = [
+                alias for alias in node.names if re.search(rf"\b{alias.name}\b", code) or alias.name == "annotations"
+            ]
             if names:
                 yield ast.unparse(ast.ImportFrom(node.module, names, node.level))
-        elif isinstance(node, ast.Import) and any(f"{each.name}." in code for each in node.names):
-            yield ast.unparse(node)
 
 
 def _class(node: ast.ClassDef, kind: type[ValidatedParams], extended: set[str]) -> Iterator[str]:
@@ -60,7 +51,7 @@ def _class(node: ast.ClassDef, kind: type[ValidatedParams], extended: set[str]) 
         yield f"    {declared.name}: {_annotation(kind, declared.name)}"
     if issubclass(kind, ConstructedParams) and node.name not in extended:  # an extended class is never constructed
         others = [f"{name}: {values} = None" for name, values in inspect.get_annotations(kind.Arguments).items()]
-        arguments = ", ".join([*others, *(_argument(kind, each) for each in kind.declared().values())])
+        arguments = ", ".join([*others, *(_argument(kind, declared) for declared in kind.declared().values())])
         for name, returned in (("__init__", "None"), ("setParams", "Self")):
             yield f"    def {name}(self, *, {arguments}) -> {returned}: ..."
     for declared in own_params(kind):
@@ -88,4 +79,6 @@ def _annotation(kind: type[ValidatedParams], name: str) -> str:
 
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
-        write(argument)
+        module = importlib.import_module(argument)
+        assert module.__file__ is not None
+        Path(module.__file__).with_suffix(".pyi").write_text(stub_of(module), encoding="utf-8")

@@ -42,11 +42,11 @@ from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
 # Used by optimizer steps; algorithms of rounds have their own fields for the rest.
-_STEPS = Scope.ALL & ~Scope.ROUNDS
-_NOT_IN_ROUNDS = Scope.ALL & ~(Scope.ROUNDS | Scope.STEPS)
+_STEPS = ~Scope.ROUNDS
+_NOT_IN_ROUNDS = ~(Scope.ROUNDS | Scope.STEPS)
 # How a fit runs; other values give the same result.
 _HOW = Scope.FITS | Scope.MEMBERS
-_ONLY_ROUNDS = Scope.ALL & ~(Scope.GANG | Scope.TASK | Scope.RUN)
+_ONLY_ROUNDS = ~(Scope.GANG | Scope.TASK | Scope.RUN)
 _RESTARTS = Scope.GANG | Scope.MEMBERS
 
 
@@ -89,13 +89,11 @@ class RunParams(ConstructedParams):
         "the run's directory, a path or URI; a fit with a param map uses a folder in it; None saves nothing",
         to_string,
         None,
-        scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
+        (_HOW | Scope.PIPELINE) & ~Scope.TASK,
     )
-    resourceTimeout: Param[float] = param(
-        "seconds to wait for task slots", at_least(0, to_float), 120.0, scope=_RESTARTS
-    )
+    resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
     allowUnencrypted: Param[bool] = param(
-        "whether a gang may use unencrypted connections if Spark encrypts its own", to_boolean, False, scope=_HOW
+        "whether a gang may use unencrypted connections if Spark encrypts its own", to_boolean, False, _HOW
     )
     checkpointInterval: Param[int | str] = param(
         "steps between two checkpoints, or '2 epochs', '30 seconds', 'never', or 'auto', which weighs their cost "
@@ -103,36 +101,32 @@ class RunParams(ConstructedParams):
         "runDir, a temporary directory of the driver's host holds them. Rounds in a runDir are all saved, or 'never'",
         to_interval,
         "auto",
-        scope=_HOW & ~Scope.TASK,
+        _HOW & ~Scope.TASK,
     )
     maxRestarts: Param[int] = param(
-        "restarts of a failed gang; a failure that would recur causes none", at_least(0, to_int), 3, scope=_RESTARTS
+        "restarts of a failed gang; a failure that would recur causes none", at_least(0, to_int), 3, _RESTARTS
     )
     minWorkers: Param[int | None] = param(
-        "smallest gang that starts if slots are missing; None for numWorkers", at_least(1), None, scope=_RESTARTS
+        "smallest gang that starts if slots are missing; None for numWorkers", at_least(1), None, _RESTARTS
     )
     elasticTimeout: Param[float] = param(
-        "seconds to wait for the slots of all workers before fewer start", at_least(0, to_float), 300.0, scope=_RESTARTS
+        "seconds to wait for the slots of all workers before fewer start", at_least(0, to_float), 300.0, _RESTARTS
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of an algorithm; None for no limit", at_least(1), None, scope=_ONLY_ROUNDS
+        "largest number of rounds of an algorithm; None for no limit", at_least(1), None, _ONLY_ROUNDS
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which no other round begins; None for no limit", at_least(0, to_float), None, scope=_ONLY_ROUNDS
+        "seconds after which no other round begins; None for no limit", at_least(0, to_float), None, _ONLY_ROUNDS
     )
     telemetry: Param[bool] = param(
-        "whether workers report progress and phases, for the progress bar, runDir/events and the timeline; False "
-        "sends only heartbeats",
-        to_boolean,
-        True,
-        scope=_HOW,
+        "whether workers report progress, phases and events; False sends only heartbeats", to_boolean, True, _HOW
     )
     logLevel: Param[str] = param(
         "lowest level of workers' log lines that the driver prints: debug, info (with their prints), warning, error "
         "or off",
         one_of(LEVELS),
         "warning",
-        scope=_HOW,
+        _HOW,
     )
 
 
@@ -147,16 +141,10 @@ class TrainingParams(OutputParams, RunParams):
         "that returns losses [B, ...] or their mean"
     )
     optimizer: Param[OptimizerFactory] = param(
-        "called with the parameters; returns a torch optimizer",
-        to_function,
-        partial(torch.optim.Adam, lr=1e-3),
-        scope=_STEPS,
+        "called with the parameters; returns a torch optimizer", to_function, partial(torch.optim.Adam, lr=1e-3), _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer; steps after every optimizer step, in rounds every round; None for none",
-        to_function,
-        None,
-        scope=_STEPS,
+        "called with the optimizer; steps after each optimizer step, or round; None for none", to_function, None, _STEPS
     )
     metrics: Param[dict[str, Any]] = param(
         "name -> torchmetrics metric; computed over validation rows if there are any", to_metrics, {}
@@ -180,23 +168,17 @@ class TrainingParams(OutputParams, RunParams):
         "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None
     )
     numWorkers: Param[int] = param(
-        "workers of the gang, one barrier task each, or shards of rounds, one task each",
-        at_least(1),
-        1,
-        scope=Scope.ALL & ~(Scope.RUN | Scope.PIPELINE),
+        "workers of a gang, or shards of rounds; one task each", at_least(1), 1, ~(Scope.RUN | Scope.PIPELINE)
     )
-    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, scope=_NOT_IN_ROUNDS)
-    epochs: Param[int] = param("passes over the data", at_least(1), 1, scope=_NOT_IN_ROUNDS & ~Scope.RUN)
+    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, _NOT_IN_ROUNDS)
+    epochs: Param[int] = param("passes over the data", at_least(1), 1, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
     precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
     maxGradNorm: Param[float | None] = param(
-        "largest L2 norm of the global gradient; None for no clipping",
-        positive("a number above 0, or None"),
-        None,
-        scope=_STEPS,
+        "largest L2 norm of the global gradient; None for any", positive("a number above 0, or None"), None, _STEPS
     )
-    microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, scope=_NOT_IN_ROUNDS)
+    microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, _NOT_IN_ROUNDS)
     numClasses: Param[int | None] = param(
         "number of classes, which bounds labels; None takes the width of the model's output", at_least(2), None
     )
@@ -210,17 +192,17 @@ class TrainingParams(OutputParams, RunParams):
         "augment(inputs, target, generator) -> (inputs, target), for training batches; None for none",
         to_function,
         None,
-        scope=_STEPS,
+        _STEPS,
     )
     callbacks: Param[list[Any]] = param(
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all ranks",
         to_list,
         [],
-        scope=Scope.GANG | Scope.TASK | Scope.MEMBERS,
+        Scope.GANG | Scope.TASK | Scope.MEMBERS,
     )
     trackers: Param[list[Any]] = param(
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on the driver",
         to_list,
         [],
-        scope=Scope.GANG | Scope.ROUNDS | Scope.MEMBERS,
+        Scope.GANG | Scope.ROUNDS | Scope.MEMBERS,
     )

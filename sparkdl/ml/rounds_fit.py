@@ -22,8 +22,6 @@ from sparkdl.io import files
 from sparkdl.io.weights import pack
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
-from sparkdl.ml.param_declaration import Scope
-from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import rates, scalar_output, shares
 from sparkdl.ml.run import IDENTITY
@@ -87,19 +85,6 @@ def _check(fit: FitSpec, algorithm: Algorithm) -> None:
             f"patience is {patience}, but {name} reports no loss; set validationIndicatorCol, or leave patience out: "
             f"{name} stops by its own rule."
         )
-
-
-def unused_in_rounds(algorithm: Algorithm, *, saves: bool) -> tuple[str, ...]:
-    """The names of the Params that rounds do not use.
-
-    Args:
-        algorithm: of the rounds.
-        saves: whether rounds are saved; then every round is, whatever ``checkpointInterval`` is.
-    """
-    unused = TrainingParams.names_outside(Scope.ROUNDS | Scope.STEPS if algorithm.uses_optimizer else Scope.ROUNDS)
-    if not getattr(algorithm, "shuffle", True):
-        unused = (*unused, "numWorkers")
-    return (*unused, "checkpointInterval") if saves else unused
 
 
 def _described(algorithm: Algorithm) -> Any:

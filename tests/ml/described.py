@@ -24,27 +24,10 @@ def linear(weight: float) -> nn.Module:
     return module
 
 
-class Augment:
-    def __init__(self, by: float) -> None:
-        self.by = by
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.by
-
-
 @dataclass(frozen=True)
 class Step:
     call: Any
     hidden: Any = field(default=0, repr=False)
-
-
-class Net(nn.Module):
-    def __init__(self, power: int) -> None:
-        super().__init__()
-        self.power = power
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x**self.power
 
 
 class Scaled(nn.Module):
@@ -135,16 +118,13 @@ VARIANTS = [
     lambda at: scope([scope(at)]),
     lambda at: Step(scope(at)),
     lambda at: Step(1, at),
-    Augment,
-    lambda at: Augment(at).__call__,
     lambda at: nn.CrossEntropyLoss(torch.tensor([1.0, 2.0 + at])),
     linear,
-    lambda at: nn.Sequential(linear(0.0), Net(at)),
+    lambda at: nn.Sequential(linear(0.0), Scaled(at)),
     lambda at: LONG + at * (LONG == 2000),
     lambda at: LONG.reshape([(50, 100), (100, 50)][at]),
     lambda at: np.array([at, None], dtype=object),
     lambda at: DenseMatrix(50, 50, [float(at * (number == 1000)) for number in range(2500)]),
-    Scaled,
     lambda at: nn.Sequential(Scaled(buffer=at)),
     lambda at: Scaled(frozen=bool(at)),
     lambda at: {*NAMES[at:]},

@@ -17,6 +17,7 @@ from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
 from tests.ml import rows
 from tests.ml.rows import ROWS
+from tests.ml.test_fit_monitor import Diary
 from tests.telemetry.test_chrome_trace import valid
 
 # Three epochs of four steps.
@@ -71,16 +72,21 @@ def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed)
 @pytest.mark.chaos
 @pytest.mark.cluster
 def test_next_call_resumes_and_another_run_raises(data, tmp_path, undisturbed):
-    given = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
-    fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
+    settings = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
+    fault, diary = Fault("kill", 1, 7, str(tmp_path / "mark")), Diary()
     with pytest.raises(WorkerLost):
-        regressor(callbacks=[fault], maxRestarts=0, **given).fit(data)
-    check_same(regressor(**given).fit(data), undisturbed)
+        regressor(callbacks=[fault], trackers=[diary], maxRestarts=0, **settings).fit(data)
+    kind, error, model = diary.lines[-1]
+    assert (kind, model) == ("end", None)
+    assert "WorkerLost: " in error
+    ends = [event.payload["error"] for event in read_events(tmp_path / "run" / "events") if event.kind == "end"]
+    assert ends == [error]
+    check_same(regressor(**settings).fit(data), undisturbed)
     config = (tmp_path / "run" / "config.json").read_text()
     for name, value in {"batchSize": 20, "loss": lambda output, target: (output - target).abs()}.items():
         message = rf"belongs to the run .* Take another runDir.* These differ: {name} was"
         with pytest.raises(InvalidInput, match=message):
-            regressor(**given, **{name: value}).fit(data)
+            regressor(**settings, **{name: value}).fit(data)
     assert (tmp_path / "run" / "config.json").read_text() == config
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sparkdl import ParallelSGD
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event_reader import read_events
 from tests.listening import unreachable
@@ -47,11 +47,6 @@ class Talks:
     def on_epoch(self, run: Any) -> None:
         print(f"printed by {run.rank} after {run.clock.epoch}")
         logging.getLogger("app").warning("logged by %d after %d", run.rank, run.clock.epoch)
-
-
-class Fails:
-    def on_epoch(self, run: Any) -> None:
-        raise LookupError("no more")
 
 
 class Diary:
@@ -160,17 +155,6 @@ def test_without_telemetry_nothing_is_measured_or_written(data, tmp_path, capsys
     assert not (tmp_path / "timeline.json").exists()
     assert "phases" not in fitted.report
     assert "epoch 1" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_failed_fit_reports_its_error(data, tmp_path):
-    diary = Diary()
-    with pytest.raises(SparkdlError, match="no more"):
-        classifier(trackers=[diary], callbacks=[Fails()], maxRestarts=0, runDir=str(tmp_path)).fit(data)
-    kind, error, model = diary.lines[-1]
-    assert (kind, model) == ("end", None)
-    assert "LookupError: no more" in error
-    assert [payload["error"] for payload in payloads(read_events(tmp_path / "events"), "end")] == [error]
 
 
 @pytest.mark.slow

@@ -61,34 +61,34 @@ def expected(factory):
     ],
 )
 def test_columns_and_values(spark, factory, kind, kinds):
-    columns, found = outputs(model(factory, kind, scalar=factory is nets.column), features())
+    types, columns = outputs(model(factory, kind, scalar=factory is nets.column), features())
     names = ["rawPrediction", "probability", "prediction"] if kind == "classifier" else ["prediction"]
-    assert list(columns.items()) == list(zip(names, kinds, strict=True))
+    assert list(types.items()) == list(zip(names, kinds, strict=True))
     raw = expected(factory).flatten(1) if factory is nets.Image else expected(factory)
     if kind == "classifier":  # one score belongs to class 1
         raw = raw if factory is nets.scores else torch.cat([-raw, raw], 1)
-        chances = raw.softmax(1) if factory is nets.scores else torch.stack([raw[:, 0], raw[:, 1]], 1).sigmoid()
-        np.testing.assert_allclose(found["rawPrediction"], raw, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found["probability"], chances, rtol=1e-4)
-        np.testing.assert_array_equal(found["prediction"], raw.argmax(1))
+        chances = raw.softmax(1) if factory is nets.scores else raw.sigmoid()
+        np.testing.assert_allclose(columns["rawPrediction"], raw, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(columns["probability"], chances, rtol=1e-4)
+        np.testing.assert_array_equal(columns["prediction"], raw.argmax(1))
     else:
-        np.testing.assert_allclose(found["prediction"], raw.squeeze(-1), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(columns["prediction"], raw.squeeze(-1), rtol=1e-5, atol=1e-6)
 
 
 def test_double_precision_stays(spark):
     arrays = T.ArrayType(T.DoubleType(), False)
     for factory, scalar, kind in ((nets.column, True, T.DoubleType()), (nets.scores, False, arrays)):
-        kinds, found = outputs(model(factory, scalar=scalar, precision="fp64", dtype=torch.float64), features())
-        assert kinds == {"prediction": kind}
+        types, columns = outputs(model(factory, scalar=scalar, precision="fp64", dtype=torch.float64), features())
+        assert types == {"prediction": kind}
         with torch.no_grad():
-            wanted = factory().double()(torch.from_numpy(X)).numpy()
-        np.testing.assert_allclose(found["prediction"].reshape(wanted.shape), wanted, rtol=1e-12)
+            values = factory().double()(torch.from_numpy(X)).numpy()
+        np.testing.assert_allclose(columns["prediction"].reshape(values.shape), values, rtol=1e-12)
 
 
 def test_models_are_in_evaluation_mode_for_any_number_of_rows(spark):
     data = spark.range(0, 5000, 1, 1).selectExpr("id as row", "array(id / 5000, 1.0, 2.0) as x")
-    found = outputs(model(nets.Moody, "regressor"), data)[1]
-    np.testing.assert_allclose(found["prediction"], np.arange(5000) / 5000 + 3, rtol=1e-5)
+    columns = outputs(model(nets.Moody, "regressor"), data)[1]
+    np.testing.assert_allclose(columns["prediction"], np.arange(5000) / 5000 + 3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
@@ -146,8 +146,8 @@ def plan(data):
 
 
 def test_module_is_a_new_one_in_evaluation_mode():
-    made = model(nets.scores, "classifier")
-    module = made.module()
+    scores = model(nets.scores, "classifier")
+    module = scores.module()
     assert not module.training
     next(module.parameters()).data.zero_()
-    torch.testing.assert_close(made.module().state_dict(), nets.scores().state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(scores.module().state_dict(), nets.scores().state_dict(), rtol=0, atol=0)

@@ -6,14 +6,11 @@ Without a file its test skips; with SPARKDL_REQUIRE_DATA it fails.
 from __future__ import annotations
 
 import os
-import threading
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StringIndexer
 from pyspark.sql import functions as F
 from torch import nn
@@ -21,6 +18,7 @@ from torch import nn
 from benchmarks.memory.main import anonymous
 from sparkdl import SparkCluster, TorchClassifier
 from sparkdl.cli.saved_models import output_columns
+from sparkdl.io.threads import watching
 from sparkdl.ml.evaluation import measure
 from tests.contracts import work
 from tests.ml import nets
@@ -47,41 +45,21 @@ def test_a9a(spark):
     train, test = (
         reader.load(real(name)).withColumn("label", (F.col("label") > 0).cast("int")) for name in ("a9a", "a9a.t")
     )
-    assert train.count() == len(Path(real("a9a")).read_bytes().splitlines())
-    given = {"optimizer": partial(torch.optim.Adam, lr=5e-3), "epochs": 5}
-    model = TorchClassifier(model=partial(nn.Linear, 123, 2), **SETTINGS | given).fit(train)
-    assert model.report["rows"] == train.count()
-    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(model.transform(test)) >= 0.84
+    adam = partial(torch.optim.Adam, lr=5e-3)
+    model = TorchClassifier(model=partial(nn.Linear, 123, 2), optimizer=adam, epochs=5, **SETTINGS).fit(train)
+    assert model.report["rows"] == len(Path(real("a9a")).read_bytes().splitlines())
+    assert measure(model.transform(test), "label", output_columns(model)).accuracy >= 0.84
 
 
 MEMORY = 700 << 20  # bytes; an idle worker that has imported torch has about 200 MB
 
 
-@contextmanager
-def memory(spark):
-    """A list with the largest anonymous memory of a worker while the block runs, in bytes."""
-    processes = [worker["pid"] for worker in SparkCluster(spark, 2).gang(work.who)]
-    peak, done = [0], threading.Event()
-
-    def watch():
-        while not done.wait(0.02):
-            peak[0] = max(peak[0], *map(anonymous, processes))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        thread.join()
-
-
 def test_kddcup(spark):
     """Network connections, most of three of 23 kinds: 38 numbers as one array, three categories."""
     kinds = {1: "protocol", 2: "service", 3: "flag", 41: "kind"}
-    schema = ", ".join(f"{kinds.get(each, f'c{each}')} {'string' if each in kinds else 'double'}" for each in range(42))
+    schema = ", ".join(f"{kinds.get(i, f'c{i}')} {'string' if i in kinds else 'double'}" for i in range(42))
     rows = spark.read.schema(schema).csv(real("kddcup.data_10_percent.gz"))
-    numbers = F.array(*(F.log1p(f"c{each}").cast("float") for each in range(42) if each not in kinds))
+    numbers = F.array(*(F.log1p(f"c{i}").cast("float") for i in range(42) if i not in kinds))
     names = list(kinds.values())
     # Only one task can read the one file; then each executor has half of the rows.
     rows = rows.select(numbers.alias("numbers"), *names, (F.monotonically_increasing_id() % 10).alias("tenth"))
@@ -89,16 +67,18 @@ def test_kddcup(spark):
     indexer = StringIndexer(inputCols=names, outputCols=["p", "s", "f", "label"]).fit(rows)
     indices = [F.col(name).cast("int").alias(name) for name in ("p", "s", "f", "label")]
     rows = indexer.transform(rows).select("numbers", *indices, "tenth")
-    given = {
-        "optimizer": partial(torch.optim.Adam, lr=4e-3),
-        "inputCols": ["numbers", "p", "s", "f"],
-        "batchSize": 2048,
-        "epochs": 3,
-    }
-    with memory(spark) as peak:
-        model = TorchClassifier(model=nets.Connections, **SETTINGS | given).fit(rows.where("tenth > 0"))
-    found = measure(model.transform(rows.where("tenth = 0")), "label", output_columns(model))
-    assert model.report["rows"] + found.rows == 494021
-    assert found.accuracy >= 0.99
-    assert found.macro_f1 >= 0.5  # always the commonest kind: 0.03
-    assert 0 < peak[0] < MEMORY
+    settings = SETTINGS | {"optimizer": partial(torch.optim.Adam, lr=4e-3), "batchSize": 2048, "epochs": 3}
+    processes, peaks = [worker["pid"] for worker in SparkCluster(spark, 2).gang(work.who)], [0]
+
+    def look(ended):
+        while not ended.wait(0.02):
+            peaks.append(max(map(anonymous, processes)))
+
+    with watching(look, "memory"):
+        classifier = TorchClassifier(model=nets.Connections, inputCols=["numbers", "p", "s", "f"], **settings)
+        model = classifier.fit(rows.where("tenth > 0"))
+    metrics = measure(model.transform(rows.where("tenth = 0")), "label", output_columns(model))
+    assert model.report["rows"] + metrics.rows == 494021
+    assert metrics.accuracy >= 0.99
+    assert metrics.macro_f1 >= 0.5  # always the commonest kind: 0.03
+    assert 0 < max(peaks) < MEMORY
