@@ -24,10 +24,11 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.nested_params import aliases, params_in
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
-from sparkdl.ml.run import Run, map_hash
+from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.fingerprint import fingerprint
 
@@ -39,7 +40,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     _judged_by_rows: ClassVar[bool] = False  # whether row ids decide on which unseen rows members are evaluated
 
-    _map: Mapping[str, Any] | None = None  # values of a param map, as in DistributedEstimator; None without a map
+    _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
 
     def bases(self) -> list[Estimator[Any]]:
         """The base estimators of the members."""

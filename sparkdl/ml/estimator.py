@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
-from pyspark.ml import Estimator
-from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 from torch import nn
 
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.io import files
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
@@ -23,74 +19,36 @@ from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
+from sparkdl.ml.param_maps import ParamMapEstimator
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
-from sparkdl.ml.run import Run, map_hash
+from sparkdl.ml.run import Run
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.fingerprint import fingerprint
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 
-Self = TypeVar("Self", bound="DistributedEstimator")
-
 _BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
-class DistributedEstimator(TrainingParams, Estimator[TorchModel], Saveable):
+class DistributedEstimator(ParamMapEstimator, Saveable):
     """Base class of the estimators; subclasses define the types of labels and outputs.
-
-    A search calls ``fit`` for every map on the rows of every fold. If all fits shared ``runDir``, the second would fail
-    as another run, or return the first one's model. So a fit with a map uses ``runDir/<hash>``, a hash of the map's
-    values and the rows. If the same search runs again, each fit resumes its run, or returns the finished model.
 
     Raises:
         InvalidInput: a Param has an invalid value.
     """
 
     _kind: ClassVar[EstimatorKind] = "estimator"
-    _map: Mapping[str, Any] | None = None  # the map's values by name; None without a map
 
     def _take(self, values: dict[str, Any]) -> None:
         super()._take(values)
         self.getInputCols()  # raises if inputCols and featuresCol disagree
-
-    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """Copy the estimator with the same uid.
-
-        Args:
-            extra: values for Params of the copy, whose fits then use ``runDir/<hash>``, or the ``runDir`` in ``extra``;
-                default: none.
-        """
-        copied = super().copy(extra)
-        # pyspark's fit(df, map) is copy(map).fit(df). A pipeline copies all its stages with the map, so any map counts.
-        if extra is not None:
-            values = {param.name: copied.getOrDefault(param) for param in extra if param.parent == self.uid}
-            copied._map = None if "runDir" in values else {**(self._map or {}), **values}
-        return copied
-
-    def fitMultiple(
-        self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
-    ) -> Iterator[tuple[int, TorchModel]]:
-        """Fit a model for each map; an empty map counts as a map."""
-        return super(DistributedEstimator, self.copy({})).fitMultiple(dataset, paramMaps)
-
-    def run_directory(self, dataset: DataFrame, columns: Columns) -> str | None:
-        """The run directory of a fit; None without a ``runDir``. After a map, the rows' hash takes one pass over them.
-
-        Raises:
-            InvalidInput: a column is missing or cannot become a tensor.
-        """
-        directory = self.getRunDir()
-        if directory is None or self._map is None:
-            return directory
-        return files.join(directory, map_hash(self._map, fingerprint(dataset, columns)))
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         start, fit = time.monotonic(), self.fit_spec(dataset)

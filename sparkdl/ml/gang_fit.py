@@ -16,10 +16,11 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report, scalar_output
-from sparkdl.ml.run import IDENTITY, Run
+from sparkdl.ml.run import Run
 from sparkdl.training.spec import Trained
 
 
@@ -59,11 +60,11 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
         return
     interval, elastic = CheckpointInterval.of(fit.checkpoint_interval), fit.min_workers is not None
     if fit.run.directory is not None:
-        yield Checkpointer(fit.run.checkpoints(fit.descriptions), interval, elastic=elastic)
+        yield Checkpointer(own_checkpoints(fit.run, fit.descriptions), interval, elastic=elastic)
         return
     # Serves the attempts of this fit if all workers are on this host.
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-        checkpoints, token = Run(folder).checkpoints(fit.descriptions), uuid.uuid4().hex
+        checkpoints, token = own_checkpoints(Run(folder), fit.descriptions), uuid.uuid4().hex
         SharedDirectory(checkpoints.folder, token).announce()
         yield Checkpointer(checkpoints, interval, elastic=elastic, token=token)
 

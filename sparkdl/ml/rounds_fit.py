@@ -20,11 +20,11 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import rates, scalar_output, shares
-from sparkdl.ml.run import IDENTITY
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
@@ -99,7 +99,7 @@ def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
     directory = fit.run.directory
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         saves = directory is not None and fit.checkpoint_interval != "never"
-        checkpoints = fit.run.checkpoints(fit.descriptions) if saves else None
+        checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
         yield checkpoints, files.join(directory or folder, "memories")
 
 

@@ -16,13 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.persistence.describe import describe
 
-IDENTITY = "checkpoints/identity"
-"""The file of the descriptions in a run's directory, for ``Run.save``."""
 _LONGEST = 100  # characters of a value in a message
 _MISSING = object()
 
@@ -30,12 +25,6 @@ _MISSING = object()
 def identity(descriptions: Mapping[str, Any]) -> str:
     """Hash the descriptions of the Params that a run depends on to 16 hexadecimal digits, see ``Scope.RUN``."""
     return hashlib.sha256(json.dumps(descriptions, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def map_hash(values: Mapping[str, Any], rows: str) -> str:
-    """Hash a map's values and the fingerprint of the rows to 16 hexadecimal digits, equal across processes."""
-    lines = [f"\n{name}={json.dumps(describe(value))}" for name, value in sorted(values.items())]
-    return hashlib.sha256((rows + "".join(lines)).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -85,20 +74,3 @@ class Run:
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
             files.write(files.join(self.directory, f"{name}.json"), text.encode())
-
-    def checkpoints(self, descriptions: Mapping[str, Any]) -> Checkpoints:
-        """Open the checkpoints in the directory and check that they belong to this run, before workers start.
-
-        Raises:
-            InvalidInput: they belong to another run; the message lists the differences.
-        """
-        assert self.directory is not None
-        checkpoints = Checkpoints(files.join(self.directory, "checkpoints"), run=identity(descriptions))
-        try:
-            checkpoints.attempts.check_owner()
-            checkpoints.latest(verify=False)
-        except InvalidInput as error:
-            before = self.load(IDENTITY)
-            clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
-            raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
-        return checkpoints

@@ -13,7 +13,8 @@ import torch
 
 from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.run import IDENTITY, Run, identity
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
+from sparkdl.ml.run import Run, identity
 from tests.ml.described import linear
 from tests.sessions import ROOT
 
@@ -34,22 +35,22 @@ CHANGES = {
 @pytest.mark.parametrize(("name", "make"), CHANGES.values(), ids=CHANGES)
 def test_changes_raise_by_name(name, make, tmp_path):
     run, first = Run(str(tmp_path)), estimator(**{name: make(0)})._descriptions()
-    run.checkpoints(first).fence(0)
+    own_checkpoints(run, first).fence(0)
     run.save(IDENTITY, first)
-    run.checkpoints(estimator(**{name: make(0)})._descriptions())
+    own_checkpoints(run, estimator(**{name: make(0)})._descriptions())
     with pytest.raises(InvalidInput, match=rf"belongs to the run .* These differ: {name} was .* and is ") as caught:
-        run.checkpoints(estimator(**{name: make(1)})._descriptions())
+        own_checkpoints(run, estimator(**{name: make(1)})._descriptions())
     assert caught.value.message.count(" was ") == 1
 
 
 def test_another_run_raises_without_stored_descriptions(tmp_path):
     run = Run(str(tmp_path))
-    run.checkpoints({"loss": "a"}).fence(0)
+    own_checkpoints(run, {"loss": "a"}).fence(0)
     for text in (None, "{", "[]"):
         if text is not None:
             (tmp_path / f"{IDENTITY}.json").write_text(text)
         with pytest.raises(InvalidInput, match="belongs to the run"):
-            run.checkpoints({"loss": "b"})
+            own_checkpoints(run, {"loss": "b"})
 
 
 def test_params_that_may_change_between_attempts():

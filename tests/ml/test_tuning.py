@@ -16,7 +16,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
-from sparkdl.ml import estimator as estimators
+from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import rows
 from tests.ml.rows import ROWS
@@ -79,7 +79,7 @@ def test_concurrent_search(data, tmp_path, kind):
 @pytest.fixture
 def folder(monkeypatch):
     """The directory of a fit below ``runs``; a string stands for the rows."""
-    monkeypatch.setattr(estimators, "fingerprint", lambda rows, columns: rows)
+    monkeypatch.setattr(param_maps, "fingerprint", lambda rows, columns: rows)
 
     def folder(estimator: Any, rows: str = "all") -> str:
         return str(Path(estimator.run_directory(rows, estimator.read_columns())).relative_to("runs"))

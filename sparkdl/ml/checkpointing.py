@@ -1,0 +1,31 @@
+"""The checkpoints of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.ml.run import Run, differences, identity
+
+IDENTITY = "checkpoints/identity"
+"""The file of the descriptions in a run's directory, for ``Run.save``."""
+
+
+def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
+    """Open the checkpoints in a run's directory and check that they belong to the run, before workers start.
+
+    Raises:
+        InvalidInput: they belong to another run; the message lists the differences.
+    """
+    checkpoints = Checkpoints(files.join(str(run.directory), "checkpoints"), run=identity(descriptions))
+    try:
+        checkpoints.attempts.check_owner()
+        checkpoints.latest(verify=False)
+    except InvalidInput as error:
+        before = run.load(IDENTITY)
+        clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
+        raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
+    return checkpoints
