@@ -32,26 +32,19 @@ class _Largest(TorchFunctionMode):
 def batch_rows(
     forward: Callable[[slice], Any],
     inputs: Sequence[Input],
-    *,
     at_once: Callable[[], int] = lambda: 1,
     budget: int = BUDGET,
 ) -> int:
     """Measure how many rows may go through a model at a time, at least one, with its first few rows.
 
-    The budget limits the largest of inputs, outputs and intermediate tensors.
-
-    Args:
-        forward: calls the model with a slice of the rows.
-        inputs: the rows, at least one.
-        at_once: returns the number of models in one call, read after the first few rows; ``torch.func.vmap`` shows the
-            size of a tensor for one model.
-        budget: bytes of the largest tensor.
+    The budget limits the bytes of the largest of inputs, outputs and intermediate tensors. ``torch.func.vmap`` shows
+    the size of a tensor for one model: ``at_once``, read after the first few rows, returns the number of models.
     """
     few = slice(0, min(_PROBE, len(inputs[0])))
     with torch.inference_mode(), _Largest() as largest:
         forward(few)
-    taken: int = max(largest.bytes, *(each[few].nbytes for each in inputs))
-    return max(1, budget * few.stop // max(taken * at_once(), 1))
+    size: int = max(largest.bytes, *(rows[few].nbytes for rows in inputs))
+    return max(1, budget * few.stop // max(size * at_once(), 1))
 
 
 def batches(rows: int, most: int) -> Iterator[slice]:

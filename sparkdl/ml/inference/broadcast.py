@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from torch import nn
 
 from sparkdl.ml.inference.model_cache import SHELF
 from sparkdl.ml.inference.scorer import Scorer
@@ -22,14 +23,7 @@ from sparkdl.spark.python_worker import freeze_imports
 
 @dataclass(frozen=True)
 class BroadcastScorer:
-    """A scorer in a query: all but the model, and a reference to the model.
-
-    Attributes:
-        scorer: without factory and weights.
-        digest: hash of factory and weights.
-        size: bytes of factory and weights.
-        packed: factory and weights, pickled, or their broadcast.
-    """
+    """A scorer without factory and weights, and their pickle or its broadcast, with its hash and its bytes."""
 
     scorer: Scorer
     digest: str
@@ -39,12 +33,11 @@ class BroadcastScorer:
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
         freeze_imports()
-        return self.scorer.scores(batches, SHELF.get(self.digest, self.size, lambda: self._unpacked().module()))
+        return self.scorer.scores(batches, SHELF.get(self.digest, self.size, self._module))
 
-    def _unpacked(self) -> Scorer:
-        packed = self.packed.value if isinstance(self.packed, Broadcast) else self.packed
-        factory, weights = cloudpickle.loads(packed)
-        return replace(self.scorer, factory=factory, weights=weights)
+    def _module(self) -> nn.Module:
+        factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)
+        return replace(self.scorer, factory=factory, weights=weights).module()
 
 
 class ModelBroadcast:
@@ -65,14 +58,15 @@ class ModelBroadcast:
 
         Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
         """
-        rest = replace(scorer, factory=_elsewhere, weights=b"")
+        without_model = replace(scorer, factory=_elsewhere, weights=b"")
         with self._lock:
             if self._packed is None:
                 self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()
-            return BroadcastScorer(rest, self._digest, len(self._packed), self._sent(self._packed, session))
+            packed = self._broadcast_or_bytes(self._packed, session)
+            return BroadcastScorer(without_model, self._digest, len(self._packed), packed)
 
-    def _sent(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
+    def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
         try:
             context = session.sparkContext
         except (AttributeError, PySparkException):

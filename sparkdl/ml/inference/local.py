@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import ArrayType
@@ -20,15 +19,9 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.model import TorchModel
 
-__all__ = ["InProcess", "input_types", "output_types"]
-
 
 class InProcess:
-    """A loaded model that predicts in this process.
-
-    Args:
-        model: the trained model.
-    """
+    """A loaded model that predicts in this process."""
 
     def __init__(self, model: TorchModel) -> None:
         self._names = model._output_names()
@@ -48,12 +41,13 @@ class InProcess:
         """
         inputs = [column.name for column in self._scorer.columns.inputs]
         columns = [_arrow(name, values) for name, values in zip(inputs, _picked(data, inputs), strict=True)]
-        self._scorer.columns.check(pa.schema(list(zip(inputs, [each.type for each in columns], strict=True))))
-        if len({len(each) for each in columns}) > 1:
-            raise InvalidInput(f"the inputs have {[len(each) for each in columns]} rows; expected equal numbers.")
+        self._scorer.columns.check(pa.schema(list(zip(inputs, [column.type for column in columns], strict=True))))
+        rows = list(map(len, columns))
+        if len(set(rows)) > 1:
+            raise InvalidInput(f"the inputs have {rows} rows; expected equal numbers.")
         scored = next(self._scorer.scores([tuple(columns)], self._loaded))
-        found = {self._names[field.name]: _numpy(scored.field(field.name)) for field in scored.type}
-        ordered = {name: found[name] for name in self._names.values() if name and name in found}
+        arrays = {self._names[field.name]: _numpy(scored.field(field.name)) for field in scored.type}
+        ordered = {name: arrays[name] for name in self._names.values() if name and name in arrays}
         return pd.DataFrame(ordered, index=data.index if isinstance(data, pd.DataFrame) else None)
 
 
@@ -62,8 +56,8 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
 
     If ``collate`` or a column's description changes the inputs, the module's signature does not give their types.
     """
-    names, described = model.getInputCols(), model.getColumnSpecs()
-    changed = any(each.ragged or each.decode or each.shape is not None for each in described)
+    names, specs = model.getInputCols(), model.getColumnSpecs()
+    changed = any(spec.ragged or spec.decode or spec.shape is not None for spec in specs)
     if model._signature is None or model.getCollate() is not None or changed or len(names) != len(model._signature):
         return None
     return [(name, list(shape), dtype) for name, (shape, dtype) in zip(names, model._signature, strict=True)]
@@ -71,19 +65,19 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
 
 def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
     """The name, ``"float"`` or ``"double"``, and whether it is an array, of each column of ``predict``."""
-    found, names = {}, model._output_names()
+    types, names = {}, model._output_names()
     for field in model._scorer().returned():
         array = isinstance(field.dataType, ArrayType)
         kind = field.dataType.elementType if array else field.dataType  # type: ignore[attr-defined]
-        found[names[field.name]] = names[field.name], kind.typeName(), array
-    return [found[name] for name in names.values() if name and name in found]
+        types[names[field.name]] = names[field.name], kind.typeName(), array
+    return [types[name] for name in names.values() if name and name in types]
 
 
 def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
     if isinstance(data, (pd.DataFrame, Mapping)):
         missing = [name for name in inputs if name not in data]
         if missing:
-            raise InvalidInput(f"the data has no {listed(missing)}; it has {listed([str(each) for each in data])}.")
+            raise InvalidInput(f"the data has no {listed(missing)}; it has {listed(list(map(str, data)))}.")
         return [data[name] for name in inputs]
     if len(inputs) > 1:
         raise InvalidInput(
@@ -94,10 +88,8 @@ def _picked(data: Any, inputs: Sequence[str]) -> list[Any]:
 
 
 def _arrow(name: str, values: Any) -> pa.Array:
-    if isinstance(values, pd.Series):
-        values = values.to_numpy()
     try:
-        array = _array(values)
+        array = _array(values.to_numpy() if isinstance(values, pd.Series) else values)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise InvalidInput(f"column {name!r} cannot become a tensor: {error}") from error
     if array.type == pa.null():
@@ -108,25 +100,17 @@ def _arrow(name: str, values: Any) -> pa.Array:
 def _array(values: Any) -> pa.Array:
     if not isinstance(values, np.ndarray) or values.dtype == object:
         values = list(values)
-        values = np.stack(values) if _alike(values) else values
+        shapes = {getattr(value, "shape", None) for value in values}
+        values = np.stack(values) if len(shapes) == 1 and None not in shapes else values
     if isinstance(values, np.ndarray) and values.dtype != object:
         if not values.ndim:
             raise InvalidInput(f"the input is the number {values}; expected an array with rows first.")
-        return _lists(values)
+        array = pa.array(np.ascontiguousarray(values).reshape(-1))
+        for length in reversed(values.shape[1:]):
+            array = pa.FixedSizeListArray.from_arrays(array, length)
+        return array
     # Lists of several lengths, bytes, or missing values. As in Spark, NaN stays a number.
-    return pa.array([each.tolist() if isinstance(each, np.ndarray) else each for each in values], from_pandas=False)
-
-
-def _alike(values: Any) -> bool:
-    shapes = {getattr(each, "shape", None) for each in values}
-    return len(values) > 0 and len(shapes) == 1 and None not in shapes
-
-
-def _lists(values: npt.NDArray[Any]) -> pa.Array:
-    array = pa.array(np.ascontiguousarray(values).reshape(-1))
-    for length in reversed(values.shape[1:]):
-        array = pa.FixedSizeListArray.from_arrays(array, length)
-    return array
+    return pa.array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], from_pandas=False)
 
 
 def _numpy(values: pa.Array) -> Any:

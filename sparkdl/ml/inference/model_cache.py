@@ -13,12 +13,7 @@ LIMIT = 1 << 30  # bytes of weights that a worker holds for later tasks
 
 @dataclass
 class CachedModel:
-    """A model that is ready to score rows.
-
-    Attributes:
-        module: in evaluation mode.
-        rows: the batch size; None until it is measured.
-    """
+    """A model in evaluation mode, ready to score rows; ``rows`` is its batch size, None until it is measured."""
 
     module: nn.Module
     rows: int | None = None
@@ -39,10 +34,7 @@ class ModelCache:
     """Cache of models, least recently used out first.
 
     A new model always fits, however large. Queries with several models, and a worker that serves several queries, keep
-    all of them within the limit.
-
-    Args:
-        limit: bytes of weights.
+    all of them within the limit, in bytes of weights.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -52,14 +44,11 @@ class ModelCache:
     def get(self, digest: str, size: int, load: Callable[[], nn.Module]) -> CachedModel:
         """Return the model with this digest, or make room for ``size`` bytes and load it."""
         if digest not in self._models:
-            self._make_room(self._limit - size)
+            while self._models and sum(loaded.bytes for loaded in self._models.values()) > self._limit - size:
+                self._models.popitem(last=False)
             self._models[digest] = CachedModel(load())
         self._models.move_to_end(digest)
         return self._models[digest]
-
-    def _make_room(self, limit: int) -> None:
-        while self._models and sum(loaded.bytes for loaded in self._models.values()) > limit:
-            self._models.popitem(last=False)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._models

@@ -20,13 +20,7 @@ _VECTORS = ("raw", "probability")
 
 
 def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: ModelBroadcast, names: Mapping[str, str]) -> DataFrame:
-    """Add a scorer's output columns to the rows.
-
-    Args:
-        dataset: the rows.
-        scorer: computes the outputs.
-        shipment: sends the model to the Python workers.
-        names: of the output columns, by the scorer's names for them; "" omits a column.
+    """Add a scorer's output columns to the rows; ``names`` has their names by the scorer's, and "" omits a column.
 
     Raises:
         InvalidInput: an input column is missing, or its type cannot become a tensor.
@@ -36,13 +30,13 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: ModelBroadcast, n
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
     scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), scorer.returned()
-    scored, whole, fields = dataset.withColumn(_SCORED, scoring(*inputs)), col(_SCORED), returned.names
-    found = {name: whole if len(fields) == 1 else whole.getField(name) for name in fields}
+    scored, struct, fields = dataset.withColumn(_SCORED, scoring(*inputs)), col(_SCORED), returned.names
+    columns = {name: struct if len(fields) == 1 else struct.getField(name) for name in fields}
     if not hasattr(F, "arrow_udf"):
-        found = {name: _numbers(column, returned[name].dataType) for name, column in found.items()}
-    found |= {name: array_to_vector(found[name]) for name in _VECTORS if name in found}
-    kept = [col(name) for name in dataset.columns]
-    return scored.select(*kept, *(found[name].alias(names[name]) for name in fields if names[name]))
+        columns = {name: _numbers(column, returned[name].dataType) for name, column in columns.items()}
+    columns |= {name: array_to_vector(columns[name]) for name in _VECTORS if name in columns}
+    outputs = [columns[name].alias(names[name]) for name in fields if names[name]]
+    return scored.select(*map(col, dataset.columns), *outputs)
 
 
 def make_udf(shipped: BroadcastScorer) -> Any:
@@ -66,14 +60,14 @@ def make_udf(shipped: BroadcastScorer) -> Any:
 def _absent(column: Column, kind: DataType) -> Column:
     """Whether a value is or holds a null, which pandas does not distinguish from NaN."""
     if isinstance(kind, ArrayType):
-        return column.isNull() | F.exists(column, lambda each: _absent(each, kind.elementType))
+        return column.isNull() | F.exists(column, lambda value: _absent(value, kind.elementType))
     return column.isNull()
 
 
 def _numbers(column: Column, kind: DataType) -> Column:
     """Turn nulls back into NaN: pandas makes nulls of NaN, and outputs have no nulls."""
     if isinstance(kind, ArrayType):
-        return F.transform(column, lambda each: _numbers(each, kind.elementType))
+        return F.transform(column, lambda value: _numbers(value, kind.elementType))
     return F.coalesce(column, F.lit(float("nan")).cast(kind)) if isinstance(kind, (FloatType, DoubleType)) else column
 
 
@@ -91,7 +85,7 @@ def _make_pandas_udf(shipped: BroadcastScorer, returned: StructType) -> Any:
     def arrays(batch: tuple[pd.Series, ...]) -> tuple[pa.Array, ...]:
         values, absent = batch[: len(batch) // 2], batch[len(batch) // 2 :]
         # pandas shows nulls as NaN. A batch with nulls raises; in any other, NaN must not become a null.
-        return tuple(pa.array(one, from_pandas=bool(gone.any())) for one, gone in zip(values, absent, strict=True))
+        return tuple(pa.array(one, from_pandas=bool(null.any())) for one, null in zip(values, absent, strict=True))
 
     def score(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
         for scored in shipped.scores(map(arrays, batches)):

@@ -20,21 +20,19 @@ _ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 def globals_of(code: CodeType) -> set[str]:
     """Return the names of the globals that code reads, nested functions included."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return own.union(*(globals_of(each) for each in code.co_consts if isinstance(each, CodeType)))
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(globals_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def instructions(code: CodeType) -> str:
     """Return the instructions with their constants in place: a docstring shifts the numbers of constants."""
-    found = list(dis.get_instructions(code))
-    stored = {number for number, each in enumerate(found) if each.opname == "STORE_NAME" and each.argval in _OF_CLASSES}
-    found = [each for number, each in enumerate(found) if number not in stored and number + 1 not in stored]
-    numbers = {each.offset: number for number, each in enumerate(found)}
+    steps = list(dis.get_instructions(code))
+    stored = {number for number, step in enumerate(steps) if step.opname == "STORE_NAME" and step.argval in _OF_CLASSES}
+    steps = [step for number, step in enumerate(steps) if number not in stored and number + 1 not in stored]
+    numbers = {step.offset: number for number, step in enumerate(steps)}
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    lines = [
-        f"{each.opname} {numbers.get(each.argval) if each.opcode in jumps else _constant(each.argval)}"
-        for each in found
-    ]
+    arguments = [numbers.get(step.argval) if step.opcode in jumps else _constant(step.argval) for step in steps]
+    lines = [f"{step.opname} {argument}" for step, argument in zip(steps, arguments, strict=True)]
     count = code.co_argcount + code.co_kwonlyargcount
     head = (code.co_varnames[:count], code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _ARGUMENTS)
     return "\n".join([repr(head), *lines, getattr(code, "co_exceptiontable", b"").hex()])
@@ -51,18 +49,18 @@ def content(cell: CellType) -> object:
 def attributes(value: object) -> dict[str, object]:
     """Return an object's own attributes by name, slots included, without cached properties."""
     kind = type(value)
-    slots = [n for each in kind.__mro__ for n, m in vars(each).items() if isinstance(m, MemberDescriptorType)]
-    found = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
-    return {n: found[n] for n in sorted(found) if not isinstance(getattr(kind, n, None), cached_property)}
+    slots = [n for base in kind.__mro__ for n, m in vars(base).items() if isinstance(m, MemberDescriptorType)]
+    values = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return {n: values[n] for n in sorted(values) if not isinstance(getattr(kind, n, None), cached_property)}
 
 
 def module_parts(module: nn.Module) -> Iterator[Any]:
     """Yield the classes, attributes, buffers and parameters of a module and its submodules."""
-    for name, each in module.named_modules():
-        passed = "_" if of_library(type(each)) else ()  # a library's caches, such as the flat weights of an RNN
-        own = {n: v for n, v in attributes(each).items() if n not in _OF_MODULES and not n.startswith(passed)}
-        yield name, type(each), own, dict(each.named_buffers(recurse=False))  # also buffers outside the state
-    yield {name: each.requires_grad for name, each in module.named_parameters()}
+    for name, inner in module.named_modules():
+        ignored = "_" if of_library(type(inner)) else ()  # a library's caches, such as the flat weights of an RNN
+        values = {n: v for n, v in attributes(inner).items() if n not in _OF_MODULES and not n.startswith(ignored)}
+        yield name, type(inner), values, dict(inner.named_buffers(recurse=False))  # also buffers outside the state
+    yield {name: parameter.requires_grad for name, parameter in module.named_parameters()}
     yield module.state_dict()
 
 

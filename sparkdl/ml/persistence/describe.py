@@ -51,12 +51,7 @@ def describe(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Describer:
-    """Describes values.
-
-    Attributes:
-        aliases: the texts that replace uids, see ``aliases``.
-        counts: whether the Param of this name of this object is part of the description.
-    """
+    """Describes values: ``aliases`` replace uids, and ``counts`` tells whether a Param is part of a description."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     counts: Callable[[Params, str], bool] = lambda params, name: True
@@ -67,10 +62,10 @@ class Describer:
             return self.text(value)
         inner = partial(self.describe, around=(*around, id(value)))
         if isinstance(value, Params):
-            return {"class": type(value).__name__, **{name: inner(each) for name, each in self.values(value).items()}}
+            return {"class": type(value).__name__, **{name: inner(item) for name, item in self.values(value).items()}}
         if params_in(value):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            return {self.text(key): inner(each) for key, each in items}
+            return {self.text(key): inner(item) for key, item in items}
         hasher = _Hasher(self)
         try:
             digest = hasher.digest(value)
@@ -142,9 +137,9 @@ class _Hasher:
     def _first(self, value: Any) -> bytes:
         known, describer = self._known, self._describer
         self._known = {**known}
-        found = self.digest(value)
+        digest = self.digest(value)
         self._known, self._describer = known, describer
-        return found.encode()
+        return digest.encode()
 
     def _parts(self, value: Any) -> Iterable[Any]:
         if isinstance(value, Params):
@@ -182,41 +177,39 @@ class _Hasher:
         self.hidden |= bool(closure) or not code.of_library(function)
         if code.of_library(function):
             return self._describer.text(function), closure
-        found = function.__globals__
-        named = {name: found[name] for name in sorted(code.globals_of(function.__code__)) if name in found}
-        scope = self._scope(named, code.module_of(function))
+        names = sorted(code.globals_of(function.__code__) & function.__globals__.keys())
+        scope = self._scope({name: function.__globals__[name] for name in names}, code.module_of(function))
         return code.instructions(function.__code__), function.__defaults__, function.__kwdefaults__, scope, closure
 
     def _class(self, value: type) -> Iterable[Any]:
-        own = [each for each in value.__mro__ if not code.of_library(each)]
-        self.hidden |= bool(own)
+        bases = [base for base in value.__mro__ if not code.of_library(base)]
+        self.hidden |= bool(bases)
         yield self._describer.text(value)
-        for each in own:
-            for name, member in sorted(vars(each).items()):
+        for base in bases:
+            for name, member in sorted(vars(base).items()):
                 if isinstance(member, property):
                     yield name, member.fget, member.fset, member.fdel
                 elif isinstance(member, (staticmethod, classmethod, cached_property, FunctionType, partial)):
                     function = member.func if isinstance(member, cached_property) else member
                     yield name, getattr(function, "__func__", function)
                 elif not name.startswith("__"):
-                    yield self._scope({name: member}, each.__module__)
+                    yield self._scope({name: member}, base.__module__)
 
     def _scope(self, values: Mapping[str, Any], module: str) -> dict[str, Any]:
         """The values around code of a module; code of other modules becomes its name."""
-        found = {name: value for name, value in values.items() if _counts(value, module)}
-        for name, value in found.items():
-            if isinstance(value, _CODE) and module not in map(
-                code.module_of, (value, getattr(value, "__wrapped__", value))
-            ):
-                found[name] = self._describer.text(value)
-        return found
+        counted = {name: value for name, value in values.items() if _counts(value, module)}
+        for name, value in counted.items():
+            modules = map(code.module_of, (value, getattr(value, "__wrapped__", value)))
+            if isinstance(value, _CODE) and module not in modules:
+                counted[name] = self._describer.text(value)
+        return counted
 
     def _object(self, value: Any) -> Iterable[Any]:
         kind = type(value)
         if is_dataclass(value):
-            found = [part for part in fields(value) if (part.init or part.repr) and hasattr(value, part.name)]
-            self.hidden |= not all(part.init and part.repr for part in found)
-            return kind, {part.name: getattr(value, part.name) for part in found}
+            parts = [part for part in fields(value) if (part.init or part.repr) and hasattr(value, part.name)]
+            self.hidden |= not all(part.init and part.repr for part in parts)
+            return kind, {part.name: getattr(value, part.name) for part in parts}
         if code.of_library(kind) or not (is_opaque(value) or callable(value) or code.of_program(kind)):
             return (self._describer.text(value),)
         self.hidden = True
@@ -224,11 +217,11 @@ class _Hasher:
 
 
 def _sha256(*pieces: bytes | memoryview) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in pieces:
-        found.update((piece.nbytes if isinstance(piece, memoryview) else len(piece)).to_bytes(8, "little"))
-        found.update(piece)
-    return found.hexdigest()
+        digest.update(memoryview(piece).nbytes.to_bytes(8, "little"))
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _numbers(value: Tensor | np.ndarray[Any, Any] | Matrix) -> Iterable[bytes | memoryview]:
@@ -243,6 +236,6 @@ def _counts(value: object, module: str, *around: object) -> bool:
     """Whether a value around code is part of its hash: modules and libraries' objects, such as loggers, are not."""
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         inner = [*value, *value.values()] if isinstance(value, dict) else value
-        known = any(value is each for each in around)
-        return known or all(_counts(each, module, value, *around) for each in inner)
+        known = any(value is outer for outer in around)
+        return known or all(_counts(item, module, value, *around) for item in inner)
     return isinstance(value, (*_SCALARS, *_NUMBERS, *_CODE, partial, nn.Module)) or code.of_program(type(value), module)

@@ -25,9 +25,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
 
     ``torch.export.load`` reads it as well. The archive does not hold the inputs.
 
-    Args:
-        module: takes tensors ``[B, ...]``; left unchanged.
-        inputs: an example of each, ``[B, ...]`` with at least 2 rows.
+    ``inputs`` has an example of each of the module's inputs, ``[B, ...]`` with at least 2 rows.
 
     Raises:
         InvalidInput: torch cannot export the module for batches of any size, or the program's outputs differ from the
@@ -46,14 +44,14 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of torch's own modules, such as nn.LSTM
             program = torch.export.export(module.eval(), tuple(inputs), dynamic_shapes=shapes)
-            same = _same(module, program.module(), inputs)
+            outputs, again = (_outputs(computing, inputs) for computing in (module, program.module()))
             program.example_inputs = None
             torch.export.save(program, written)
     except Exception as error:  # torch raises many types, and those of the module's code
         raise InvalidInput(f"{type(module).__name__} cannot be exported: {_first_line(error)}") from error
     finally:
         module.train(was_training)
-    if not same:
+    if len(outputs) != len(again) or not all(map(_close, outputs, again)):
         raise InvalidInput(
             f"{type(module).__name__} cannot be exported: the program's outputs differ from the module's; expected a "
             "forward() that depends only on its inputs and the weights."
@@ -64,22 +62,18 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
 def load(archive: bytes, *, trust: bool = False) -> Exported:
     """Load an archive of ``export`` or ``torch.export.save`` as a module.
 
-    Args:
-        archive: the bytes of the ``.pt2`` file.
-        trust: load it even if loading can run code inside it.
+    ``trust`` loads it even if loading can run code inside it.
 
     Raises:
         InvalidInput: the archive is damaged, or without ``trust`` it could run code.
     """
     checked = Archive.read(archive)
-    if not trust:
-        found = checked.unsafe_entries()
-        if found:
-            raise InvalidInput(
-                f"the program can run code when it is loaded: {'; '.join(found[:5])}"
-                f"{f' and {len(found) - 5} more' if len(found) > 5 else ''}. Load it with trust=True if you know who "
-                "made it."
-            )
+    if not trust and (unsafe := checked.unsafe_entries()):
+        more = f" and {len(unsafe) - 5} more" if len(unsafe) > 5 else ""
+        raise InvalidInput(
+            f"the program can run code when it is loaded: {'; '.join(unsafe[:5])}{more}. Load it with trust=True if "
+            "you know who made it."
+        )
     try:
         program = torch.export.load(io.BytesIO(archive if trust else checked.sanitized()))
         return Exported(program.module(), archive, trust=trust)
@@ -104,10 +98,7 @@ def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
 class Exported(nn.Module):
     """A loaded program as a module; it computes in evaluation mode, whatever its mode.
 
-    Args:
-        program: the result of ``ExportedProgram.module()``.
-        archive: the program's archive; copies and pickles hold it and the weights.
-        trust: whether the archive was loaded with ``trust``.
+    Copies and pickles hold the program's archive and the weights.
     """
 
     def __init__(self, program: nn.Module, archive: bytes, *, trust: bool) -> None:
@@ -127,9 +118,8 @@ class Exported(nn.Module):
 
     def exported(self) -> bytes:
         """Archive the program with the module's present weights, without tracing it again."""
-        program = torch.export.load(
-            io.BytesIO(self._archive if self._trust else Archive.read(self._archive).sanitized())
-        )
+        archive = self._archive if self._trust else Archive.read(self._archive).sanitized()
+        program = torch.export.load(io.BytesIO(archive))
         state = self.program.state_dict()
         for name, old in program.state_dict.items():
             new = state[name].detach().cpu().clone()
@@ -147,49 +137,38 @@ class Exported(nn.Module):
 
 
 def _revived(archive: bytes, trust: bool, state: dict[str, Tensor], training: bool) -> Exported:
-    found = load(archive, trust=trust)
-    for name, parameter in found.named_parameters():
+    module = load(archive, trust=trust)
+    for name, parameter in module.named_parameters():
         parameter.data = parameter.data.to(state[name].dtype)
-    found.load_state_dict(state)
-    return found.train(training)
+    module.load_state_dict(state)
+    return module.train(training)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A model factory that carries the weights, as the archive of a program.
-
-    Attributes:
-        archive: the bytes of ``export``.
-        trust: whether loading it may run code inside it.
-    """
+    """A model factory that carries the weights, as the archive of a program; ``trust`` as in ``load``."""
 
     archive: bytes = field(repr=False)
     trust: bool = False
 
     def __call__(self) -> Exported:
-        """Load the program as a module.
-
-        Raises:
-            InvalidInput: as ``load``.
-        """
+        """Load the program as a module; raises as ``load`` does."""
         return load(self.archive, trust=self.trust)
 
     def __repr__(self) -> str:
         return f"Program({hashlib.sha256(self.archive).hexdigest()})"
 
 
-def _same(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> bool:
-    """Whether two modules have the same outputs."""
-    found = []
-    for module in (one, other):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
-            found.append(torch.utils._pytree.tree_leaves(module(*inputs)))
-    return len(found[0]) == len(found[1]) and all(
-        torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
-        for a, b in zip(*found, strict=True)
-        if isinstance(a, Tensor) and isinstance(b, Tensor)
-    )
+def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Any]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        outputs: list[Any] = torch.utils._pytree.tree_leaves(module(*inputs))
+        return outputs
+
+
+def _close(one: object, other: object) -> bool:
+    tensors = isinstance(one, Tensor) and isinstance(other, Tensor)
+    return not tensors or torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)  # type: ignore[arg-type]
 
 
 def _first_line(error: BaseException) -> str:
@@ -197,13 +176,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def as_program(factory: Any, weights: bytes, signature: Signature | None, module: Callable[[], nn.Module]) -> bytes:
-    """Export a model as a torch.export archive.
-
-    Args:
-        factory: makes the module.
-        weights: safetensors; empty if the factory is a ``Program``, which carries them.
-        signature: shape and dtype of a row of each input.
-        module: makes the trained module.
+    """Export a model as a torch.export archive; ``module`` makes the trained module.
 
     Raises:
         InvalidInput: the signature is unknown, or torch cannot export the module.

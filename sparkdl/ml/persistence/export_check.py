@@ -67,47 +67,43 @@ class Archive:
 
     @staticmethod
     def read(archive: bytes) -> Archive:
-        """Read an archive.
-
-        Raises:
-            InvalidInput: it is not an archive, or is damaged.
-        """
+        """Read an archive; raises ``InvalidInput`` if it is none, or is damaged."""
         try:
-            with zipfile.ZipFile(io.BytesIO(archive)) as found:
-                entries = [entry for entry in found.infolist() if not entry.is_dir()]
+            with zipfile.ZipFile(io.BytesIO(archive)) as stored:
+                entries = [entry for entry in stored.infolist() if not entry.is_dir()]
                 if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                     raise zipfile.BadZipFile("it is compressed")
                 names = [entry.filename.partition("/")[2] for entry in entries]
-                files = {name: found.read(entry) for name, entry in zip(names, entries, strict=True)}
+                files = {name: stored.read(entry) for name, entry in zip(names, entries, strict=True)}
         except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
             raise InvalidInput(f"the program's archive is damaged: {error}") from error
         return Archive(files, tuple(sorted({name for name in names if names.count(name) > 1})))
 
     def unsafe_entries(self) -> list[str]:
         """The contents that could run code when torch loads them; empty for a harmless program."""
-        found = [f"{name} occurs more than once" for name in self.repeated]
+        unsafe = [f"{name} occurs more than once" for name in self.repeated]
         for name, data in self.files.items():
             if not _PLAIN.fullmatch(name) and not name.startswith("extra/") and (data or name != _EXAMPLES):
-                found.append(f"{name} is a pickle, compiled code or another model")
+                unsafe.append(f"{name} is a pickle, compiled code or another model")
         for name in _CONFIGS:
-            found += self._payload_doubts(name)
-        found += [f"{_MODEL} has the {what}" for what in _odd_strings(self._program())]
-        return list(dict.fromkeys(found))
+            unsafe += self._unsafe_payloads(name)
+        unsafe += [f"{_MODEL} has the {entry}" for entry in _odd_strings(self._program())]
+        return list(dict.fromkeys(unsafe))
 
     def sanitized(self) -> bytes:
         """Write a new archive with only the content that ``unsafe_entries`` checks."""
-        kept = {name: data for name, data in self.files.items() if _PLAIN.fullmatch(name) or name == _EXAMPLES}
-        kept |= {name: json.dumps(self._json(name)).encode() for name in _CONFIGS}
-        kept[_MODEL] = json.dumps(self._program()).encode()
+        checked = {name: data for name, data in self.files.items() if _PLAIN.fullmatch(name) or name == _EXAMPLES}
+        checked |= {name: json.dumps(self._json(name)).encode() for name in _CONFIGS}
+        checked[_MODEL] = json.dumps(self._program()).encode()
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w") as archive:
-            for name, data in kept.items():
+            for name, data in checked.items():
                 archive.writestr(f"archive/{name}", data)
         return written.getvalue()
 
     def _program(self) -> Any:
         """The program without guards and metadata, which it does not need to run."""
-        program = self._json(_MODEL, lambda found: found | {"metadata": {}} if "metadata" in found else found)
+        program = self._json(_MODEL, lambda item: item | {"metadata": {}} if "metadata" in item else item)
         try:
             module = program["graph_module"]
             module["module_call_graph"] = module["module_call_graph"][:1]
@@ -117,7 +113,7 @@ class Archive:
             raise InvalidInput(f"the program's archive is damaged: {_MODEL} has no {error}.") from error
         return program
 
-    def _payload_doubts(self, name: str) -> Iterator[str]:
+    def _unsafe_payloads(self, name: str) -> Iterator[str]:
         folder, allowed = _CONFIGS[name]
         config = self._json(name)
         payloads = config.get("config") if isinstance(config, dict) else None
@@ -127,7 +123,7 @@ class Archive:
             path = str(meta.get("path_name"))
             if meta.get("use_pickle") is not False or not allowed.fullmatch(path):
                 yield f"{folder}{path} ({key}) is pickled"
-        yield from (f"{name} has the {what}" for what in _odd_strings(config))
+        yield from (f"{name} has the {entry}" for entry in _odd_strings(config))
 
     def _json(self, name: str, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
         if name not in self.files:
@@ -160,12 +156,11 @@ def _operator(target: str) -> bool:
     names = _ATEN.fullmatch(target)
     if names is None:
         return bool(_OPERATOR.fullmatch(target))
-    found = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
-    if not isinstance(found, torch._ops.OpOverload):
+    operator: Any = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
+    if not isinstance(operator, torch._ops.OpOverload):
         return False
-    name: Callable[[], str] = found.name
-    arguments = {argument.name for argument in found._schema.arguments}
-    return torch._C._dispatch_has_kernel(name()) and "filename" not in arguments
+    arguments = {argument.name for argument in operator._schema.arguments}
+    return torch._C._dispatch_has_kernel(operator.name()) and "filename" not in arguments  # type: ignore[no-untyped-call]
 
 
 def _expression(text: str) -> bool:
@@ -181,7 +176,7 @@ def _structure(text: str) -> bool:
     try:
         protocol, spec = json.loads(text)
         return protocol == 1 and all(
-            key in _STRUCTURE and _STRUCTURE[key].fullmatch(each) for key, each in _strings(spec)
+            key in _STRUCTURE and _STRUCTURE[key].fullmatch(part) for key, part in _strings(spec)
         )
     except (ValueError, TypeError, RecursionError):
         return False

@@ -33,7 +33,7 @@ def format_full_value(value: object, override: Callable[[object], str | None] = 
 def to_json_value(value: object) -> object:
     """Convert a value to JSON types; ``format_full_value`` formats any other type."""
     if isinstance(value, list):
-        return [to_json_value(each) for each in value]
+        return list(map(to_json_value, value))
     return value if value is None or isinstance(value, (bool, int, float, str)) else format_full_value(value)
 
 
@@ -53,8 +53,8 @@ def _text(value: Any, override: Callable[[object], str | None], around: tuple[in
     text = partial(_text, override=override, around=(*around, id(value)))
     if id(value) in around:
         return "..."
-    if (other := override(value)) is not None:
-        return other
+    if (special := override(value)) is not None:
+        return special
     if inspect.isroutine(value) or isinstance(value, type):
         return name_of(value)
     if type(value) in (list, tuple):
@@ -63,8 +63,8 @@ def _text(value: Any, override: Callable[[object], str | None], around: tuple[in
     if isinstance(value, (dict, set, frozenset)):
         # The order of a set differs between processes.
         pairs = [f"{text(k)}: {text(v)}" for k, v in value.items()] if isinstance(value, dict) else []
-        found = f"{{{', '.join(pairs or sorted(map(text, value)))}}}" if value or isinstance(value, dict) else ""
-        return found if type(value) is dict or (type(value) is set and found) else f"{name_of(type(value))}({found})"
+        inner = f"{{{', '.join(pairs or sorted(map(text, value)))}}}" if value or isinstance(value, dict) else ""
+        return inner if type(value) is dict or (type(value) is set and inner) else f"{name_of(type(value))}({inner})"
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return f"array({text(value.tolist())}, dtype=object)"
     if (call := _call(value)) is not None:

@@ -19,31 +19,31 @@ class Ensemble(Protocol):
 
 def within(params: Params, *around: Params) -> Iterator[Params]:
     """Yield an object with Params and, depth first, those among its values, stages and bases."""
-    if any(params is each for each in around):
+    if any(params is outer for outer in around):
         return
     yield params
     values = [params.getOrDefault(param) for param in params.params if params.isDefined(param)]
     values += [params.stages] if isinstance(params, PipelineModel) else []
     values += [params.bases()] if isinstance(params, Ensemble) else []
-    for each in params_in(values):
-        yield from within(each, params, *around)
+    for inner in params_in(values):
+        yield from within(inner, params, *around)
 
 
 def params_in(value: Any, *around: Any) -> list[Params]:
     """Return a value with Params in a list, or the objects with Params in its lists and maps."""
     if isinstance(value, Params):
         return [value]
-    if not isinstance(value, (list, tuple, Mapping)) or any(value is each for each in around):
+    if not isinstance(value, (list, tuple, Mapping)) or any(value is outer for outer in around):
         return []
-    inner = value.values() if isinstance(value, Mapping) else value
-    return [found for each in inner for found in params_in(each, value, *around)]
+    items = value.values() if isinstance(value, Mapping) else value
+    return [params for item in items for params in params_in(item, value, *around)]
 
 
-def aliases(*given: Params) -> dict[str, str]:
+def aliases(*roots: Params) -> dict[str, str]:
     """Return ``<class>#<number>`` by uid, for objects with Params and all within them, in this order."""
     uids: dict[str, str] = {}
-    for each in (inner for params in given for inner in within(params)):
-        uids.setdefault(each.uid, f"{type(each).__name__}#{len(uids)}")
+    for params in (inner for root in roots for inner in within(root)):
+        uids.setdefault(params.uid, f"{type(params).__name__}#{len(uids)}")
     return uids
 
 

@@ -78,13 +78,12 @@ class Versions:
         Raises:
             FileNotFoundError: the version is missing or incomplete.
         """
-        found: dict[str, Any] = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}")))
-        return found
+        about: dict[str, Any] = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}")))
+        return about
 
     def complete(self, name: str, about: Mapping[str, Any]) -> None:
         """Mark a version whose model is saved as complete; ``about`` has JSON values by name, for people."""
-        text = json.dumps({**about, "saved": time.time()}, indent=2) + "\n"
-        files.write(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"), text.encode())
+        self._write(name, _ABOUT, {**about, "saved": time.time()})
 
     def publish(self, name: str) -> None:
         """Put a version into use.
@@ -94,35 +93,35 @@ class Versions:
         """
         if not self.is_complete(name):
             raise InvalidInput(f"the version {name!r} in {self.root} is incomplete; call complete() first.")
-        self._decide(name, _PUBLISHED)  # first: the version published last is never pruned
+        # First: the version published last is never pruned.
+        self._write(name, _FATE, {"fate": _PUBLISHED, "at": time.time()})
         files.write(files.join(self.root, CURRENT), f"{name}\n".encode())
 
     def refuse(self, name: str) -> None:
         """Mark a version as rejected; a person may still publish it."""
-        self._decide(name, _REJECTED)
+        self._write(name, _FATE, {"fate": _REJECTED, "at": time.time()})
 
-    def _decide(self, name: str, fate: str) -> None:
-        text = json.dumps({"fate": fate, "at": time.time()}) + "\n"
-        files.write(files.join(self.root, f"{_FOLDER}/{name}/{_FATE}"), text.encode())
+    def _write(self, name: str, file: str, values: Mapping[str, Any]) -> None:
+        self._folder().write(f"{name}/{file}", (json.dumps(values, indent=2) + "\n").encode())
 
     def _decided(self, fate: str) -> list[str]:
         """The complete versions with a fate, ordered by its time."""
-        found = self._read(_FATE)
-        decided = [name for name, each in found.items() if each["fate"] == fate and self.is_complete(name)]
-        return sorted(decided, key=lambda name: (found[name]["at"], name))
+        fates = self._read(_FATE)
+        decided = [name for name, values in fates.items() if values["fate"] == fate and self.is_complete(name)]
+        return sorted(decided, key=lambda name: (fates[name]["at"], name))
 
     def names(self) -> list[str]:
         """The complete versions, in the order of their completion."""
-        found = self._read(_ABOUT)
-        return sorted(found, key=lambda name: (found[name]["saved"], name))
+        about = self._read(_ABOUT)
+        return sorted(about, key=lambda name: (about[name]["saved"], name))
 
     def _read(self, file: str) -> dict[str, Any]:
         """The JSON of the versions that have this file."""
-        found = {}
+        values = {}
         for name in self._folder().folders():
             with contextlib.suppress(FileNotFoundError):  # incomplete, undecided, or pruned by another run just now
-                found[name] = json.loads(self._folder().read(f"{name}/{file}"))
-        return found
+                values[name] = json.loads(self._folder().read(f"{name}/{file}"))
+        return values
 
     def prune(self, keep: int) -> list[str]:
         """Delete the oldest versions, except the one in use and those neither published nor rejected.
@@ -134,15 +133,15 @@ class Versions:
         """
         if keep < 1:
             raise InvalidInput(f"keep is {keep}; expected the number of versions to keep, at least 1.")
-        gone = []
+        deleted = []
         for name in (*self._decided(_PUBLISHED)[:-keep], *self._decided(_REJECTED)[:-keep]):
             if name == self.current():  # another process may change it at any time
                 continue
             with contextlib.suppress(FileNotFoundError):  # another run prunes as well
                 self._folder().delete(f"{name}/{_ABOUT}")  # first: a version without it is incomplete
                 self._folder().delete(name)
-                gone.append(name)
-        return gone
+                deleted.append(name)
+        return deleted
 
     def discard(self, prefix: str) -> None:
         """Delete the incomplete versions whose names have this prefix, left by killed runs."""

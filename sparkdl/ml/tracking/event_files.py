@@ -30,15 +30,7 @@ _BEYOND = 1 << 62  # larger than any step: a file that begins with it voids noth
 
 
 class Curves:
-    """Scalars by step, and texts, in one folder.
-
-    Args:
-        mirror: the folder of the files.
-        inner: the name of a folder in it; default: none.
-
-    Attributes:
-        steps: the valid steps, in order.
-    """
+    """Scalars by step, and texts, in a mirror's folder or one inside it; ``steps`` has the valid steps in order."""
 
     def __init__(self, mirror: Mirror, inner: str = "") -> None:
         self.steps: list[int] = []
@@ -49,7 +41,7 @@ class Curves:
     def put(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write the scalars of a step; this voids earlier scalars of this step and of later ones."""
         if self._writer is None or step <= max(self.steps, default=-1):
-            self.steps = [each for each in self.steps if each < step]
+            self.steps = [earlier for earlier in self.steps if earlier < step]
             self._begin(step)
         for tag, value in scalars.items():
             self._open().add_scalar(tag, value, step)
@@ -89,20 +81,15 @@ class Curves:
 
 
 class Mirror:
-    """A folder at any URI: files are written on this host, and copied if the folder is elsewhere.
-
-    Args:
-        uri: the folder, a path or URI.
-        inner: the names of folders in it that also have files.
-    """
+    """A folder at any URI, and folders in it: files are written on this host, and copied if the URI is elsewhere."""
 
     def __init__(self, uri: str, inner: tuple[str, ...]) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._folder, local = files.Folder.of(uri), files.local_path(uri)
-        if local is None:
+        self._folder, path = files.Folder.of(uri), files.local_path(uri)
+        if path is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-")
-            local = self._temporary.name
-        self._path = local
+            path = self._temporary.name
+        self._path = path
         self._inner, self._sizes = ("", *inner), dict[str, int]()
         self._copied, self._took = -math.inf, 0.0
 
@@ -111,7 +98,7 @@ class Mirror:
         path = os.path.join(self._path, inner)
         names = {*_event_files(path), *self._folder.sizes(inner)}
         seconds = [name.partition(_MARK)[2].partition(".")[0] for name in names]
-        ahead = max((int(each) for each in seconds if each.isdigit()), default=0) + 1 - time.time()
+        ahead = max((int(second) for second in seconds if second.isdigit()), default=0) + 1 - time.time()
         if 0 < ahead <= _TURN:
             time.sleep(ahead)
         return path

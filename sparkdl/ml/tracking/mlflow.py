@@ -42,17 +42,9 @@ _REFUSED = re.compile(r"[^\w\-. :/]")  # characters that names may not have
 
 @dataclass(frozen=True)
 class Place:
-    """The MLflow run to log to.
-
-    Attributes:
-        experiment_id: of the experiment; None if it is to be created.
-        new_experiment: the name of an experiment to create.
-        run_id: of an existing run; None for a new one.
-        tags: of the run.
-    """
+    """The MLflow run to log to; without ``run_id`` a new one, without ``experiment_id`` in a new experiment."""
 
     experiment_id: str | None
-    new_experiment: str = ""
     run_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,64 +91,51 @@ class MLflow:
             InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
         """
         mlflow = required("mlflow", EXTRA)
-        here = str(mlflow.get_tracking_uri())
-        uri = here if self.tracking_uri is None else self.tracking_uri
+        default = str(mlflow.get_tracking_uri())
+        uri = default if self.tracking_uri is None else self.tracking_uri
         try:
             client = mlflow.MlflowClient(uri)
-            active = mlflow.active_run() if uri == here else None
-            place = self._new(client, default=uri == here) if active is None else self._beside(client, active.info)
+            active = mlflow.active_run() if uri == default else None
+            place = self._new(client, uri == default) if active is None else self._beside(client, active.info)
         except InvalidInput:
             raise
         except Exception as error:  # any store's error
-            told = f"{type(error).__name__}: {error}".replace(uri, public(uri))
+            reason = f"{type(error).__name__}: {error}".replace(uri, public(uri))
             raise InvalidInput(
-                f"MLflow does not answer at {public(uri)}: {told} Set tracking_uri, or call mlflow.set_tracking_uri, "
+                f"MLflow does not answer at {public(uri)}: {reason} Set tracking_uri, or call mlflow.set_tracking_uri, "
                 "with the URI of a server or store."
             ) from error
-        tags = {**place.tags, **self._tags(run)}
+        directory = {} if run.directory is None else {"sparkdl.runDir": public(run.directory)}
+        more = {name: str(value) for name, value in (self.tags or {}).items()}
+        tags = {**place.tags, "sparkdl.version": __version__, **directory, **more}
         if place.run_id is None:  # user, and notebook, job or commit
             tags = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
         return TrackedRun(self, client, replace(place, tags=tags), self.run_name or run.name)
 
     def _beside(self, client: Any, active: Any) -> Place:
-        found = client.get_experiment(active.experiment_id)
-        if self.experiment not in (None, found.name):
+        experiment = client.get_experiment(active.experiment_id)
+        if self.experiment not in (None, experiment.name):
             raise InvalidInput(
-                f"experiment is {self.experiment!r}, but the active run belongs to {found.name!r}; expected the same, "
-                "none, or mlflow.end_run() before the fit."
+                f"experiment is {self.experiment!r}, but the active run belongs to {experiment.name!r}; expected the "
+                "same, none, or mlflow.end_run() before the fit."
             )
         if self.run_name is None:
-            return Place(found.experiment_id, run_id=active.run_id)
-        return Place(found.experiment_id, tags={_PARENT: active.run_id})
+            return Place(active.experiment_id, run_id=active.run_id)
+        return Place(active.experiment_id, tags={_PARENT: active.run_id})
 
-    def _new(self, client: Any, *, default: bool) -> Place:
+    def _new(self, client: Any, default: bool) -> Place:
         if self.experiment is None:
             # MLflow has no public function for its current experiment.
             fluent = required("mlflow.tracking.fluent", EXTRA)
             return Place(client.get_experiment(fluent._get_experiment_id() if default else _DEFAULT).experiment_id)
-        found = client.get_experiment_by_name(self.experiment)
-        if found is None:
-            return Place(None, new_experiment=self.experiment)
-        if found.lifecycle_stage != "active":
+        experiment = client.get_experiment_by_name(self.experiment)
+        if experiment is not None and experiment.lifecycle_stage != "active":
             raise InvalidInput(f"the experiment {self.experiment!r} is deleted; restore it, or choose another name.")
-        return Place(found.experiment_id)
-
-    def _tags(self, run: TrackerContext) -> dict[str, str]:
-        own = {"sparkdl.version": __version__}
-        if run.directory is not None:
-            own["sparkdl.runDir"] = public(run.directory)
-        return own | {name: str(value) for name, value in (self.tags or {}).items()}
+        return Place(None if experiment is None else experiment.experiment_id)
 
 
 class TrackedRun:
-    """Logs one run.
-
-    Args:
-        settings: of the tracker.
-        client: MLflow's.
-        place: the MLflow run to log to.
-        name: of a new run.
-    """
+    """Logs one run."""
 
     def __init__(self, settings: MLflow, client: Any, place: Place, name: str) -> None:
         self._settings, self._client, self._place, self._name = settings, client, place, name
@@ -167,13 +146,13 @@ class TrackedRun:
 
     def on_start(self, run: TrackerContext) -> None:
         """Create the run unless it exists; log configuration and environment."""
-        place = self._place
-        if place.run_id is None:
-            experiment = place.experiment_id or self._make_experiment(place.new_experiment)
-            self._run_id = self._client.create_run(experiment, tags=place.tags, run_name=self._name).info.run_id
+        tags = self._place.tags
+        if self._place.run_id is None:
+            experiment = self._place.experiment_id or self._make_experiment()
+            self._run_id = self._client.create_run(experiment, tags=tags, run_name=self._name).info.run_id
         else:
-            self._run_id, tag = place.run_id, required("mlflow.entities", EXTRA).RunTag
-            self._client.log_batch(self._run_id, tags=[tag(*each) for each in place.tags.items()])
+            self._run_id, tag = self._place.run_id, required("mlflow.entities", EXTRA).RunTag
+            self._client.log_batch(self._run_id, tags=[tag(*item) for item in tags.items()])
         self._log_params(self._run_id, configuration(run))
         self._client.log_dict(self._run_id, dict(run.environment), "environment.json")
 
@@ -197,40 +176,43 @@ class TrackedRun:
         run_id = self._run_id
         if run_id is None:
             return
-        failures = []
+        errors = []
         for write in (self._log_error, self._send, self._log_artifacts, self._log_page, self._log_model):
             try:
                 write(run_id, run)
             except Exception as error:  # a failure must not prevent the other steps
-                failures.append(error)
+                errors.append(error)
         if self._place.run_id is None:
-            self._client.set_terminated(run_id, _status(run.error))
-        if failures:
-            raise failures[0]
+            stopped = run.error is not None and run.error.startswith(_STOPPED)
+            status = "FINISHED" if run.error is None else "KILLED" if stopped else "FAILED"
+            self._client.set_terminated(run_id, status)
+        if errors:
+            raise errors[0]
 
-    def _make_experiment(self, name: str) -> str:
+    def _make_experiment(self) -> str:
+        name = self._settings.experiment
         try:
             return str(self._client.create_experiment(name))
         except required("mlflow.exceptions", EXTRA).MlflowException:
-            found = self._client.get_experiment_by_name(name)  # another process may have created it meanwhile
-            if found is None:
+            experiment = self._client.get_experiment_by_name(name)  # another process may have made it
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
     def _log_params(self, run_id: str, values: Mapping[str, Any]) -> None:
         entities, validation = required("mlflow.entities", EXTRA), required("mlflow.utils.validation", EXTRA)
         texts = {
             _REFUSED.sub("_", name): _text(value, validation.MAX_PARAM_VAL_LENGTH) for name, value in values.items()
         }
-        there = self._client.get_run(run_id).data.params
-        other = [name for name, text in texts.items() if there.get(name, text) != text]
-        if other:
+        logged = self._client.get_run(run_id).data.params
+        changed = [name for name, text in texts.items() if logged.get(name, text) != text]
+        if changed:
             warnings.warn(
-                f"the active MLflow run keeps its other values of {', '.join(other)}; with run_name=..., each fit logs "
-                "to a child run.",
+                f"the active MLflow run keeps its other values of {', '.join(changed)}; with run_name=..., each fit "
+                "logs to a child run.",
                 stacklevel=2,
             )
-        params = [entities.Param(name, text) for name, text in texts.items() if name not in there]
+        params = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
         for start in range(0, len(params), _BATCH):
             self._client.log_batch(run_id, params=params[start : start + _BATCH])
 
@@ -264,16 +246,10 @@ class TrackedRun:
         settings = self._settings
         if not settings.log_model or not isinstance(run.model, TorchModel):
             return
-        found = self._client.get_run(run_id)
-        logged = log_model(self._client, found, run.model, code_paths=settings.code_paths, step=self._last)
+        logged_run = self._client.get_run(run_id)
+        logged = log_model(self._client, logged_run, run.model, code_paths=settings.code_paths, step=self._last)
         if settings.registered_model_name is not None:
             register(self._client, logged, settings.registered_model_name)
-
-
-def _status(error: str | None) -> str:
-    if error is None:
-        return "FINISHED"
-    return "KILLED" if error.startswith(_STOPPED) else "FAILED"
 
 
 def _text(value: Any, longest: int) -> str:

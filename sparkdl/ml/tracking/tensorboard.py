@@ -49,21 +49,15 @@ class TensorBoard:
             InvalidInput: there is no folder, or tensorboard is not installed.
         """
         required(MODULE, EXTRA)
-        folder = self.folder
+        folder = (run.directory and files.join(run.directory, "tb")) if self.folder is None else self.folder
         if folder is None:
-            if run.directory is None:
-                raise InvalidInput("TensorBoard has no folder, and the run has no runDir; expected one of them.")
-            folder = files.join(run.directory, "tb")
+            raise InvalidInput("TensorBoard has no folder, and the run has no runDir; expected one of them.")
         files.locate(folder)
         return Board(files.absolute(folder))
 
 
 class Board:
-    """The event files of one run.
-
-    Args:
-        folder: a path or URI.
-    """
+    """The event files of one run."""
 
     def __init__(self, folder: str) -> None:
         self._mirror = Mirror(folder, (_STEPS,))
@@ -91,8 +85,8 @@ class Board:
         """Write the report; if a row is missing, write all rows again."""
         rows = dict(map(read_row, run.history))
         if not rows.keys() <= {*self._rows.steps}:
-            for number in sorted(rows):
-                self._put(number, rows[number])
+            for number, figures in sorted(rows.items()):
+                self._put(number, figures)
         report = {name: value for name, value in run.report.items() if is_number(value) or isinstance(value, str)}
         if run.error is not None:
             report["error"] = run.error
