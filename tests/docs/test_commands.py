@@ -50,11 +50,8 @@ def commands(block: Block) -> Iterator[Command]:
 
 COMMANDS = [command for block in in_language("bash") for command in commands(block)]
 SUBMITTED = [command for command in COMMANDS if command.words[0] == "spark-submit"]
-RUN = list(
-    dict.fromkeys(
-        substitutions.shell(command.text) for command in COMMANDS if command.words[0] in ("python", "spark-submit")
-    )
-)
+PROGRAMS = [command.text for command in COMMANDS if command.words[0] in ("python", "spark-submit")]
+RUN = list(dict.fromkeys(map(substitutions.shell, PROGRAMS)))
 
 
 # ---- checked ----------------------------------------------------------------------------------------------------
@@ -67,15 +64,15 @@ def make(*targets: str) -> None:
     assert set(targets) <= set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
 
 
-def pip(verb: str, *wanted: str) -> None:
+def pip(verb: str, *requirements: str) -> None:
     """It would change the environment of the tests."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     assert verb == "install"
-    if wanted[0] == "-c":
-        assert (ROOT / wanted[1]).is_file()
-        wanted = wanted[2:]
-    for requirement in (Requirement(f"checkout{text.removeprefix('.')}") for text in wanted):
+    if requirements[0] == "-c":
+        assert (ROOT / requirements[1]).is_file()
+        requirements = requirements[2:]
+    for requirement in (Requirement(f"checkout{text.removeprefix('.')}") for text in requirements):
         assert requirement.name == "checkout"
         assert requirement.extras <= set(setup["options.extras_require"])
 
@@ -106,26 +103,26 @@ def test_command_fits_the_repository(command):
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
     """All options of spark-submit."""
-    own = driver_environment(tmp_path_factory.mktemp("spark"))
+    environment = driver_environment(tmp_path_factory.mktemp("spark"))
     command = [BIN / "spark-submit", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=own)
-    known = set(re.findall(r"^\s*(--[a-z-]+)", done.stdout + done.stderr, re.MULTILINE))
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    known = set(re.findall(r"^\s*(--[a-z-]+)", ended.stdout + ended.stderr, re.MULTILINE))
     assert {"--properties-file", "--master", "--py-files", "--deploy-mode", "--files", "--conf"} <= known
     return known
 
 
 @pytest.mark.parametrize("command", SUBMITTED, ids=str)
 def test_options_of_spark_submit_and_files_exist(command, options):
-    given, values = iter(command.words[1:]), {}
-    while (word := next(given)).startswith("--"):
+    words, values = iter(command.words[1:]), {}
+    while (word := next(words)).startswith("--"):
         assert word in options, f"{command}: spark-submit has no {word}"
-        values[word] = "" if word in ("--verbose", "--supervise") else next(given)
-    arguments = list(given)
+        values[word] = "" if word in ("--verbose", "--supervise") else next(words)
+    arguments = list(words)
     assert re.match(r"(yarn|local|spark://|k8s://https://)", values.get("--master", "local"))
     assert values.get("--deploy-mode", "cluster") in ("cluster", "client")
-    own = [name for name in values.get("--py-files", "").split(",") if name not in ("", "net.py")]  # the reader's
+    modules = [name for name in values.get("--py-files", "").split(",") if name not in ("", "net.py")]  # the reader's
     shipped = [f"conf/{name}" for name in re.findall(r"/opt/(train/\S+)", command.text)]
-    paths = [values["--properties-file"], word.replace("local:///opt/", ""), *own, *shipped]
+    paths = [values["--properties-file"], word.replace("local:///opt/", ""), *modules, *shipped]
     assert [path for path in paths if not (ROOT / path).is_file()] == []
     if "--files" in values:  # a job reads shipped files by their bare names
         assert arguments[:2] == ["--config", values["--files"]]
@@ -165,15 +162,10 @@ def test_command_runs(text, checkout):
     """Commands run in the order of the pages: one may need the files of an earlier one."""
     for name in set(re.findall(r"\badult\.(?:data|test)\b", text)):
         real(name)
+    command = ["bash", "-euo", "pipefail", "-c", f"exec 2>&1; {text}"]
+    environment = driver_environment(checkout / "local", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
     ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=checkout,
-        env=driver_environment(checkout / "local", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=280,
-        check=False,
+        command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert ended.returncode == 0, ended.stdout
     assert "Traceback" not in ended.stdout

@@ -20,8 +20,8 @@ def broken(page: str, text: str) -> list[str]:
         if OUTSIDE.match(target):
             continue
         place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
-        there = place == page or (ROOT / place).exists()
-        if place.startswith("..") or target.startswith("/") or not there:
+        exists = place == page or (ROOT / place).exists()
+        if place.startswith("..") or target.startswith("/") or not exists:
             wrong.append(f"{page}:{line}: {target} is not there")
         elif anchor and anchor not in anchors(text if place == page else read(place)):
             wrong.append(f"{page}:{line}: {place} has no heading {anchor!r}")
@@ -34,33 +34,31 @@ def test_links_of_a_page(page):
 
 
 def test_pages_of_all_folders_are_checked():
-    found = set(everything())
-    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/index.md", "benchmarks/fit/README.md"} <= found
-    assert not [page for page in found if page.startswith((".venv", "build"))]
+    pages = set(everything())
+    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/index.md", "benchmarks/fit/README.md"} <= pages
+    assert not [page for page in pages if page.startswith((".venv", "build"))]
 
 
-@pytest.mark.parametrize(
-    ("link", "count"),
-    [
-        ("[a](nowhere.md)", 1),
-        ("[a](../README.md#nothing)", 1),
-        ("[a](#nothing)", 1),
-        ("[a](../../outside.md)", 1),
-        ("[a](/docs/rounds.md)", 1),
-        ("| [a](nowhere) |\n|---|", 1),
-        ("![a](picture.png)", 1),
-        ("[a][b]\n\n[b]: nowhere.md", 1),
-        ("[a](rounds.md)", 0),
-        ("[a](../conf/spark)", 0),
-        ("[a](rounds.md#params-of-rounds)", 0),
-        ("[a](#a-page)", 0),
-        ("[a](https://example.com/nowhere#at-all)", 0),
-        ("`[a](nowhere.md)`", 0),
-        ("```text\n[a](nowhere.md)\n```", 0),
-    ],
-)
-def test_broken_links_are_found(link, count):
-    assert len(broken("docs/page.md", f"# A page\n\n{link}\n")) == count
+BROKEN = """[a](nowhere.md) [a](../README.md#nothing) [a](#nothing) [a](../../outside.md) [a](/docs/rounds.md)
+![a](picture.png) [a][b]
+
+| [a](nowhere) |
+|---|
+
+[b]: nowhere.md
+"""
+UNBROKEN = """[a](rounds.md) [a](../conf/spark) [a](rounds.md#params-of-rounds) [a](#a-page) `[a](nowhere.md)`
+[a](https://example.com/nowhere#at-all)
+
+```text
+[a](nowhere.md)
+```
+"""
+
+
+def test_broken_links_are_found():
+    assert len(broken("docs/page.md", f"# A page\n\n{BROKEN}")) == 8
+    assert broken("docs/page.md", f"# A page\n\n{UNBROKEN}") == []
 
 
 def test_anchors_equal_those_of_github():

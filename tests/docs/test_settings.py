@@ -27,22 +27,20 @@ def test_spark_knows_every_key(spark):
 
 @pytest.mark.parametrize("block", PROPERTIES, ids=str)
 def test_settings_are_unique_keys_with_values(block):
-    found = [LINE.fullmatch(line) for line in block.code.splitlines()]
-    assert all(found), block.code
-    keys = [each[1] for each in found]
-    assert len(keys) == len(set(keys))
-    settings = {each[1]: each[2] for each in found}
+    lines = block.code.splitlines()
+    settings = dict(LINE.fullmatch(line).groups() for line in lines)
+    assert len(settings) == len(lines)
     if {"spark.executor.cores", "spark.task.cpus"} <= set(settings):
         assert int(settings["spark.executor.cores"]) % int(settings["spark.task.cpus"]) == 0
 
 
 @pytest.mark.parametrize("block", in_language("dockerfile"), ids=str)
 def test_image_copies_existing_files(block):
-    said = [line.split() for line in block.code.splitlines()]
-    assert {words[0] for words in said} <= {"FROM", "USER", "COPY", "RUN", "ENV", "WORKDIR"}
+    lines = [line.split() for line in block.code.splitlines()]
+    assert {words[0] for words in lines} <= {"FROM", "USER", "COPY", "RUN", "ENV", "WORKDIR"}
     pinned = (ROOT / "conf/constraints.txt").read_text(encoding="utf-8")
     (version,) = re.findall(r"^pyspark==(.+)$", pinned, re.MULTILINE)
-    assert said[0] == ["FROM", f"apache/spark:{version}-python3"]
-    for words in said:
+    assert lines[0] == ["FROM", f"apache/spark:{version}-python3"]
+    for words in lines:
         if words[0] == "COPY":
             assert all((ROOT / source).exists() for source in words[1:-1]), words

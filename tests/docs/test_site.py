@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import sparkdl
-from tests.docs.pages import ROOT, in_language, newcomers, read, tokens
+from tests.docs.pages import ROOT, everything, in_language, newcomers, read, tokens
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,11 @@ def repository():
     del sys.modules[spec.name]
 
 
-def site_pages(repository):
-    found = (path.relative_to(ROOT).as_posix() for top in ("docs", "benchmarks") for path in (ROOT / top).rglob("*.md"))
-    return [page for page in (*found, "CHANGELOG.md", "CONTRIBUTING.md") if repository.PAGES.fullmatch(page)]
-
-
 # ---- tables of contents and links -------------------------------------------------------------------------------
 
 
 def test_every_page_is_in_one_table_of_contents(repository):
-    found = (path.relative_to(ROOT).as_posix() for top in ("docs", "benchmarks") for path in (ROOT / top).rglob("*.md"))
-    pages = [page for page in (*found, "CHANGELOG.md", "CONTRIBUTING.md") if repository.PAGES.fullmatch(page)]
+    pages = [page for page in everything() if repository.PAGES.fullmatch(page)]
     entries = Counter(entry for page in pages for _, below in repository.contents(page, read(page)) for entry in below)
     assert entries == Counter({page.removesuffix(".md") for page in pages} - {repository.INDEX})
     captions = [caption for caption, _ in repository.contents("docs/index.md", read("docs/index.md"))]
@@ -78,9 +72,9 @@ def test_links_lead_to_pages_or_to_files(repository, text, expected):
 
 
 def test_linked_folder_has_a_page_with_its_files(repository):
-    found = repository.linked({"docs/page.md": "[a](../conf/spark), [b](../jobs/train.py)"})
-    assert found >= {"conf/spark", "conf/spark/local.conf", "conf/spark/yarn.conf", "jobs/train.py"}
-    assert "jobs/predict.py" not in found
+    linked = repository.linked({"docs/page.md": "[a](../conf/spark), [b](../jobs/train.py)"})
+    assert linked >= {"conf/spark", "conf/spark/local.conf", "conf/spark/yarn.conf", "jobs/train.py"}
+    assert "jobs/predict.py" not in linked
 
 
 def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
@@ -111,9 +105,9 @@ def test_public_names_and_their_docstrings():
         for name in resolve_name(module).__all__:
             assert {f"{module}.{name}", f"sparkdl.{name}"} & set(DESCRIBED), f"{module}.{name}"
     for name, kind in DESCRIBED.items():
-        found = resolve_name(name)
-        assert inspect.getdoc(found), name
-        assert inspect.isclass(found) == (kind != "function"), name
+        described = resolve_name(name)
+        assert inspect.getdoc(described), name
+        assert inspect.isclass(described) == (kind != "function"), name
 
 
 # ---- names on pages ---------------------------------------------------------------------------------------------
