@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.sessions import ROOT, session
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT / "build" / "classes.jsa"
 
 # The tests' JVMs are short-lived: the optimising compiler would take half of their processor time.
@@ -29,8 +30,8 @@ _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is n
 def share_classes() -> None:
     """Let the JVMs of this process and its children use the archive, and fork workers from ``tests.worker_daemon``."""
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
-    own = os.environ.get("JDK_JAVA_OPTIONS", "")
-    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (own, _SHORT, shared, _PRELOADED)))
+    options = os.environ.get("JDK_JAVA_OPTIONS", "")
+    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (options, _SHORT, shared, _PRELOADED)))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
@@ -39,13 +40,12 @@ def write(archive: Path) -> None:
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": folder, "SPARK_LOCAL_IP": "127.0.0.1"}
         written = Path(folder, "classes.jsa")
         options = f"{_SHORT} -Xlog:disable -XX:ArchiveClassesAtExit={written}"
         # In one JVM, what a driver loads and what an executor does; then the daemons of a cluster.
-        with _session("local[2]", options, folder) as spark:
+        with session(folder, "local[2]", driver__extraJavaOptions=options) as spark:
             _work(spark, folder)
-        with _session("local-cluster[1,1,1024]", options, folder) as spark:
+        with session(folder, "local-cluster[1,1,1024]", driver__extraJavaOptions=options) as spark:
             spark.range(10).repartition(1).count()
             jvm: Any = spark.sparkContext._jvm  # the class that an executor begins with:
             jvm.java.lang.Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend")
@@ -61,21 +61,6 @@ def write(archive: Path) -> None:
         unfinished.replace(archive)
 
 
-def _session(master: str, options: str, folder: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.driver.extraJavaOptions": options,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": 2,
-        "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
-        "spark.ui.enabled": False,
-        "spark.ui.showConsoleProgress": False,
-    }
-    return SparkSession.builder.master(master).config(map=settings).getOrCreate()
-
-
 def _work(spark: SparkSession, folder: str) -> None:
     """Files, shuffles, Python workers, a barrier stage, pyspark.ml."""
     import pyarrow as pa
@@ -88,9 +73,9 @@ def _work(spark: SparkSession, folder: str) -> None:
     rows.write.parquet(f"{folder}/rows")
     rows = spark.read.parquet(f"{folder}/rows")
     rows.repartition(2, "id").mapInArrow(_same, rows.schema, barrier=True).collect()
-    kept = rows.repartition(2).mapInArrow(_same, rows.schema).persist()
-    kept.groupBy("label").agg(F.count("*"), F.avg("id"), F.sum(F.get("x", F.lit(0)))).collect()
-    assembled = VectorAssembler(inputCols=["label", "id"], outputCol="rawPrediction").transform(kept)
+    cached = rows.repartition(2).mapInArrow(_same, rows.schema).persist()
+    cached.groupBy("label").agg(F.count("*"), F.avg("id"), F.sum(F.get("x", F.lit(0)))).collect()
+    assembled = VectorAssembler(inputCols=["label", "id"], outputCol="rawPrediction").transform(cached)
     scored = assembled.withColumn("prediction", F.col("label"))
     MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored)
     BinaryClassificationEvaluator(rawPredictionCol="label").evaluate(scored.drop("rawPrediction"))

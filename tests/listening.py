@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sparkdl.telemetry.channel import Channel
@@ -49,16 +49,17 @@ class Stuck(Seen):
         super().__call__(event)
 
 
-def sockets() -> set[str]:
-    found = set()
+def descriptors() -> list[str]:
+    """The targets of this process's open descriptors."""
+    targets = []
     for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
-    return found
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            targets.append(os.readlink(f"/proc/self/fd/{name}"))
+    return targets
+
+
+def sockets() -> set[str]:
+    return {target for target in descriptors() if target.startswith("socket:")}
 
 
 @contextmanager

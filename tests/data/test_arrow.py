@@ -249,7 +249,7 @@ def test_invalid_bytes_raise():
         (InputColumn("x", decode=image), [None, bytes(24), None], "2 nulls in 3 rows"),
     ]:
         with pytest.raises(InvalidInput, match=f"column 'x' has {message}"):
-            spooled(Columns((column,)), [pa.record_batch({"x": pa.array(rows)})]).check()
+            spooled(Columns((column,)), [pa.record_batch({"x": pa.array(rows)})]).seal({})
 
 
 def test_function_decodes_bytes():

@@ -17,6 +17,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from tests.data.spooled import largest_file, spooled
+from tests.listening import descriptors
 
 X = Columns((InputColumn("x"),))
 COLUMNS = Columns(
@@ -24,12 +25,8 @@ COLUMNS = Columns(
     target=InputColumn("y"),
     row_id=InputColumn("id", "int64"),
 )
-LAYOUT = {
-    "x": ("float32", ()),
-    "image": ("uint8", (2, 3)),
-    "words": ("int64", ()),
-    "y": ("int32", ()),
-    "id": ("int64", ()),
+LAYOUT = {"x": ("float32", ()), "words": ("int64", ()), "y": ("int32", ()), "id": ("int64", ())} | {
+    "image": ("uint8", (2, 3))
 }
 
 
@@ -50,22 +47,14 @@ def table(rows):
 
 def open_files(folder):
     """This process's descriptors of files in a folder, unlinked ones included."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if target.startswith(f"{folder}/"):
-            found.append(int(name))
-    return found
+    return [target for target in descriptors() if target.startswith(f"{folder}/")]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 50])
 @pytest.mark.parametrize("batch_rows", [1, 7, 1000])
 def test_rows_come_back_as_they_were(rows, batch_rows):
-    given = table(rows)
-    batches = given.to_batches(max_chunksize=batch_rows) or [pa.RecordBatch.from_pylist([], given.schema)]
+    source = table(rows)
+    batches = source.to_batches(max_chunksize=batch_rows) or [pa.RecordBatch.from_pylist([], source.schema)]
     batches[-1] = batches[-1].select(["y", "words", "image", "x", "id"])  # columns may be in any order
     spool = spooled(COLUMNS, batches)
     assert spool.rows == rows
@@ -73,11 +62,11 @@ def test_rows_come_back_as_they_were(rows, batch_rows):
     tensors = spool.seal(LAYOUT)
     words = tensors.pop("words")
     assert words.padding is None
-    assert [row.tolist() for row in words.values.split(words.lengths.tolist())][:rows] == given["words"].to_pylist()
+    assert [row.tolist() for row in words.values.split(words.lengths.tolist())][:rows] == source["words"].to_pylist()
     for name, tensor in tensors.items():
         dtype, shape = LAYOUT[name]
         assert (str(tensor.dtype), tensor.shape) == (f"torch.{dtype}", (rows, *shape))
-        assert tensor.tolist() == given[name].to_pylist()
+        assert tensor.tolist() == source[name].to_pylist()
 
 
 def test_layout_of_shards_without_rows_or_values():
@@ -129,16 +118,15 @@ def test_shapes_and_dtypes_that_differ_between_batches_raise():
 
 def test_invalid_values_are_counted_over_the_whole_shard():
     nan, inf = math.nan, math.inf
-    given = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
+    source = pa.table({"x": [[1.0, nan], [None, inf], None, [0.0, 0.0]] * 5, "y": [0.0, 0.5, 2.0**70, None] * 5})
     spool = Spool(Columns((InputColumn("x"),), InputColumn("y", "int64")), shard=3)
-    for batch in given.to_batches(max_chunksize=3):
+    for batch in source.to_batches(max_chunksize=3):
         spool.append(batch)
-    for call in (spool.check, lambda: spool.seal({})):
-        with pytest.raises(InvalidInput) as caught:
-            call()
-        first, second = caught.value.message.splitlines()
-        assert first.startswith("shard 3: column 'x' has 10 nulls, 5 NaN and 5 infinite values in 20 rows; expected no")
-        assert second.startswith("column 'y' has 5 nulls and 10 values that are not whole numbers within int64's range")
+    with pytest.raises(InvalidInput) as caught:
+        spool.seal({})
+    first, second = caught.value.message.splitlines()
+    assert first.startswith("shard 3: column 'x' has 10 nulls, 5 NaN and 5 infinite values in 20 rows; expected none")
+    assert second.startswith("column 'y' has 5 nulls and 10 values that are not whole numbers within int64's range")
     assert spool.rows == 20
 
 
@@ -146,7 +134,7 @@ def test_many_invalid_columns_and_other_errors_fit_a_screen():
     names = [f"x{index}" for index in range(500)]
     spool = spooled(Columns(tuple(map(InputColumn, names))), [pa.record_batch({name: [1.0, None] for name in names})])
     with pytest.raises(InvalidInput, match="and 490 more columns") as caught:
-        spool.check()
+        spool.seal({})
     assert len(caught.value.message.splitlines()) == 11
     spool = Spool(X, shard=7)
     with pytest.raises(InvalidInput, match=r"shard 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):

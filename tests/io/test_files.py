@@ -13,17 +13,12 @@ from sparkdl.io import files
 from sparkdl.io.redaction import public
 from tests.data.spooled import largest_file
 
-NAMES = {
-    "path": str,
-    "file://": lambda path: f"file://{path}",
-    "file:": lambda path: f"file:{path}",
-    "file://localhost": lambda path: f"file://localhost{path}",
-    "relative": os.path.relpath,
+NAMES = {"path": str, "file://": "file://{}".format, "file:": "file:{}".format, "relative": os.path.relpath} | {
+    "file://localhost": "file://localhost{}".format
 }
-each_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 
 
-@each_name
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_written_bytes_come_back_and_replace_the_old(name, tmp_path):
     path = tmp_path / "deep" / "er" / "file.bin"
     assert not files.exists(name(path))
@@ -36,9 +31,8 @@ def test_written_bytes_come_back_and_replace_the_old(name, tmp_path):
         assert files.exists(name(path.parent))
         assert files.read(name(path)) == path.read_bytes() == data
         assert os.listdir(path.parent) == ["file.bin"]
-    system, found = files.locate(name(path))
-    assert isinstance(system, fs.LocalFileSystem)
-    assert found == str(path) == files.local_path(name(path))
+    assert files.locate(name(path)) == (fs.LocalFileSystem(), str(path))
+    assert files.local_path(name(path)) == str(path)
 
 
 @pytest.mark.parametrize("odd", ["with space", "100%", "a%20b", "a#b", "a?b=c", "ünï", "x=1&y", "[a]", "a:b"])
@@ -51,13 +45,13 @@ def test_odd_names_are_taken_literally_as_in_spark(odd, tmp_path):
 
 
 def test_readers_see_the_old_file_or_the_new_one(tmp_path):
-    path, done, seen = tmp_path / "file", threading.Event(), set()
+    path, done, read = tmp_path / "file", threading.Event(), set()
     contents = [bytes([value]) * 300_000 for value in range(2)]
     files.write(str(path), contents[0])
 
     def watch():
         while not done.is_set():
-            seen.add(path.read_bytes())
+            read.add(path.read_bytes())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -65,7 +59,7 @@ def test_readers_see_the_old_file_or_the_new_one(tmp_path):
         files.write(str(path), contents[turn % 2])
     done.set()
     watcher.join()
-    assert seen <= set(contents)
+    assert read <= set(contents)
 
 
 def test_failed_write_keeps_everything_as_it_was(tmp_path):

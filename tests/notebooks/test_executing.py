@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import tempfile
+from contextlib import nullcontext
 
 import nbformat
 import pytest
@@ -48,11 +50,15 @@ def texts(cell, name):
     return [output.text for output in cell.outputs if output.output_type == "stream" and output.name == name]
 
 
-def test_outputs_are_tidied(written, folder):
-    found = executed(written(*(source for source, _ in CELLS)), folder)
-    assert [kinds(cell) for cell in found.cells] == [expected for _, expected in CELLS]
-    assert [cell.execution_count for cell in found.cells] == list(range(1, len(CELLS) + 1))
-    *_, bar, noise, python, host = found.cells
+def test_program_writes_tidied_outputs_in_place(written, folder, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: nullcontext(folder))
+    path = written(*(source for source, _ in CELLS))
+    main([str(path)])
+    assert "small.ipynb" in capsys.readouterr().out
+    notebook = nbformat.read(path, as_version=4)
+    assert [kinds(cell) for cell in notebook.cells] == [expected for _, expected in CELLS]
+    assert [cell.execution_count for cell in notebook.cells] == list(range(1, len(CELLS) + 1))
+    *_, bar, noise, python, host = notebook.cells
     (line,) = texts(bar, "stderr")
     assert re.fullmatch(r"fit: 100%\|█+\| 3/3 \[.*\]\n", line)  # the last state, and no warning about ipywidgets
     assert PROGRESS.match(line)
@@ -62,8 +68,8 @@ def test_outputs_are_tidied(written, folder):
     assert (interpreter, place) == (executors, str(folder / "work"))
     assert texts(host, "stdout") == ["on localhost\n"]
     assert host.outputs[1].data == {"text/plain": "'localhost'"}
-    assert found.metadata == METADATA
-    assert all(cell.metadata == {} for cell in found.cells)
+    assert notebook.metadata == METADATA
+    assert all(cell.metadata == {} for cell in notebook.cells)
     assert socket.gethostname() == "localhost" or socket.gethostname() not in str(host.outputs)
 
 
@@ -75,14 +81,6 @@ def test_failed_cell_shows_its_traceback_and_the_log(written, folder):
     assert "divide()" in message
     assert "ZeroDivisionError: division by zero" in message
     assert "the JVM is gone" in raised.value.__notes__[0]
-
-
-def test_program_writes_in_place(written, capsys):
-    path = written("print('out')")
-    main([str(path)])
-    (cell,) = nbformat.read(path, as_version=4).cells
-    assert texts(cell, "stdout") == ["out\n"]
-    assert "small.ipynb" in capsys.readouterr().out
 
 
 @pytest.mark.notebook
