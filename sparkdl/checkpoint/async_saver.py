@@ -133,23 +133,19 @@ def _yield_to_training() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
-def copied(nested: Any) -> Any:
+def copied(nested: Any, known: dict[object, Tensor] | None = None) -> Any:
     """Copy a nested state: arrays, dicts, lists, and tensors (to the CPU); shared tensors stay shared."""
-    return _copied(nested, {})
-
-
-def _copied(nested: Any, known: dict[object, Tensor]) -> Any:
+    known = {} if known is None else known
     if isinstance(nested, Tensor):
         same = (nested.data_ptr(), nested.shape, nested.stride(), nested.dtype) if nested.numel() else object()
         if same not in known:
-            found = nested.detach()
-            known[same] = found.clone() if found.device.type == "cpu" else found.cpu()
+            known[same] = nested.detach().clone() if nested.device.type == "cpu" else nested.detach().cpu()
         return known[same]
     if isinstance(nested, np.ndarray):
         return nested.copy()
     if isinstance(nested, dict):
-        plain = {key: _copied(value, known) for key, value in nested.items()}
+        plain = {key: copied(value, known) for key, value in nested.items()}
         return Counter(plain) if type(nested) is Counter else plain
     if type(nested) in (list, tuple):
-        return type(nested)(_copied(each, known) for each in nested)
+        return type(nested)(copied(each, known) for each in nested)
     return nested

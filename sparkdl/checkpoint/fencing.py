@@ -78,10 +78,7 @@ class Attempts:
         """
         newest = max(self.announced(), default=-1)
         if newest < attempt:
-            raise Fenced(
-                f"{self.folder.path} has no announcement of attempt {attempt}; call fence({attempt}) before the "
-                "attempt starts."
-            )
+            raise Fenced(f"{self.folder.path} has no announcement of attempt {attempt}; call fence({attempt}) first.")
         who = self._read(newest)
         if newest > attempt or who.get("writer") != self.writer:
             raise Fenced(

@@ -98,9 +98,7 @@ class Manifest:
             document = {"format": FORMAT, "sha256": _seal(body), "manifest": body}
             return (json.dumps(document, indent=1) + "\n").encode()
         except (TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"extra of {self.name} is not JSON: {error}; expected str, numbers, lists, dicts."
-            ) from None
+            raise InvalidInput(f"extra of {self.name} is not JSON: {error}.") from None
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:

@@ -1,13 +1,4 @@
-"""Shards the replicated state: every worker writes one shard of it, and reads all shards.
-
->>> from torch import ones
->>> nested = {"weights": {"a": ones(4), "b": ones(2), "c": ones(2)}, "rate": 0.1}
->>> parts = [shard(nested, rank, 2) for rank in range(2)]
->>> [sorted(part["weights"]) for part in parts], [part.get("rate") for part in parts]
-([['a'], ['b', 'c']], [0.1, None])
->>> unshard(parts).keys() == nested.keys(), sorted(unshard(parts)["weights"])
-(True, ['a', 'b', 'c'])
-"""
+"""Shards the replicated state: every worker writes one shard of it, and reads all shards."""
 
 from __future__ import annotations
 
@@ -26,17 +17,17 @@ def shard(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
     """
     loads, owner = [0] * size, {}
     tensors = [(path, value) for path, value in _leaves(nested, ()) if isinstance(value, Tensor)]
-    for path, tensor in sorted(tensors, key=lambda found: -found[1].nbytes):
-        owner[path] = min(range(size), key=lambda each: loads[each])
+    for path, tensor in sorted(tensors, key=lambda leaf: -leaf[1].nbytes):
+        owner[path] = min(range(size), key=loads.__getitem__)
         loads[owner[path]] += tensor.nbytes
-    return _kept(nested, (), {path for path, _ in _leaves(nested, ()) if owner.get(path, 0) == rank})
+    return _select(nested, (), {path for path, _ in _leaves(nested, ()) if owner.get(path, 0) == rank})
 
 
-def unshard(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+def unshard(shards: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
     """Merge the shards of all workers, the inverse of ``shard``."""
     merged: dict[Any, Any] = {}
-    for part in parts:
-        for key, value in part.items():
+    for nested in shards:
+        for key, value in nested.items():
             merged[key] = unshard([merged.get(key, {}), value]) if isinstance(value, dict) else value
     return merged
 
@@ -49,12 +40,11 @@ def _leaves(nested: Mapping[Any, Any], path: _Path) -> Iterator[tuple[_Path, Any
             yield (*path, key), value
 
 
-def _kept(nested: Mapping[Any, Any], path: _Path, own: set[_Path]) -> dict[Any, Any]:
-    kept: dict[Any, Any] = {}
+def _select(nested: Mapping[Any, Any], path: _Path, own: set[_Path]) -> dict[Any, Any]:
+    selected: dict[Any, Any] = {}
     for key, value in nested.items():
-        here = (*path, key)
         if isinstance(value, Mapping):
-            kept[key] = _kept(value, here, own)  # every shard has all dicts, even empty ones
-        elif here in own:
-            kept[key] = value
-    return kept
+            selected[key] = _select(value, (*path, key), own)  # every shard has all dicts, even empty ones
+        elif (*path, key) in own:
+            selected[key] = value
+    return selected

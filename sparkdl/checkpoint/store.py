@@ -170,9 +170,7 @@ class Checkpoints:
 
     def _check_new(self, name: str) -> None:
         if self.folder.exists(f"{name}/{MANIFEST}"):
-            raise InvalidInput(
-                f"checkpoint {self.folder.at(name)} exists already; start another attempt with next_attempt()."
-            )
+            raise InvalidInput(f"checkpoint {self.folder.at(name)} exists already; start another by next_attempt().")
 
     def _prune(self, own: Name) -> None:
         """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``own``."""
@@ -309,9 +307,7 @@ def _warning(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        warnings.warn(
-            f"{place} cannot be pruned: {error}. Delete old checkpoints by hand.", RuntimeWarning, stacklevel=4
-        )
+        warnings.warn(f"{place} cannot be pruned: {error}. Delete it by hand.", RuntimeWarning, stacklevel=4)
 
 
 def _parse(name: str) -> Name:

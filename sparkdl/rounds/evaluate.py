@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.tasks import TaskRunner, Tensors
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import Batcher, row_bytes, stored_batch
-from sparkdl.data.sampler import Plan, generator
+from sparkdl.data.batching import row_bytes, stored_batch
+from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
-from sparkdl.rounds import add
-from sparkdl.rounds.aggregation import scalars
+from sparkdl.rounds import add, scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.loss import Criterion
@@ -42,13 +41,6 @@ _BYTES = 32 << 20  # most bytes of a batch: wide rows need more memory in the mo
 def as_only_shard(shard: Shard, criterion: Criterion) -> Shard:
     """The shard as the only one of a run, with its rows' weights in the loss."""
     return replace(shard, index=0, count=1, shard_rows=(shard.rows,)).with_denominators(criterion.denominators)
-
-
-def shuffled(shard: Shard, size: int, seed: int, epoch: int) -> Iterator[Batch]:
-    """Batches of ``size`` rows of a single shard, shuffled by seed and epoch; batches of weight 0 are skipped."""
-    for batch in Batcher(shard, Plan((shard.rows,), size, seed)).batches(epoch):
-        if batch.weight:
-            yield batch
 
 
 def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Checks of hyperparameters for algorithms and solvers."""
+"""Checks of hyperparameters for algorithms and solvers; each raises InvalidInput with the field's name and value."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from numbers import Integral
 from sparkdl.errors import InvalidInput
 
 
+def check(owner: object, name: str, valid: bool, expected: str) -> None:
+    """Check that the field ``name`` of ``owner`` is valid."""
+    if not valid:
+        raise InvalidInput(f"{type(owner).__name__} has {name}={getattr(owner, name)!r}; expected {expected}.")
+
+
 def check_integers(owner: object, **least: int) -> None:
-    """Raise InvalidInput unless these fields of ``owner`` are integers of at least the given values."""
+    """Check that these fields of ``owner`` are integers of at least the given values."""
     for name, smallest in least.items():
-        given = getattr(owner, name)
-        if isinstance(given, Integral) and int(given) >= smallest:
-            continue
-        kind = "" if isinstance(given, Integral) else "a whole number of "
-        raise InvalidInput(f"{type(owner).__name__} has {name}={given!r}; expected {kind}at least {smallest}.")
+        value = getattr(owner, name)
+        kind = "" if isinstance(value, Integral) else "a whole number of "
+        check(owner, name, not kind and value >= smallest, f"{kind}at least {smallest}")
 
 
 def check_at_least(owner: object, **least: float) -> None:
-    """Raise InvalidInput unless these fields of ``owner`` are numbers of at least the given values; NaN is none."""
+    """Check that these fields of ``owner`` are numbers of at least the given values, and not NaN."""
     for name, smallest in least.items():
-        if not getattr(owner, name) >= smallest:
-            raise InvalidInput(
-                f"{type(owner).__name__} has {name}={getattr(owner, name)!r}; expected at least {smallest}."
-            )
+        check(owner, name, getattr(owner, name) >= smallest, f"at least {smallest}")

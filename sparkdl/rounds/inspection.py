@@ -9,18 +9,17 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.tasks import TaskRunner, Tensors
-from sparkdl.data.batch import arguments
 from sparkdl.data.batching import stored_batch
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
-from sparkdl.errors import InvalidInput
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
+from sparkdl.training.dataloader import check_split
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
-from sparkdl.training.objective import Objective, forward, trained
+from sparkdl.training.objective import Objective, forward, output_shape, row_shapes, trained
 
 _PROBE = 2  # rows of the trial batch
 
@@ -64,11 +63,7 @@ class InspectShard:
             output = forward(self.objective.build().eval(), batch.inputs)
             if batch.weight:  # else there is no mean
                 trained(criterion(output, batch))
-        inputs = None
-        if all(isinstance(each, Tensor) for each in batch.inputs):
-            found = arguments(batch.inputs)
-            inputs = [(list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in found]
-        return {"inputs": inputs, "output": list(output.shape[1:]) if isinstance(output, Tensor) else None}
+        return {"inputs": row_shapes(batch.inputs), "output": output_shape(output)}
 
 
 def _probed(shard: Shard) -> Tensor:
@@ -92,13 +87,7 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     columns: Columns = notes[0]["columns"]
     if work.classes is not None:
         check_bounds([note["bounds"] for note in notes], columns, work.classes)
-    if not sum(training):
-        raise InvalidInput("there are no rows to train on: every row is a validation row.")
-    if columns.validation is not None and not sum(validation):
-        raise InvalidInput(
-            "there is a validation column, but no row is a validation row; expected some, or no such column."
-        )
-    inputs, output = (
-        next((note[name] for note in notes if note[name] is not None), None) for name in ("inputs", "output")
-    )
-    return DataSummary(tuple(note["fingerprint"] for note in notes), training, validation, inputs, output)
+    check_split(sum(training), None if columns.validation is None else sum(validation))
+    inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
+    fingerprints = tuple(note["fingerprint"] for note in notes)
+    return DataSummary(fingerprints, training, validation, next(iter(inputs), None), next(iter(output), None))

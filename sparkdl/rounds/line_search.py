@@ -20,7 +20,7 @@ round over the cluster, the search is plain data: the caller evaluates ``phi`` a
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 C1 = 1e-4
@@ -50,13 +50,9 @@ class Search:
     status: str = "searching"  # or "found" or "failed"
     slack: float = 0.0  # bound on the rounding error of a value
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return asdict(self)
-
     @staticmethod
     def from_json(values: dict[str, Any]) -> Search:
-        """The search with these fields."""
+        """The search with these fields, as of ``asdict``."""
         points = {name: values[name] and Point(**values[name]) for name in ("start", "low", "high")}
         return Search(**{**values, **points})
 
@@ -66,42 +62,42 @@ def begin(start: Point, t: float, *, slack: float = 0.0) -> Search:
     return Search(start, t, low=start, slack=slack)
 
 
-def observe(search: Search, found: Point, *, most: int = 25) -> Search:
+def observe(search: Search, point: Point, *, most: int = 25) -> Search:
     """The search after an evaluation at ``search.t``; it fails after ``most`` evaluations.
 
     A value of ``point`` that is not finite means that the step is too long.
     """
     search = replace(search, tries=search.tries + 1)
-    if _enough(search, found) and abs(found.slope) <= -C2 * search.start.slope:
-        return replace(search, status="found", low=found)
-    search = _longer(search, found) if search.high is None else _narrower(search, found)
+    if _enough(search, point) and abs(point.slope) <= -C2 * search.start.slope:
+        return replace(search, status="found", low=point)
+    search = _longer(search, point) if search.high is None else _narrower(search, point)
     width = math.inf if search.high is None else abs(search.high.t - search.low.t)
     if search.tries >= most or width <= 1e-15 * max(search.low.t, 1e-300):
         return replace(search, status="failed")
     return search
 
 
-def _enough(search: Search, found: Point) -> bool:
-    bound = search.start.value + C1 * found.t * search.start.slope + search.slack
-    return math.isfinite(found.value) and math.isfinite(found.slope) and found.value <= bound
+def _enough(search: Search, point: Point) -> bool:
+    bound = search.start.value + C1 * point.t * search.start.slope + search.slack
+    return math.isfinite(point.value) and math.isfinite(point.slope) and point.value <= bound
 
 
-def _longer(search: Search, found: Point) -> Search:
-    if not _enough(search, found) or (search.tries > 1 and found.value >= search.low.value):
-        return _between(replace(search, high=found))
-    if found.slope >= 0:
-        return _between(replace(search, low=found, high=search.low))
-    longer = _cubic(search.low, found)
-    least, most = found.t + _MARGIN * (found.t - search.low.t), _LONGER * found.t
-    return replace(search, low=found, t=min(max(longer, least), most) if math.isfinite(longer) else 2 * found.t)
+def _longer(search: Search, point: Point) -> Search:
+    if not _enough(search, point) or (search.tries > 1 and point.value >= search.low.value):
+        return _between(replace(search, high=point))
+    if point.slope >= 0:
+        return _between(replace(search, low=point, high=search.low))
+    longer = _cubic(search.low, point)
+    least, most = point.t + _MARGIN * (point.t - search.low.t), _LONGER * point.t
+    return replace(search, low=point, t=min(max(longer, least), most) if math.isfinite(longer) else 2 * point.t)
 
 
-def _narrower(search: Search, found: Point) -> Search:
+def _narrower(search: Search, point: Point) -> Search:
     assert search.high is not None
-    if not _enough(search, found) or found.value >= search.low.value:
-        return _between(replace(search, high=found))
-    high = search.low if found.slope * (search.high.t - search.low.t) >= 0 else search.high
-    return _between(replace(search, low=found, high=high))
+    if not _enough(search, point) or point.value >= search.low.value:
+        return _between(replace(search, high=point))
+    high = search.low if point.slope * (search.high.t - search.low.t) >= 0 else search.high
+    return _between(replace(search, low=point, high=high))
 
 
 def _between(search: Search) -> Search:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import batches, mass_of
-from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
@@ -137,8 +137,7 @@ class ConjugateGradient:
     uses_optimizer = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tolerance < 1:
-            raise InvalidInput(f"ConjugateGradient has tolerance={self.tolerance!r}; expected from 0 to below 1.")
+        check(self, "tolerance", 0 <= self.tolerance < 1, "from 0 to below 1")
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution.
@@ -185,11 +184,8 @@ class NewtonCG:
 
     def __post_init__(self) -> None:
         check_integers(self, iterations=1)
-        if not (0 <= self.reduction < 1 and self.tolerance >= 0):
-            raise InvalidInput(
-                f"NewtonCG has reduction={self.reduction!r} and tolerance={self.tolerance!r}; expected from 0 to below "
-                "1, and at least 0."
-            )
+        check_at_least(self, tolerance=0)
+        check(self, "reduction", 0 <= self.reduction < 1, "from 0 to below 1")
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data.sampler import generator
+from sparkdl.data.batching import Batcher
+from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.evaluate import shuffled
 from sparkdl.rounds.parameters import pieces, seeded, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.objective import Objective, forward, trained
@@ -44,19 +44,26 @@ class Local:
         parameters = list(trainable(module).values())
         optimizer = self._optimizer(objective, parameters)
         total = mass = torch.zeros((), dtype=torch.float64)
+        plan = Plan((shard.rows,), self.batch_size, seed)
         module.train()
         with seeded(seed):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros(2, dtype=torch.float64)
                 enter_phase("feed")
-                for batch in shuffled(shard, self.batch_size, seed, epoch):
+                for batch in Batcher(shard, plan).batches(epoch):
+                    if not batch.weight:
+                        continue
                     enter_phase("forward")
                     loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()
                     enter_phase("backward")
                     loss.backward()  # type: ignore[no-untyped-call]
                     enter_phase("update")
-                    self._step(objective, parameters, optimizer)
+                    if self.pull is not None:
+                        self.pull(parameters)
+                    if objective.max_grad_norm is not None:
+                        nn.utils.clip_grad_norm_(parameters, objective.max_grad_norm)
+                    optimizer.step()
                     total += loss.detach().double() * batch.weight
                     mass += batch.weight
                     end_step(rows=batch.rows)
@@ -75,20 +82,13 @@ class Local:
                     scheduler.step()
         return optimizer
 
-    def _step(self, objective: Objective, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-        if self.pull is not None:
-            self.pull(parameters)
-        if objective.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, objective.max_grad_norm)
-        optimizer.step()
-
 
 def toward(v: Tensor, strength: float) -> Pull:
     """A ``Pull`` that adds the gradient of ``strength/2 ||x - v||^2``; ``v`` is flat, ``[n]``."""
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
-        for each, piece in zip(parameters, pieces(v, parameters), strict=True):
-            drawn = strength * (each.detach() - piece)
-            each.grad = drawn if each.grad is None else each.grad + drawn
+        for parameter, piece in zip(parameters, pieces(v, parameters), strict=True):
+            drawn = strength * (parameter.detach() - piece)
+            parameter.grad = drawn if parameter.grad is None else parameter.grad + drawn
 
     return pull

@@ -57,9 +57,7 @@ class Round:
         update, memory = self.algorithm.map(self.objective, state["state"], shard, memory)
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise InvalidInput(
-                    f"{key} is not finite; lower the learning rate, set maxGradNorm, or scale the inputs."
-                )
+                raise InvalidInput(f"{key} is not finite; lower the learning rate, set maxGradNorm, scale the inputs.")
         if memory is None:
             return update, None
         return update, self._memories().write(state["number"], shard.index, memory)
@@ -150,14 +148,9 @@ class Rounds:
         return {**saved["state"], "weights": dict(stopping.weights or saved["state"]["weights"])}, saved["history"]
 
     def _first(self, seen: DataSummary) -> dict[str, Any]:
-        return {
-            "state": self.algorithm.init(self.objective, self.seed),
-            "memories": [],
-            "done": 0,
-            "history": [],
-            "shards": list(seen.fingerprints),
-            "best": EarlyStopping(None).state_dict(),
-        }
+        start = {"memories": [], "done": 0, "history": [], "shards": list(seen.fingerprints)}
+        state = self.algorithm.init(self.objective, self.seed)
+        return {**start, "state": state, "best": EarlyStopping(None).state_dict()}
 
     def _round(
         self, jobs: TaskRunner, work: Round, saved: dict[str, Any], collate: Transforms | None

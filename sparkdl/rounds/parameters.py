@@ -51,8 +51,8 @@ def load(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 def tied(module: nn.Module) -> dict[str, str]:
     """Further names of tied parameters -> their first name."""
     first: dict[int, str] = {}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(each)] for name, each in every if first.setdefault(id(each), name) != name}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(tensor)] for name, tensor in named if first.setdefault(id(tensor), name) != name}
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -62,8 +62,8 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def pieces(flat: Tensor, parameters: Collection[Tensor]) -> list[Tensor]:
     """Views of ``flat``, ``[n]``, in the shapes of the parameters."""
-    parts = torch.split(flat, [each.numel() for each in parameters])
-    return [part.view_as(each) for part, each in zip(parts, parameters, strict=True)]
+    split = torch.split(flat, [tensor.numel() for tensor in parameters])
+    return [piece.view_as(tensor) for piece, tensor in zip(split, parameters, strict=True)]
 
 
 def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
@@ -73,20 +73,19 @@ def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 
 def unflatten(flat: Tensor, weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
     """A copy of ``weights`` in which the named tensors have the values of ``flat``, ``[n]``."""
-    found = pieces(flat, [weights[name] for name in names])
-    return {**weights, **{name: each.clone() for name, each in zip(names, found, strict=True)}}
+    tensors = pieces(flat, [weights[name] for name in names])
+    return {**weights, **{name: tensor.clone() for name, tensor in zip(names, tensors, strict=True)}}
 
 
 def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
     """The concatenated gradients, ``[n]``; zeros for parameters without one."""
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters.values()]
-    return torch.cat([each.flatten() for each in gradients])
+    gradients = (torch.zeros_like(value) if value.grad is None else value.grad for value in parameters.values())
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
     """Weights that are averaged but not trained: floating-point buffers and frozen parameters."""
-    others = {name: tensor for name, tensor in weights.items() if name not in names and tensor.is_floating_point()}
-    return averaged(others)
+    return averaged({name: value for name, value in weights.items() if name not in names and value.is_floating_point()})
 
 
 def averaged(weights: Mapping[str, Tensor]) -> Weights:

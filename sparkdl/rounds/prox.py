@@ -23,7 +23,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.hyperparameters import check_at_least
+from sparkdl.rounds.hyperparameters import check, check_at_least
 
 
 class Prox(Protocol):
@@ -38,7 +38,16 @@ class Prox(Protocol):
 
 
 @dataclass(frozen=True)
-class L1:
+class _Strength:
+    strength: float
+    penalize_bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_at_least(self, strength=0)
+
+
+@dataclass(frozen=True)
+class L1(_Strength):
     """``strength ||z||_1``, which sets many entries to 0.
 
     Attributes:
@@ -46,31 +55,19 @@ class L1:
         penalize_bias: whether biases are penalised as well.
     """
 
-    strength: float
-    penalize_bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(self, strength=0)
-
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``soft(v, t l)``."""
         return _soft(v, t * self.strength)
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(_Strength):
     """``strength/2 ||z||^2``: weight decay.
 
     Attributes:
         strength: ``l``, at least 0.
         penalize_bias: whether biases are penalised as well.
     """
-
-    strength: float
-    penalize_bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(self, strength=0)
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``v / (1 + t l)``."""
@@ -93,8 +90,7 @@ class ElasticNet:
 
     def __post_init__(self) -> None:
         check_at_least(self, strength=0)
-        if not 0 <= self.ratio <= 1:
-            raise InvalidInput(f"ElasticNet has ratio={self.ratio!r}; expected 0 (L2) to 1 (L1).")
+        check(self, "ratio", 0 <= self.ratio <= 1, "0 (L2) to 1 (L1)")
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``soft(v, t l a) / (1 + t l (1 - a))``."""

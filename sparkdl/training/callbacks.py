@@ -64,9 +64,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Raise InvalidInput if an object has none of the four methods, or a method ``prepare``, as trackers have."""
     for callback in callbacks:
         if hasattr(callback, "prepare"):
-            raise InvalidInput(
-                f"callbacks holds {callback!r}, a tracker, which runs on the driver; pass it as trackers=[...]."
-            )
+            raise InvalidInput(f"callbacks holds {callback!r}, a tracker of the driver; pass it as trackers=[...].")
     check_methods("callbacks", callbacks)
 
 

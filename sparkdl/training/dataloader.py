@@ -19,7 +19,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.labels import check_labels
+from sparkdl.training.labels import check_bounds, label_bounds
 from sparkdl.training.spec import TrainingSpec
 
 
@@ -40,16 +40,12 @@ class Rows:
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
         self._group, self.shard = group, shard
         if training.classes is not None:
-            check_labels(shard, group, training.classes)
+            bounds = group.gather(label_bounds(shard, training.classes))
+            check_bounds(bounds, shard.columns, training.classes)
         criterion = training.objective.criterion()
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle)
-        if not self.plan.total:
-            raise InvalidInput("there are no rows to train on: every row is a validation row.")
-        if self.validation is not None and not sum(self.validation.shard_rows):
-            raise InvalidInput(
-                "there is a validation column, but no row is a validation row; mark some rows, or drop the column."
-            )
+        check_split(self.plan.total, None if self.validation is None else sum(self.validation.shard_rows))
         self.share = shard.rows / self.plan.total
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
         weighted = any(group.gather(shard.denominators is not None))
@@ -78,6 +74,14 @@ class Rows:
             if batch is None:
                 return
             yield batch
+
+
+def check_split(training: int, validation: int | None) -> None:
+    """Raise InvalidInput without training rows, or without validation rows if there is a column; None without one."""
+    if not training:
+        raise InvalidInput("there are no rows to train on: every row is a validation row.")
+    if validation == 0:
+        raise InvalidInput("no row is a validation row; mark some rows, or leave the validation column out.")
 
 
 def _split(shard: Shard, group: Group) -> tuple[Shard, Shard | None]:

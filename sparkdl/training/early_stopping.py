@@ -60,21 +60,16 @@ class GangEarlyStopping:
     """
 
     def __init__(self, patience: int | None, group: Group) -> None:
-        self.finished = False
-        self._epochs = EarlyStopping(patience)
+        self.finished = False  # whether training stops
+        self.epochs = EarlyStopping(patience)
         self._group = group
-
-    @property
-    def epoch(self) -> int | None:
-        """The best epoch, from 1; None without ``patience``, and before the first finite loss."""
-        return self._epochs.best
 
     def after(self, row: Mapping[str, Any], module: nn.Module) -> bool:
         """Record an epoch's row of the history and its weights; return whether to stop, the same on every worker."""
-        if self._epochs.patience is None:
+        if self.epochs.patience is None:
             return False
         loss = float(row.get("valid_loss", row["loss"]))
-        finished = self._epochs.after(row["epoch"], loss, lambda: pack(module) if self._group.rank == 0 else b"")
+        finished = self.epochs.after(row["epoch"], loss, lambda: pack(module) if self._group.rank == 0 else b"")
         # Rank 0 decides. If sums differed in their last bit, some workers would continue and wait for the rest.
         verdict = torch.tensor([int(finished)], device=next(module.parameters()).device)
         self._group.broadcast_(verdict)
@@ -85,15 +80,15 @@ class GangEarlyStopping:
         """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""
         if self._group.rank:
             return b""
-        return pack(module) if self._epochs.weights is None else bytes(self._epochs.weights)
+        return pack(module) if self.epochs.weights is None else bytes(self.epochs.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch, its loss, on rank 0 its weights, and whether training stops."""
-        return self._epochs.state_dict() | {"finished": self.finished}
+        return self.epochs.state_dict() | {"finished": self.finished}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._epochs.load_state_dict(state)
+        self.epochs.load_state_dict(state)
         self.finished = state["finished"]
-        if self._group.rank and self._epochs.weights is not None:
-            self._epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.
+        if self._group.rank and self.epochs.weights is not None:
+            self.epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from sparkdl.cluster.group.world import Group
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard, numbers
 from sparkdl.errors import InvalidInput
@@ -23,33 +22,28 @@ class Classes:
     ignored: int | None = None  # ``ignore_index`` of the loss; None if it ignores no label
 
 
-def check_labels(shard: Shard, group: Group, classes: Classes) -> None:
-    """Check every worker's training and validation labels; all workers raise the same error."""
-    check_bounds(group.gather(label_bounds(shard, classes)), shard.columns, classes)
-
-
 def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
     """Smallest and largest class index of a shard; None without labels, or with several target columns."""
     target, bounds = shard.columns.target, list[tuple[int, int]]()
     if isinstance(target, InputColumn):
         for labels in torch.split(numbers(shard.tensors, target.name), _CHUNK):
-            kept = labels if classes.ignored is None else labels[labels != classes.ignored]
-            if kept.numel():
-                bounds.append((int(kept.min()), int(kept.max())))
+            valid = labels if classes.ignored is None else labels[labels != classes.ignored]
+            if valid.numel():
+                bounds.append((int(valid.min()), int(valid.max())))
     return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None
 
 
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
     """Raise InvalidInput if a label is below 0 or too large, or if all are equal; by ``label_bounds`` of each shard."""
-    target, found = columns.target, [each for each in bounds if each is not None]
-    if not found or not isinstance(target, InputColumn):
+    target, pairs = columns.target, [pair for pair in bounds if pair is not None]
+    if not pairs or not isinstance(target, InputColumn):
         return
-    least, most = min(low for low, _ in found), max(high for _, high in found)
+    least, most = min(low for low, _ in pairs), max(high for _, high in pairs)
     count = classes.count
     if least < 0 or (count is not None and most >= count):
-        wanted = "class indices from 0" + ("" if count is None else f" to {count - 1}, since there are {count} classes")
+        end = "" if count is None else f" to {count - 1}, since there are {count} classes"
         raise InvalidInput(
-            f"label column {target.name!r} holds {least if least < 0 else most}; expected {wanted}. "
+            f"label column {target.name!r} holds {least if least < 0 else most}; expected class indices from 0{end}. "
             "pyspark.ml.feature.StringIndexer makes class indices from any labels."
         )
     if least == most:

@@ -80,9 +80,7 @@ def check_loss(loss: object) -> None:
             "global batch, so that the batch size does not change the learning rate."
         )
     if not callable(loss) or isinstance(loss, type):
-        raise InvalidInput(
-            f"loss is {loss!r}; expected a function loss(output, target), or an nn loss module such as nn.MSELoss()."
-        )
+        raise InvalidInput(f"loss is {loss!r}; expected a function loss(output, target), or an nn loss module.")
 
 
 def shapes(value: Any) -> str:

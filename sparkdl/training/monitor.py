@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.batch import Batch, arguments
+from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
 from sparkdl.data.transforms import Transforms
@@ -21,6 +21,7 @@ from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
 from sparkdl.training.callbacks import CallbackContext, methods_of
 from sparkdl.training.metrics import MetricAccumulator
+from sparkdl.training.objective import output_shape, row_shapes
 from sparkdl.training.trainer_state import TrainerState
 
 _PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
@@ -64,11 +65,8 @@ class TrainingMonitor:
             where = f"at step {state.world.clock.step}, batch {state.position + 1} of {state.rows.plan.steps} in"
             raise self._diverged(float(loss), where)
         state.meter.add(loss, output, batch)
-        if report["inputs"] is None and all(isinstance(each, Tensor) for each in batch.inputs):
-            inputs = arguments(batch.inputs)
-            report["inputs"] = [(list(each.shape[1:]), str(each.dtype).removeprefix("torch.")) for each in inputs]
-        if report["output"] is None and isinstance(output, Tensor):
-            report["output"] = list(output.shape[1:])
+        report["inputs"] = report["inputs"] or row_shapes(batch.inputs)
+        report["output"] = output_shape(output) if report["output"] is None else report["output"]
 
     def end_step(self, batch: Batch) -> None:
         """Call ``on_step``, save the state if due, and report progress at intervals."""
@@ -83,14 +81,9 @@ class TrainingMonitor:
         if not state.training.measured or (clock.step > 1 and now - self._shown < every):
             return
         self._shown = now
-        record(
-            "progress",
-            clock=clock,
-            epochs=state.training.epochs,
-            steps=plan.steps,
-            loss=state.meter.local_mean(),
-            rows_per_second=state.position * plan.batch_size / max(state.epoch_seconds, 1e-9),
-        )
+        loss, rate = state.meter.local_mean(), state.position * plan.batch_size / max(state.epoch_seconds, 1e-9)
+        epochs, steps = state.training.epochs, plan.steps
+        record("progress", clock=clock, epochs=epochs, steps=steps, loss=loss, rows_per_second=rate)
 
     def end_epoch(self) -> None:
         """Validate, add the epoch's row to the history, and call ``on_epoch``."""
@@ -119,7 +112,7 @@ class TrainingMonitor:
 
     def end(self) -> None:
         """Call ``on_end`` after the last epoch."""
-        self.state.report["best_epoch"] = self.state.stopping.epoch
+        self.state.report["best_epoch"] = self.state.stopping.epochs.best
         self._call("on_end")
 
     def _validate(self, module: nn.Module) -> dict[str, float]:

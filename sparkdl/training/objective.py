@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,18 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
             f"Its inputs were {', '.join(map(shapes, inputs))}."
         ) from error
+
+
+def row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:
+    """Shape and dtype of one row of each input; None if an input's shape varies."""
+    if not all(isinstance(column, Tensor) for column in columns):
+        return None
+    return [(list(value.shape[1:]), str(value.dtype).removeprefix("torch.")) for value in arguments(columns)]
+
+
+def output_shape(output: Any) -> list[int] | None:
+    """Shape of one row of the model's output; None if it is not a tensor."""
+    return list(output.shape[1:]) if isinstance(output, Tensor) else None
 
 
 def trained(loss: Tensor) -> Tensor:

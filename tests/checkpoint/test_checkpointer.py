@@ -16,12 +16,16 @@ from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster import elastic
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.protocol import Capacity
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.io.weights import read_state
 from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from tests.checkpoint.saving import together
@@ -153,8 +157,24 @@ def test_finished_run_is_not_trained_again_and_more_epochs_resume(tmp_path, seen
     assert seen()[5:] == [f"1/{step}" for step in range(6, 11)]
 
 
+class Shaky(LocalCluster):
+    """Two processes, with capacity for one while the second or third epoch is the last saved one."""
+
+    def capacity(self):
+        return Capacity(1 if self.checkpoints.epoch() in (2, 3) else 2, 2)
+
+
+class WaitsAlone:
+    """A callback that holds a single worker after its fifth epoch, until its gang ends to grow."""
+
+    def on_epoch(self, run):
+        while run.size == 1 and run.clock.epoch == 5:
+            record("checkpoint", clock=run.clock, trouble=[], pinned=True)
+            time.sleep(0.02)
+
+
 @pytest.mark.chaos
-def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, seen):
+def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, seen, monkeypatch):
     def training(batch, *callbacks, **options):
         """Three epochs in float64, which depend on the split into shards by nothing but the rows of a batch."""
         optimizer = partial(torch.optim.Adam, lr=0.1)
@@ -164,24 +184,28 @@ def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, see
     def weights(results):
         return torch.cat([each.flatten() for each in read_state(results[0].weights).values()])
 
-    columns, steps = replace(COLUMNS, floating="float64", weight=None), Steps(tmp_path / "seen")
-    whole = training(144, epochs=5)  # one step an epoch, on all rows
-    pair.gang(replace(whole, epochs=2, checkpointer=checkpointer(tmp_path)), data(), columns, attempt=0)
-    shrunk = training(144, steps, checkpointer=checkpointer(tmp_path))
-    InlineCluster().gang(shrunk, data(), columns, attempt=1)
-    assert seen() == ["2/3"]
-    grown = pair.gang(replace(whole, checkpointer=checkpointer(tmp_path)), data(), columns, attempt=2)  # rank 1 is new
+    columns, whole = replace(COLUMNS, floating="float64", weight=None), training(144, epochs=7)  # one step an epoch
+    saved = checkpointer(tmp_path / "whole", 1, elastic=True)
+    callbacks = [Fault("kill", 1, 4, str(tmp_path / "killed")), WaitsAlone()]
+    monkeypatch.setattr(elastic, "_LOOK", 0.05)
+    with Shaky(2, timeout=60) as cluster:
+        cluster.checkpoints = saved.checkpoints
+        supervisor = Supervisor(cluster, min_size=1, elastic_timeout=0.2, back_off=0, max_restarts=1)
+        grown = supervisor.gang(replace(whole, callbacks=callbacks, checkpointer=saved), data(), columns)
+    assert (supervisor.sizes, [type(error) for error in supervisor.failures]) == ([2, 1, 2], [WorkerLost])
+    assert [row["samples"] for row in grown[0].history] == [144 * epoch for epoch in range(1, 8)]
     assert torch.allclose(weights(grown), weights(pair.gang(whole, data(), columns)), rtol=1e-9, atol=1e-12)
 
     fault = Fault("kill", 1, 7, str(tmp_path / "mark"))
-    elastic = checkpointer(tmp_path / "elastic", 1, elastic=True)
+    saved = checkpointer(tmp_path / "elastic", 1, elastic=True)
     with pytest.raises(WorkerLost):
-        pair.gang(training(36, fault, checkpointer=elastic), data(), columns, attempt=0)
+        pair.gang(training(36, fault, checkpointer=saved), data(), columns, attempt=0)
+    resumed = training(36, Steps(tmp_path / "seen"), checkpointer=saved)
     with pytest.warns(RuntimeWarning, match="the gang has 1 workers and had 2"):
-        found = InlineCluster().gang(training(36, steps, checkpointer=elastic), data(), columns, attempt=1)
+        (trained,) = InlineCluster().gang(resumed, data(), columns, attempt=1)
     # The epoch restarts: no row comes twice and none is left out.
-    assert seen()[1:] == [f"{(step - 1) // 4}/{step}" for step in range(5, 13)]
-    assert [row["samples"] for row in found[0].history] == [144, 288, 432]
+    assert seen() == [f"{(step - 1) // 4}/{step}" for step in range(5, 13)]
+    assert [row["samples"] for row in trained.history] == [144, 288, 432]
 
 
 def test_other_rows_in_the_same_fit_restart_the_epoch(tmp_path, seen):

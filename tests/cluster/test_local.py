@@ -63,6 +63,7 @@ class TestLocalCluster(ClusterContract):
         assert len({os.getpid(), *before}) == cluster.size + 1
         with pytest.raises(WorkerFailed):
             cluster.gang(work.Fails(0, SOUR))
+        assert [worker["pid"] for worker in cluster.gang(work.who, size=1)] == before[:1]
         assert pids(cluster) == before
 
     @pytest.mark.chaos

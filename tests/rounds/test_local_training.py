@@ -43,39 +43,29 @@ def steps(number: int, batch_size: int, epochs: int) -> list[np.ndarray]:
     return [rows.numpy() for epoch in range(epochs) for rows in plan.permutation(0, epoch).long().split(batch_size)]
 
 
-def test_scheduler_steps_once_per_round():
-    """Neither once per step, of which a round has six, nor once per epoch."""
+def test_scheduler_steps_once_per_round_and_every_step_is_clipped():
+    """The scheduler steps neither once per step, of which a round has six, nor once per epoch."""
     halved = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
     algorithm = ParallelSGD(rounds=ROUNDS, epochs=2, shard_batch_size=30)
-    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(scheduler=halved))
+    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(scheduler=halved, max_grad_norm=0.5))
     x = vector(first["weights"])
     for number, state in enumerate(others):
         for rows in steps(number, 30, 2):
-            x = x - RATE * 0.5**number * gradient(x, rows)
+            g = gradient(x, rows)
+            assert np.linalg.norm(g) > 0.5
+            x = x - RATE * 0.5**number * g * 0.5 / (np.linalg.norm(g) + 1e-6)
         assert np.allclose(vector(state["weights"]), x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("most", "strength"), [(0.25, 0.0), (0.25, 4.0), (100.0, 0.0)])
 def test_gradient_is_clipped_with_its_pull(most, strength):
-    wanted, [shard] = objective(max_grad_norm=most), parts_of(90)
+    minimised, [shard] = objective(max_grad_norm=most), parts_of(90)
     torch.manual_seed(0)
-    module = wanted.build()
+    module = minimised.build()
     before = vector(module.state_dict())
     pull = toward(torch.from_numpy(V), strength) if strength else None
-    Local(1, 100, 0, (3, 0), pull).train(wanted, module, as_only_shard(shard, wanted.criterion()))
+    Local(1, 100, 0, (3, 0), pull).train(minimised, module, as_only_shard(shard, minimised.criterion()))
     g = gradient(before) + strength * (before - V)
     expected = RATE * g * min(1.0, most / (np.linalg.norm(g) + 1e-6))  # as in torch
     assert np.linalg.norm(g) > 0.5
     assert np.allclose(before - vector(module.state_dict()), expected, rtol=1e-10)
-
-
-def test_every_step_of_every_round_is_clipped():
-    algorithm = ParallelSGD(rounds=ROUNDS, shard_batch_size=30)
-    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(max_grad_norm=0.5))
-    x = vector(first["weights"])
-    for number, state in enumerate(others):
-        for rows in steps(number, 30, 1):
-            g = gradient(x, rows)
-            assert np.linalg.norm(g) > 0.5
-            x = x - RATE * g * 0.5 / (np.linalg.norm(g) + 1e-6)
-        assert np.allclose(vector(state["weights"]), x, rtol=0, atol=1e-12)

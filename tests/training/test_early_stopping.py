@@ -14,7 +14,6 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import pack, unpack
 from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
@@ -69,7 +68,7 @@ def test_best_epoch_and_end(losses, patience, stops, best, restored):
             break
     else:
         epoch = None
-    assert (epoch, stopping.finished, stopping.epoch) == (stops, stops is not None, best)
+    assert (epoch, stopping.finished, stopping.epochs.best) == (stops, stops is not None, best)
     kept = line()
     unpack(stopping.weights(module), kept)
     assert kept.bias.item() == (best or module.bias.item())
@@ -83,16 +82,13 @@ def test_loss_within_tolerance_is_not_smaller():
     assert not any(EarlyStopping(None).after(number, 1.0) for number in range(1, 6))
 
 
-def test_validation_loss_decides():
+def test_validation_loss_decides_and_without_patience_last_weights_stay():
     stopping = GangEarlyStopping(1, Group())
     assert not stopping.after({"epoch": 1, "loss": 5.0, "valid_loss": 1.0}, line())
     assert stopping.after({"epoch": 2, "loss": 4.0, "valid_loss": 1.5}, line())
-
-
-def test_without_patience_last_weights_stay():
     module, stopping = line(), GangEarlyStopping(None, Group())
     assert not any(stopping.after({"epoch": epoch, "loss": 1.0}, module) for epoch in range(1, 9))
-    assert stopping.epoch is None
+    assert stopping.epochs.best is None
     assert stopping.weights(module) == pack(module)
 
 
@@ -109,8 +105,3 @@ def test_gang_stops_at_one_epoch_with_best_weights():
     assert first.report["best_epoch"] is None
     (improving,) = InlineCluster().gang(training(patience=1), rows(slope=2.0, opposite=2.0), COLUMNS)
     assert len(improving.history) == improving.report["best_epoch"] == 12
-
-
-def test_patience_below_1_raises():
-    with pytest.raises(InvalidInput, match="patience is 0; expected at least 1"):
-        training(patience=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from torchmetrics.regression import MeanSquaredError
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
@@ -140,10 +142,57 @@ def test_unshuffled_rows_come_in_id_order():
     np.testing.assert_array_equal(np.concatenate(found["steps"]), [*range(ROWS), *range(ROWS)])
 
 
+# ---- callbacks --------------------------------------------------------------------------------------------------
+
+
+class Diary:
+    """Writes a word for every call to a file."""
+
+    def __init__(self, folder: Path, *, every_rank: bool = False) -> None:
+        self.folder, self.every_rank = folder, every_rank
+
+    def _write(self, moment: str, run: Any) -> None:
+        with open(self.folder / f"{self.every_rank}-{run.rank}", "a", encoding="utf-8") as file:
+            file.write(f"{moment} {run.clock.epoch} {run.clock.step} {len(run.history)}, ")
+
+    def on_start(self, run):
+        assert (run.epochs, run.steps, run.loss, type(run.module)) == (2, 3, None, work.Net)
+        self._write("start", run)
+
+    def on_step(self, run):
+        assert run.loss > 0
+        self._write("step", run)
+
+    def on_epoch(self, run):
+        assert run.history[-1]["epoch"] == run.clock.epoch
+        self._write("epoch", run)
+
+    def on_end(self, run):
+        self._write("end", run)
+
+
+FIRST = "start 0 0 0, step 0 1 0, step 0 2 0, step 0 3 0, epoch 1 3 1, "
+SECOND = "step 1 4 1, step 1 5 1, step 1 6 1, epoch 2 6 2, end 2 6 2, "
+
+
+def test_callbacks_are_called_on_rank_0_or_on_every_rank(pair, tmp_path):
+    callbacks = [Diary(tmp_path), Diary(tmp_path, every_rank=True)]
+    pair.gang(Training(OBJECTIVE, 16, 2, callbacks=callbacks), numbers(), COLUMNS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["False-0", "True-0", "True-1"]
+    assert (tmp_path / "False-0").read_text() == FIRST + SECOND
+
+
+def test_failing_and_invalid_callbacks_raise():
+    with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
+        alone(Training(OBJECTIVE, 16, callbacks=[SimpleNamespace(on_end=lambda run: 1 // 0)]))
+    with pytest.raises(InvalidInput, match="none of the methods on_start, on_step, on_epoch, on_end"):
+        Training(OBJECTIVE, 16, callbacks=[SimpleNamespace(on_end=print), "a string"])
+
+
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["batch_size", "epochs", "micro_batches"])
+@pytest.mark.parametrize("setting", ["batch_size", "epochs", "micro_batches", "patience"])
 def test_settings_below_1_raise(setting):
     with pytest.raises(InvalidInput, match=f"{setting} is 0; expected at least 1"):
         Training(**{"objective": OBJECTIVE, "batch_size": 1, setting: 0})

@@ -34,11 +34,9 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.shard import Shard
-from sparkdl.errors import InvalidInput
-from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, positive, scalars, scaled
+from sparkdl.rounds import Memory, State, Update, add, average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard, mass_of
-from sparkdl.rounds.hyperparameters import check_at_least, check_integers
+from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
@@ -92,10 +90,8 @@ class ConsensusADMM:
     reduce = staticmethod(add)
 
     def __post_init__(self) -> None:
-        if not 0 < self.rho < math.inf:
-            raise InvalidInput(f"ConsensusADMM has rho={self.rho!r}; expected a number above 0.")
-        if not 0 < self.alpha < 2:
-            raise InvalidInput(f"ConsensusADMM has alpha={self.alpha!r}; expected 1 (no over-relaxation) to 1.8.")
+        check(self, "rho", 0 < self.rho < math.inf, "a number above 0")
+        check(self, "alpha", 0 < self.alpha < 2, "1 (no over-relaxation) to 1.8")
         check_integers(self, adapt_rounds=0)
         check_at_least(self, abs_tol=0, rel_tol=0, mu=1, tau=1)
 

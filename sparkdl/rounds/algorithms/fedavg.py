@@ -9,29 +9,38 @@
 B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017 (FedAvg, with
 eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and one batch per client); T. Hsu, H. Qi and M. Brown, Measuring the
 effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in heterogeneous
-networks, MLSys 2020 (FedProx, mu). With ``quantize_bits``, a client's update w - w_k is quantized without bias: see
-``sparkdl.rounds.quantization``. K counts the clients whose rows have a positive weight.
+networks, MLSys 2020 (FedProx, mu). K counts the clients whose rows have a positive weight.
+
+With b = ``quantize_bits``, a client sends each tensor h of w - w_k as b bits per number and its two extremes:
+
+    step = (max h - min h) / (2^b - 1)
+    q_i  = min h + step * (floor s_i + B_i)    s_i = (h_i - min h) / step,  B_i = 1 with probability s_i - floor s_i
+
+Thus ``E q = h`` and ``|q_i - h_i| < step``: J. Konecny et al., Federated learning: strategies for improving
+communication efficiency, 2016, section 3. Each tensor has its own levels, since the scales of layers differ by orders
+of magnitude.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from sparkdl.data.columns import InputColumn
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Shard
+from sparkdl.data.shard import Shard, numbers
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import average, positive, scalars, scaled
-from sparkdl.rounds.clients import Clients
-from sparkdl.rounds.hyperparameters import check_integers
+from sparkdl.rounds import Memory, State, Update, add, average, positive, scalars, scaled
+from sparkdl.rounds.evaluate import as_only_shard
+from sparkdl.rounds.hyperparameters import check, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
-from sparkdl.rounds.quantization import packed, quantised_each
+from sparkdl.training.loss import Criterion
 from sparkdl.training.objective import Objective
 
 
@@ -69,25 +78,20 @@ class FederatedAveraging:
 
     def __post_init__(self) -> None:
         check_integers(self, rounds=1, epochs=1, batch_size=1)
-        if not 0 < self.client_fraction <= 1:
-            raise InvalidInput(
-                f"FederatedAveraging has client_fraction={self.client_fraction!r}; expected above 0 and at most 1."
-            )
-        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.prox_mu < math.inf):
-            raise InvalidInput(
-                f"FederatedAveraging has learning_rate={self.learning_rate!r}, momentum={self.momentum!r} and "
-                f"prox_mu={self.prox_mu!r}; expected above 0, from 0 to below 1, and at least 0."
-            )
+        check(self, "client_fraction", 0 < self.client_fraction <= 1, "above 0 and at most 1")
+        check(self, "learning_rate", 0 < self.learning_rate < math.inf, "a number above 0")
+        check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
+        check(self, "prox_mu", 0 <= self.prox_mu < math.inf, "at least 0")
         bits = self.quantize_bits
-        if bits is not None and not (isinstance(bits, Integral) and 1 <= bits <= 16):
-            raise InvalidInput(f"FederatedAveraging has quantize_bits={bits!r}; expected 1 to 16, or None.")
+        valid = bits is None or (isinstance(bits, Integral) and 1 <= bits <= 16)
+        check(self, "quantize_bits", valid, "1 to 16, or None")
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights; the first round then counts the clients."""
         weights, names = start(objective, seed)
         velocity = torch.zeros_like(flatten(weights, names))
-        known = {"weights": weights, "names": names, "velocity": velocity}
-        return {**known, "seed": seed, "round": 0, "clients": None, "row": {}}
+        state = {"weights": weights, "names": names, "velocity": velocity, "seed": seed}
+        return {**state, "round": 0, "clients": None, "row": {}}
 
     def broadcast_state(self, state: State) -> State:
         """The state without the server's momentum."""
@@ -106,8 +110,8 @@ class FederatedAveraging:
         if chosen:
             clients = Clients.of(shard, self.client, objective.criterion())
             training = _Training(self, objective, state, w)
-            for each in chosen:
-                training.add(total, *clients[each])
+            for index in chosen:
+                training.add(total, *clients[index])
         return total, None
 
     def apply(self, state: State, update: Update) -> State:
@@ -139,16 +143,16 @@ class FederatedAveraging:
     def _chosen(self, state: State, index: int) -> list[int]:
         counts = state["clients"]
         total, first = sum(counts), sum(counts[:index])
-        wanted = max(1, round(self.client_fraction * total))
-        drawn = torch.randperm(total, generator=generator(state["seed"], state["round"]))[:wanted] - first
+        size = max(1, round(self.client_fraction * total))
+        drawn = torch.randperm(total, generator=generator(state["seed"], state["round"]))[:size] - first
         return sorted(drawn[(drawn >= 0) & (drawn < counts[index])].tolist())
 
     def _traffic(self, weights: Weights, state: State, clients: int) -> dict[str, float]:
         trained = [weights[name] for name in state["names"]]
         others = sum(tensor.nbytes for tensor in rest(weights, state["names"]).values())
-        whole = sum(tensor.nbytes for tensor in trained) + others
+        exact = sum(tensor.nbytes for tensor in trained) + others
         sent = sum(packed(tensor.numel(), tensor.element_size(), self.quantize_bits) for tensor in trained) + others
-        return {"clients": clients, "bytes": clients * sent, "bytes_saved": clients * (whole - sent)}
+        return {"clients": clients, "bytes": clients * sent, "bytes_saved": clients * (exact - sent)}
 
 
 class _Training:
@@ -176,13 +180,87 @@ class _Training:
         except InvalidInput as error:
             raise InvalidInput(f"client {client}: {error.message}") from error
         share = float(mass)
-        apart = self._w - torch.cat([each.detach().flatten() for each in self._parameters])
+        apart = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters])
         if algorithm.quantize_bits is not None:
             random = generator(*key, self._state["round"], 1)
-            apart = quantised_each(apart, [each.numel() for each in self._parameters], algorithm.quantize_bits, random)
+            sizes = [tensor.numel() for tensor in self._parameters]
+            apart = quantised_each(apart, sizes, algorithm.quantize_bits, random)
         total["apart"].add_(apart, alpha=share)
         trained = self._module.state_dict()
         for name in self._others:
             total[f"weights/{name}"].add_(trained[name], alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a shard whose rows have a positive weight, in the order of their ids."""
+
+    shard: Shard  # the rows, as the only shard
+    ids: Tensor  # int64 [clients]
+    rows: Tensor  # positions of the shard's rows, grouped by client
+    bounds: Tensor  # first and past-the-end index into ``rows``, [clients, 2]
+
+    @staticmethod
+    def of(shard: Shard, name: str, criterion: Criterion) -> Clients:
+        """The clients of a shard by its client column ``name``, which must hold integers; else raises InvalidInput."""
+        column = _checked(shard, name)
+        shard = as_only_shard(shard, criterion)
+        stored = torch.arange(shard.rows) if shard.order is None else shard.order.long()
+        ordered, rows = torch.sort(numbers(shard.tensors, column.name)[stored].long(), stable=True)
+        ids, counts = torch.unique_consecutive(ordered, return_counts=True)
+        owners = torch.repeat_interleave(torch.arange(len(ids)), counts)
+        masses = None if shard.denominators is None else shard.denominators[stored[rows]]
+        weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
+        last = counts.cumsum(0)
+        bounds = torch.stack([last - counts, last], 1)
+        return Clients(shard, ids[weighing], rows, bounds[weighing])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[int, Shard]:
+        """A client's id, and its rows as a shard of their own."""
+        first, last = self.bounds[index].tolist()
+        return int(self.ids[index]), self.shard.subset(self.rows[first:last], (last - first,))
+
+
+def _checked(shard: Shard, name: str) -> InputColumn:
+    column = shard.columns.client
+    if column is None or column.name != name:
+        actual = "there is no client column" if column is None else f"the client column is {column.name!r}"
+        raise InvalidInput(
+            f"the algorithm has client={name!r}, and {actual}; expected columns with client=InputColumn({name!r})."
+        )
+    ids = numbers(shard.tensors, name)
+    if ids.is_floating_point():
+        raise InvalidInput(
+            f"the client column {name!r} has dtype {str(ids.dtype).removeprefix('torch.')}, which rounds large ids; "
+            f"expected integers, as InputColumn({name!r}, 'int64')."
+        )
+    return column
+
+
+def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
+    """A tensor's values after quantization, in its shape and dtype."""
+    low, levels = values.min(), (1 << bits) - 1
+    step = (values.max() - low) / levels
+    if not float(step):
+        return values.clone()
+    scaled = (values - low) / step
+    floor = scaled.floor()
+    up = torch.rand(values.shape, generator=random, dtype=values.dtype) < scaled - floor
+    return low + (floor + up).clamp(max=levels) * step  # rounding may raise s of the maximum above ``levels``
+
+
+def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.Generator) -> Tensor:
+    """Quantize concatenated tensors of these ``sizes``, ``[n]``, except those that would not shrink."""
+    shrinks = [packed(size, flat.element_size(), bits) < size * flat.element_size() for size in sizes]
+    pairs = zip(torch.split(flat, list(sizes)), shrinks, strict=True)
+    return torch.cat([quantised(tensor, bits, random) if shrunk else tensor for tensor, shrunk in pairs])
+
+
+def packed(count: int, size: int, bits: int | None) -> int:
+    """Bytes that a client sends for ``count`` numbers of ``size`` bytes; ``bits`` is None without quantization."""
+    return count * size if bits is None else min(count * size, -(-count * bits // 8) + 2 * size)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,8 +24,7 @@ from torch import Tensor
 
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds import Memory, State, Update, add
-from sparkdl.rounds.aggregation import positive
+from sparkdl.rounds import Memory, State, Update, add, positive
 from sparkdl.rounds.evaluate import evaluate
 from sparkdl.rounds.hyperparameters import check_at_least, check_integers
 from sparkdl.rounds.line_search import Point, Search, begin, observe
@@ -96,7 +95,7 @@ class LBFGS:
         slope = float(found["gradient"] @ state["direction"])
         after = observe(search, Point(search.t, found["value"], slope), most=self.maxls)
         if after.status == "searching":
-            return {**state, "search": after.to_json(), "trial": state["iterate"]["x"] + after.t * state["direction"]}
+            return {**state, "search": asdict(after), "trial": state["iterate"]["x"] + after.t * state["direction"]}
         return self._accept(state, found) if after.status == "found" else self._failed(state, after)
 
     def converged(self, state: State) -> bool:
@@ -154,7 +153,7 @@ class LBFGS:
         t = 1.0 if pairs else min(1.0, 1.0 / float(g.abs().sum()))
         slack = 10 * torch.finfo(g.dtype).eps * abs(value)
         search = begin(Point(0.0, value, float(g @ d)), t, slack=slack)
-        return {**state, "direction": d, "search": search.to_json(), "trial": x + t * d}
+        return {**state, "direction": d, "search": asdict(search), "trial": x + t * d}
 
 
 def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:

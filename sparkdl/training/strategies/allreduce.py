@@ -100,9 +100,7 @@ class AllReduceSync:
             bucket.used[slot] = 0
             self._unused.append(index)
         elif gradient.is_sparse:
-            raise InvalidInput(
-                "a parameter has a sparse gradient; expected a dense one, as of Embedding(sparse=False)."
-            )
+            raise InvalidInput("a parameter has a sparse gradient; expected a dense one: set Embedding(sparse=False).")
         else:
             torch.mul(gradient, self._share, out=bucket.gradients[slot])
             parameter.grad = None

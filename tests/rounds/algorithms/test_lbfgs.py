@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def searched(f, slope, search: Search, most: int) -> tuple[Search, list[float]]:
     tried = []
     while search.status == "searching":
         tried.append(search.t)
-        search = observe(Search.from_json(search.to_json()), Point(search.t, f(search.t), slope(search.t)), most=most)
+        search = observe(Search.from_json(asdict(search)), Point(search.t, f(search.t), slope(search.t)), most=most)
     return search, tried
 
 
