@@ -6,7 +6,8 @@ w' = w - lr * sum_k G_k / sum_k M_k        G_k: sum of the gradients of shard k,
 from dataclasses import dataclass
 
 from sparkdl.data.shard import Shard
-from sparkdl.rounds import Algorithm, Memory, State, Update, add, scalars
+from sparkdl.rounds import Algorithm, Memory, State, Update, add
+from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.evaluate import evaluate
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.training.objective import Objective

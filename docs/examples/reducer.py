@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.training.strategies.reducers import Bucket, PendingReduce, Reducer, Reduction
+from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ worker verifies the shards it reads; if one is damaged, all workers try the next
 
 from __future__ import annotations
 
-from sparkdl.checkpoint.manifest import Digest, Manifest, Reader
-from sparkdl.checkpoint.store import Checkpoints, restore
+from sparkdl.checkpoint.manifest import Digest, Manifest
+from sparkdl.checkpoint.reader import Reader
+from sparkdl.checkpoint.restore import restore
+from sparkdl.checkpoint.store import Checkpoints
 
 __all__ = ["Checkpoints", "Digest", "Manifest", "Reader", "restore"]

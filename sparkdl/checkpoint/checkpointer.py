@@ -6,18 +6,19 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
+from sparkdl.checkpoint.compatibility import Compatibility
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
+from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
-from sparkdl.checkpoint.store import Checkpoints, restore
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
-from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
+from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import unpack_state
@@ -225,48 +226,6 @@ class StopPoller:
                     return
             except OSError as error:  # the next poll may succeed
                 logger.warning("%s cannot be polled for a stop request: %s", self._checkpoints.folder.path, error)
-
-
-@dataclass(frozen=True)
-class Compatibility:
-    """The gang's side of a comparison with checkpoints; used on rank 0."""
-
-    directory: str  # of the checkpoints, for messages
-    writer: str  # of this fit's checkpoints
-    size: int  # workers of the gang
-    fingerprints: Sequence[str]  # of each shard
-
-    def newest(self, manifest: Manifest) -> None:
-        """Check the newest checkpoint, and warn if the gang cannot resume from it.
-
-        Raises InvalidInput if another fit wrote it, on other data.
-        """
-        saved: Sequence[str] = manifest.extra["shards"]
-        theirs, ours = (total([Fingerprint.parse(each) for each in texts]) for texts in (saved, self.fingerprints))
-        if theirs != ours and manifest.extra["writer"] != self.writer:
-            raise InvalidInput(
-                f"{self.directory} has checkpoints of a run on other data: {theirs[0]} rows, and this run "
-                f"has {ours[0]} or other values. Take another runDir. If the query gives other rows "
-                "each time, write its result to a table and train on that."
-            )
-        if self.accepts(manifest):
-            return
-        where = f"step {manifest.clock.step} of epoch {manifest.clock.epoch + 1}"
-        if manifest.world_size != self.size:
-            what = f"the gang has {self.size} workers and had {manifest.world_size} at {where}"
-        else:
-            other = [shard for shard, (old, new) in enumerate(zip(saved, self.fingerprints, strict=True)) if old != new]
-            what = (
-                f"the query returned other rows for shard{'s' * (len(other) > 1)} {', '.join(map(str, other))} than "
-                f"before {where}: it is not deterministic, as with rand() without a seed or without an order. Set "
-                "idCol, or write the rows to a table and train on that"
-            )
-        notify(f"{what}; sparkdl restarts the epoch.")
-
-    def accepts(self, manifest: Manifest) -> bool:
-        """Whether the gang can resume from the checkpoint."""
-        alike = manifest.world_size == self.size and list(manifest.extra["shards"]) == list(self.fingerprints)
-        return manifest.pinned or alike
 
 
 def _on_rank_0(world: World, key: str, call: Callable[[], None]) -> None:

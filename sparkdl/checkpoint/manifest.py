@@ -1,4 +1,4 @@
-"""Names of checkpoints, the manifest that commits one, and its reader.
+"""Names of checkpoints, and the manifest that commits one.
 
 Names sort by time, attempts first, since a restarted attempt may repeat steps.
 A manifest is JSON and carries its own SHA-256, which detects damage.
@@ -12,17 +12,15 @@ A manifest is JSON and carries its own SHA-256, which detects damage.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.io.files import Buffer, Folder
+from sparkdl.io.files import Buffer
 from sparkdl.telemetry.clock import Clock
 
 FORMAT = 2
@@ -30,7 +28,6 @@ MANIFEST = "manifest.json"
 
 SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 """Names that are valid file names on any filesystem."""
-_CHUNK = 1 << 23  # bytes hashed at a time
 _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
@@ -129,64 +126,3 @@ def _seal(body: Mapping[str, Any]) -> str:
     # Hash the parsed form: JSON turns tuples into lists, and keys into strings.
     plain = json.loads(json.dumps(body))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A committed checkpoint."""
-
-    folder: Folder
-    manifest: Manifest
-
-    def read(self, shard: str) -> bytes:
-        """Read a shard's bytes; raises CheckpointDamaged if they differ from the committed ones."""
-        if shard not in self.manifest.shards:
-            shards = ", ".join(self.manifest.shards)
-            raise InvalidInput(f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {shards}.")
-        with self._guarded(shard):
-            data = self.folder.read(shard)
-            self._compare(self.manifest.shards[shard], len(data), hashlib.sha256(data).hexdigest())
-        return data
-
-    def verify(self) -> None:
-        """Raise CheckpointDamaged if a shard differs from the committed one; reads every shard, 8 MiB at a time."""
-        for shard, digest in self.manifest.shards.items():
-            with self._guarded(shard), self.folder.open(shard) as stream:
-                size, hashed = 0, hashlib.sha256()
-                while chunk := stream.read(_CHUNK):
-                    size += len(chunk)
-                    hashed.update(chunk)
-                self._compare(digest, size, hashed.hexdigest())
-
-    def check_presence(self) -> None:
-        """Raise CheckpointDamaged if a shard is missing or has another size; one listing, no reads."""
-        sizes = self.folder.sizes("")
-        for shard, digest in self.manifest.shards.items():
-            if shard not in sizes:
-                raise self._damaged(shard, "is missing")
-            self._compare(digest, sizes[shard], digest.sha256)
-
-    def _compare(self, digest: Digest, size: int, sha256: str) -> None:
-        if size != digest.size:
-            raise self._damaged(digest.shard, f"has {size} bytes; expected {digest.size}")
-        if sha256 != digest.sha256:
-            raise self._damaged(digest.shard, f"has SHA-256 {sha256}; expected {digest.sha256}")
-
-    @contextmanager
-    def _guarded(self, shard: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise self._damaged(shard, "is missing") from error
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise  # an unreachable filesystem does not prove damage
-            raise self._damaged(shard, f"cannot be read: {error}") from error
-
-    def _damaged(self, shard: str, what: str) -> CheckpointDamaged:
-        return damage(self.folder, f"its shard {shard} {what}")
-
-
-def damage(folder: Folder, what: str) -> CheckpointDamaged:
-    """The error for an unusable checkpoint."""
-    return CheckpointDamaged(f"checkpoint {folder.path} cannot be used: {what}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name, Reader, damage
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
+from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
 
-_NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
+NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Checkpoints:
                     reader.verify()
                 return str(name), reader
             except CheckpointDamaged as error:
-                warnings.warn(f"{error.message} {_NEXT}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{error.message} {NEXT}", RuntimeWarning, stacklevel=2)
         return None
 
     def epoch(self) -> int:
@@ -252,54 +253,6 @@ class Checkpoints:
     def names(self) -> list[Name]:
         """All checkpoints in the directory, committed or not, in order of time."""
         return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
-
-
-def restore(
-    checkpoints: Checkpoints,
-    rank: int,
-    agree: Callable[[str, Mapping[str, Any]], list[dict[str, Any]]],
-    pick: Callable[[Manifest], Sequence[str]],
-    *,
-    accept: Callable[[Manifest], bool] = lambda manifest: True,
-) -> tuple[Manifest, dict[str, bytes]] | None:
-    """Restore the newest checkpoint whose shards every worker can read; all workers call it together.
-
-    Args:
-        checkpoints: the run's.
-        rank: this worker's.
-        agree: gives every worker's value to every worker, such as ``World.all_gather_json``.
-        pick: returns the shards that this worker needs, from the manifest.
-        accept: called on rank 0: whether the gang can resume from a checkpoint; default: from all.
-
-    Returns:
-        The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.
-    """
-    before: str | None = None
-    while True:
-        newest = _newest(checkpoints, before, accept) if rank == 0 else None
-        name = agree(f"restore before {before}", {"name": newest})[0]["name"]
-        if name is None:
-            return None
-        trouble = restored = None
-        try:
-            reader = checkpoints.open(name)
-            restored = reader.manifest, {shard: reader.read(shard) for shard in pick(reader.manifest)}
-        except CheckpointDamaged as damaged:
-            trouble = damaged.message
-        troubles = [answer["trouble"] for answer in agree(f"restore {name}", {"trouble": trouble})]
-        if restored is not None and not any(troubles):
-            return restored
-        if rank == 0:
-            warnings.warn(f"{next(filter(None, troubles))} {_NEXT}", RuntimeWarning, stacklevel=2)
-        before = name
-
-
-def _newest(checkpoints: Checkpoints, before: str | None, accept: Callable[[Manifest], bool]) -> str | None:
-    while (newest := checkpoints.latest(verify=False, before=before)) is not None:
-        before, reader = newest
-        if accept(reader.manifest):
-            return before
-    return None
 
 
 @contextmanager

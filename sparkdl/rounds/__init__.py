@@ -10,23 +10,16 @@ The tasks of a round need not run at the same time. An algorithm is a frozen dat
 state and the local state of each shard (its memory) change. The driver saves the state after every round, and a local
 state counts once its round is saved. So a task may run twice or on another host, and a killed driver resumes after the
 last saved round. Each algorithm is one self-contained file; ``sparkdl.rounds.loop`` has the loop.
-
-Weighted means of weights over shards, with ``p_k`` the share of shard k, are sums, too:
-
-    sum_k p_k w_k / sum_k p_k                        ``scaled`` on shards, ``average`` on the driver
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, Protocol, TypeGuard
 
-import torch
 from torch import Tensor
 
 from sparkdl.data.shard import Shard
-from sparkdl.errors import InvalidInput
 from sparkdl.training.objective import Objective
 
 State = dict[str, Any]
@@ -89,33 +82,3 @@ def to_send(algorithm: Algorithm, state: State) -> State:
 def add(one: Update, other: Update) -> Update:
     """The elementwise sum of two updates, the ``reduce`` of most algorithms."""
     return {name: tensor + other[name] for name, tensor in one.items()}
-
-
-def scaled(weights: Mapping[str, Tensor], share: float) -> Update:
-    """Weights times the shard's share, and the share, as terms of the sums that ``average`` divides."""
-    terms = {name: value if value.is_floating_point() else value.double() for name, value in weights.items()}
-    return {**{f"weights/{name}": value * share for name, value in terms.items()}, **scalars(share=share)}
-
-
-def average(update: Update, like: Mapping[str, Tensor]) -> Update:
-    """The weighted mean of weights in the dtypes of ``like``, integers rounded; overwrites the sums.
-
-    Tensors without an entry in ``update`` stay those of ``like``. Raises InvalidInput if the shares sum to 0.
-    """
-    share = positive(update["share"])
-    # In place, since the driver may lack the memory for another copy of a large model.
-    means = {name: update[f"weights/{name}"].div_(share) for name in like if f"weights/{name}" in update}
-    rounded = {name: mean if like[name].is_floating_point() else mean.round() for name, mean in means.items()}
-    return {name: rounded[name].to(tensor.dtype) if name in rounded else tensor for name, tensor in like.items()}
-
-
-def positive(mass: Tensor) -> float:
-    """The total mass of the rows; raises InvalidInput if it is 0."""
-    if not float(mass):
-        raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-    return float(mass)
-
-
-def scalars(**values: Tensor | float) -> Update:
-    """Numbers as float64 scalar tensors."""
-    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}

@@ -24,9 +24,11 @@ from sparkdl.data.batching import row_bytes, stored_batch
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
-from sparkdl.rounds import add, scalars
+from sparkdl.rounds import add
+from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
+from sparkdl.training.evaluate import observe
 from sparkdl.training.loss import Criterion
 from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
 from sparkdl.training.objective import Objective, forward, trained
@@ -109,7 +111,7 @@ class Validation:
         if shard.columns.validation is not None:
             shard = shard.subset(shard.split()[int(self.held)], shard.shard_rows)
         own = replace(as_only_shard(shard, criterion), transforms=self.transforms)
-        meter.observe(module_of(self.objective, state["weights"]), criterion, batches(own))
+        observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
         return scalars(**meter.state_dict()), seen(metrics)
 
     def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:

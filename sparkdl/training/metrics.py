@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import Criterion, target_of
-from sparkdl.training.objective import forward
+from sparkdl.training.loss import target_of
 
 Metrics = Mapping[str, Any]
 
@@ -85,17 +84,6 @@ class MetricAccumulator:
             output = output.detach() if isinstance(output, Tensor) else output
             for metric in self._metrics.values():
                 metric.update(output, target_of(batch))
-
-    def observe(self, module: nn.Module, criterion: Criterion, batches: Iterable[Batch]) -> None:
-        """Add batches in evaluation mode; the module's training mode is restored afterwards."""
-        was_training = module.training
-        module.eval()
-        with torch.no_grad():
-            for batch in batches:
-                if batch.weight:
-                    output = forward(module, batch.inputs)
-                    self.add(criterion(output, batch), output, batch)
-        module.train(was_training)
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""

@@ -20,6 +20,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
 from sparkdl.training.callbacks import CallbackContext, methods_of
+from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator
 from sparkdl.training.objective import output_shape, row_shapes
 from sparkdl.training.trainer_state import TrainerState
@@ -124,7 +125,7 @@ class TrainingMonitor:
         transforms = Transforms(training.collate, denominators=self._criterion.denominators)
         batches = Batcher(rows, plan, state.world.device, transforms).batches(0)
         meter = MetricAccumulator(state.world.device, state.metrics)
-        meter.observe(module, self._criterion, self._counted(batches))
+        observe(module, self._criterion, self._counted(batches), meter)
         values = meter.close(state.group)
         state.world.phase = "work"
         return {f"valid_{name}": value for name, value in values.items()}

@@ -7,7 +7,8 @@ from itertools import combinations
 import pytest
 
 from sparkdl.checkpoint.manifest import Manifest, Name
-from sparkdl.checkpoint.store import Checkpoints, restore
+from sparkdl.checkpoint.restore import restore
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import Fenced
 from sparkdl.io import files
 from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there, together

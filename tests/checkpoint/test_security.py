@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from sparkdl.checkpoint.manifest import Digest, Manifest
-from sparkdl.checkpoint.store import Checkpoints, restore
+from sparkdl.checkpoint.restore import restore
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput, SparkdlError
 from tests.chaos.runs import fit, kept

@@ -25,7 +25,7 @@ from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.rounds import is_algorithm
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.reducers import make_buckets
+from sparkdl.training.strategies.buckets import make_buckets
 from tests import law
 from tests.contracts import work
 from tests.contracts.algorithm_contract import COLUMNS, ROWS, AlgorithmContract, data, states

@@ -31,6 +31,7 @@ from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
+from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
@@ -65,7 +66,7 @@ class Evaluate:
         values = []
         for _ in range(2):
             meter = MetricAccumulator(world.device, metrics)
-            meter.observe(module, criterion, batcher.batches(0))
+            observe(module, criterion, batcher.batches(0), meter)
             values.append(meter.close(world.group()))
         assert module.training
         return values

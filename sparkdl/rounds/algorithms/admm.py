@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 
 from sparkdl.data.shard import Shard
-from sparkdl.rounds import Memory, State, Update, add, average, positive, scalars, scaled
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard, mass_of
 from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_solvers import NewtonCG, Problem

@@ -11,36 +11,28 @@ eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and one batch per client); T. Hs
 effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in heterogeneous
 networks, MLSys 2020 (FedProx, mu). K counts the clients whose rows have a positive weight.
 
-With b = ``quantize_bits``, a client sends each tensor h of w - w_k as b bits per number and its two extremes:
-
-    step = (max h - min h) / (2^b - 1)
-    q_i  = min h + step * (floor s_i + B_i)    s_i = (h_i - min h) / step,  B_i = 1 with probability s_i - floor s_i
-
-Thus ``E q = h`` and ``|q_i - h_i| < step``: J. Konecny et al., Federated learning: strategies for improving
-communication efficiency, 2016, section 3. Each tensor has its own levels, since the scales of layers differ by orders
-of magnitude.
+With ``quantize_bits``, a client's update w - w_k is quantized without bias: see ``sparkdl.rounds.quantization``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from sparkdl.data.columns import InputColumn
 from sparkdl.data.sampler import generator
-from sparkdl.data.shard import Shard, numbers
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds import Memory, State, Update, add, average, positive, scalars, scaled
-from sparkdl.rounds.evaluate import as_only_shard
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import average, positive, scalars, scaled
+from sparkdl.rounds.clients import Clients
 from sparkdl.rounds.hyperparameters import check, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
-from sparkdl.training.loss import Criterion
+from sparkdl.rounds.quantization import packed, quantised_each
 from sparkdl.training.objective import Objective
 
 
@@ -191,76 +183,3 @@ class _Training:
             total[f"weights/{name}"].add_(trained[name], alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value
-
-
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a shard whose rows have a positive weight, in the order of their ids."""
-
-    shard: Shard  # the rows, as the only shard
-    ids: Tensor  # int64 [clients]
-    rows: Tensor  # positions of the shard's rows, grouped by client
-    bounds: Tensor  # first and past-the-end index into ``rows``, [clients, 2]
-
-    @staticmethod
-    def of(shard: Shard, name: str, criterion: Criterion) -> Clients:
-        """The clients of a shard by its client column ``name``, which must hold integers; else raises InvalidInput."""
-        column = _checked(shard, name)
-        shard = as_only_shard(shard, criterion)
-        stored = torch.arange(shard.rows) if shard.order is None else shard.order.long()
-        ordered, rows = torch.sort(numbers(shard.tensors, column.name)[stored].long(), stable=True)
-        ids, counts = torch.unique_consecutive(ordered, return_counts=True)
-        owners = torch.repeat_interleave(torch.arange(len(ids)), counts)
-        masses = None if shard.denominators is None else shard.denominators[stored[rows]]
-        weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
-        last = counts.cumsum(0)
-        bounds = torch.stack([last - counts, last], 1)
-        return Clients(shard, ids[weighing], rows, bounds[weighing])
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> tuple[int, Shard]:
-        """A client's id, and its rows as a shard of their own."""
-        first, last = self.bounds[index].tolist()
-        return int(self.ids[index]), self.shard.subset(self.rows[first:last], (last - first,))
-
-
-def _checked(shard: Shard, name: str) -> InputColumn:
-    column = shard.columns.client
-    if column is None or column.name != name:
-        actual = "there is no client column" if column is None else f"the client column is {column.name!r}"
-        raise InvalidInput(
-            f"the algorithm has client={name!r}, and {actual}; expected columns with client=InputColumn({name!r})."
-        )
-    ids = numbers(shard.tensors, name)
-    if ids.is_floating_point():
-        raise InvalidInput(
-            f"the client column {name!r} has dtype {str(ids.dtype).removeprefix('torch.')}, which rounds large ids; "
-            f"expected integers, as InputColumn({name!r}, 'int64')."
-        )
-    return column
-
-
-def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
-    """A tensor's values after quantization, in its shape and dtype."""
-    low, levels = values.min(), (1 << bits) - 1
-    step = (values.max() - low) / levels
-    if not float(step):
-        return values.clone()
-    scaled = (values - low) / step
-    floor = scaled.floor()
-    up = torch.rand(values.shape, generator=random, dtype=values.dtype) < scaled - floor
-    return low + (floor + up).clamp(max=levels) * step  # rounding may raise s of the maximum above ``levels``
-
-
-def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.Generator) -> Tensor:
-    """Quantize concatenated tensors of these ``sizes``, ``[n]``, except those that would not shrink."""
-    shrinks = [packed(size, flat.element_size(), bits) < size * flat.element_size() for size in sizes]
-    pairs = zip(torch.split(flat, list(sizes)), shrinks, strict=True)
-    return torch.cat([quantised(tensor, bits, random) if shrunk else tensor for tensor, shrunk in pairs])
-
-
-def packed(count: int, size: int, bits: int | None) -> int:
-    """Bytes that a client sends for ``count`` numbers of ``size`` bytes; ``bits`` is None without quantization."""
-    return count * size if bits is None else min(count * size, -(-count * bits // 8) + 2 * size)

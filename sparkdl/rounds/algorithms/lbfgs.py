@@ -24,7 +24,8 @@ from torch import Tensor
 
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds import Memory, State, Update, add, positive
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
 from sparkdl.rounds.hyperparameters import check_at_least, check_integers
 from sparkdl.rounds.line_search import Point, Search, begin, observe

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkdl.data.shard import Shard
-from sparkdl.rounds import Memory, State, Update, add, average, scalars, scaled
+from sparkdl.rounds import Memory, State, Update, add
+from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard, mass_of
 from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,8 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
-from sparkdl.training.loss import shapes
+from sparkdl.training.layouts.state_check import check_fit, kind_of
 from sparkdl.training.objective import Objective, forward, trained
-
-_LISTED = 5  # differences that a message lists
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class ReplicatedReplica:
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-                "kinds": {"optimizer": _kind_of(self.optimizer), "scheduler": _kind_of(self.scheduler)},
+                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
             },
             "own": {
                 "buffers": {name: value for name, value in module.items() if name not in named},
@@ -95,7 +93,7 @@ class ReplicatedReplica:
         """Restore a state from ``state_dict``."""
         alike, own = state["alike"], state["own"]
         module = alike["parameters"] | own["buffers"]
-        _check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
+        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
         self.module.load_state_dict(module)
         for name, buffer in own["not persistent"].items():
             owner, _, last = name.rpartition(".")
@@ -125,43 +123,3 @@ class ReplicatedReplica:
                 replica._receiver.ready(index)
 
         return ready
-
-
-def _kind_of(value: object) -> str | None:
-    return None if value is None else type(value).__qualname__
-
-
-def _check_fit(
-    module: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]
-) -> None:
-    """Raise InvalidInput with the differences if a state is of another architecture, optimizer or scheduler.
-
-    torch would load some mismatches silently. ``state`` has the module's saved state as ``"module"``.
-    """
-    differences = [*_tensors(module, state["module"]), *_optimizers(optimizer, scheduler, state)]
-    if differences:
-        more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
-        raise InvalidInput(
-            f"the saved state is of another training: {'; '.join(differences[:_LISTED])}{more}. Resume with the model, "
-            "optimizer and scheduler of the saved run, or start a new run elsewhere."
-        )
-
-
-def _tensors(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
-    for name in {**own, **saved}:
-        if name not in saved:
-            yield f"it lacks the model's {name}"
-        elif name not in own:
-            yield f"it has {name}, which the model lacks"
-        elif isinstance(own[name], Tensor) and shapes(own[name]) != shapes(saved[name]):
-            yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(own[name])}"
-
-
-def _optimizers(optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]) -> Iterator[str]:
-    for name, kind in (("optimizer", _kind_of(optimizer)), ("scheduler", _kind_of(scheduler))):
-        if state["kinds"][name] != kind:
-            yield f"its {name} is {state['kinds'][name]}, this training's is {kind}"
-    saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-    groups = [len(group["params"]) for group in optimizer.param_groups]
-    if saved != groups:
-        yield f"its optimizer has groups of {saved} parameters, this training's of {groups}"

@@ -29,7 +29,8 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import equalise
-from sparkdl.training.strategies.reducers import Bucket, Exact, PendingReduce, Reducer, make_buckets
+from sparkdl.training.strategies.buckets import Bucket, make_buckets
+from sparkdl.training.strategies.reducers import Exact, PendingReduce, Reducer
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""Gradient buckets, and how a bucket is summed over the workers.
-
-The buckets depend on the parameter list alone, not on the order in which gradients are ready. So a resumed or resized
-run adds in the same order. Buckets go from the last parameter to the first, roughly the order of the backward pass.
-The first bucket is small, so that communication starts early.
-"""
+"""How a bucket of gradients is summed over the workers."""
 
 from __future__ import annotations
 
@@ -11,58 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
-
 from sparkdl.cluster.group.world import Group
-
-FIRST_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A flat buffer of several gradients."""
-
-    index: int  # position in the order of reduction
-    parameters: tuple[int, ...]  # indices into the parameter list
-    buffer: Tensor  # the tensor that is reduced, [elements + len(parameters)]
-    gradients: tuple[Tensor, ...]  # one view into the buffer per parameter, of its shape
-    used: Tensor  # last elements of the buffer: the number of workers with a gradient, per parameter
-
-
-def assign(sizes: Sequence[int], kinds: Sequence[object], capacity: int, first: int = FIRST_BYTES) -> list[list[int]]:
-    """Assign parameters to buckets: indices per bucket, in the order of reduction.
-
-    ``sizes`` are bytes. A bucket holds parameters of one kind, such as dtype and device, and is closed at ``capacity``
-    bytes, the first bucket at ``first``.
-    """
-    closed: list[list[int]] = []
-    open_: dict[object, list[int]] = {}
-    for index in reversed(range(len(sizes))):
-        members = open_.setdefault(kinds[index], [])
-        members.append(index)
-        if sum(sizes[member] for member in members) >= (capacity if closed else first):
-            closed.append(open_.pop(kinds[index]))
-    return closed + list(open_.values())
-
-
-def make_buckets(parameters: Sequence[nn.Parameter], capacity: int) -> list[Bucket]:
-    """Buckets with buffers for the gradients of ``parameters``."""
-    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
-    return [
-        _bucket(index, members, [parameters[member] for member in members])
-        for index, members in enumerate(assign(sizes, kinds, capacity, min(capacity, FIRST_BYTES)))
-    ]
-
-
-def _bucket(index: int, members: list[int], parameters: list[nn.Parameter]) -> Bucket:
-    elements = [parameter.numel() for parameter in parameters]
-    like = parameters[0]
-    buffer = torch.zeros(sum(elements) + len(members), dtype=like.dtype, device=like.device)
-    *flat, used = torch.split(buffer, [*elements, len(members)])
-    views = tuple(piece.view(parameter.shape) for piece, parameter in zip(flat, parameters, strict=True))
-    return Bucket(index, tuple(members), buffer, views, used.fill_(1))
+from sparkdl.training.strategies.buckets import Bucket
 
 
 class PendingReduce(Protocol):

@@ -13,7 +13,7 @@ from torch import nn
 
 from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds import average, scaled
+from sparkdl.rounds.aggregation import average, scaled
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD

@@ -21,7 +21,7 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
-from sparkdl.training.strategies.reducers import Bucket
+from sparkdl.training.strategies.buckets import Bucket
 from tests.contracts import work
 from tests.contracts.strategy_contract import DECAYING, SAMPLE, Case, SynchronousContract, assert_equal, numbers
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.training.strategies.reducers import FIRST_BYTES, assign, make_buckets
+from sparkdl.training.strategies.buckets import FIRST_BYTES, assign, make_buckets
 
 
 @pytest.mark.parametrize("seed", range(12))
