@@ -88,38 +88,23 @@ def test_outputs_share_the_memory_of_the_tensor():
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "thresholds", "expected"),
+    ("scores", "thresholds", "expected"),
     [
-        ([0.6, 0.3, 0.1], None, 0),
-        ([0.6, 0.3, 0.1], [1.0, 1.0, 1.0], 0),
-        ([0.6, 0.3, 0.1], [0.9, 0.1, 0.5], 1),
-        ([0.6, 0.3, 0.1], [1.0, 1.0, 0.01], 2),
-        ([0.6, 0.3, 0.1], [1.0, 0.0, 1.0], 1),  # infinite
-        ([0.6, 0.4, 0.0], [1.0, 0.1, 0.0], 1),  # 0 / 0 never wins
+        (np.log([[0.6, 0.3, 0.1]]), None, 0),
+        (np.log([[0.6, 0.3, 0.1]]), (1.0, 1.0, 1.0), 0),
+        (np.log([[0.6, 0.3, 0.1]]), (0.9, 0.1, 0.5), 1),
+        (np.log([[0.6, 0.3, 0.1]]), (1.0, 1.0, 0.01), 2),
+        (np.log([[0.6, 0.3, 0.1]]), (1.0, 0.0, 1.0), 1),  # infinite
+        ([[np.log(0.6), np.log(0.4), -np.inf]], (1.0, 0.1, 0.0), 1),  # 0 / 0 never wins
+        ([[np.nan, 0.0, 0.0]], (0.0, 1.0, 1.0), np.nan),
+        ([2.0], (0.1, 0.95), 0),  # a probability of 0.88, and 0.88 / 0.95 < 0.12 / 0.1
     ],
 )
-def test_thresholds_divide_probabilities(probabilities, thresholds, expected):
-    arrays = Outputs("classifier", thresholds).arrays(torch.tensor([probabilities]).log())
-    assert arrays.field("prediction").to_pylist() == [expected]
-
-
-def test_one_score_has_two_thresholds():
-    raw = torch.tensor([2.0])  # a probability of 0.88, and 0.88 / 0.95 < 0.12 / 0.1
-    assert Outputs("classifier", (0.1, 0.95)).arrays(raw).field("prediction").to_pylist() == [0]
-    with pytest.raises(InvalidInput, match=r"thresholds has 3 numbers, .* 2 classes"):
-        Outputs("classifier", (1.0, 1.0, 1.0)).arrays(raw)
-
-
-def test_nan_stays_and_nulls_raise():
-    rows = floats([1.0, 2.0, 3.0], [float("nan"), 0.0, 0.0], [float("inf"), 1.0, 1.0])
-    (found,) = scorer(nets.Line).scores([rows])
-    assert np.isfinite(found.field("prediction")[0].as_py())
-    assert np.isnan(found.field("prediction")[1].as_py())
-    (found,) = scorer(nets.scores, "classifier", thresholds=(0.0, 1.0, 1.0)).scores([rows])
-    assert found.field("prediction")[0].as_py() == 0
-    assert np.isnan(found.field("prediction")[1].as_py())
-    with pytest.raises(InvalidInput, match="column 'x' has 1 null"):
-        list(scorer(nets.Line).scores([pa.array([[1.0, 2.0, 3.0], None])]))
+def test_thresholds_divide_probabilities(scores, thresholds, expected):
+    arrays = Outputs("classifier", thresholds).arrays(torch.tensor(np.array(scores)))
+    np.testing.assert_array_equal(arrays.field("prediction").to_numpy(), [expected])
+    with pytest.raises(InvalidInput, match=r"thresholds has 1 numbers, .* [23] classes"):
+        Outputs("classifier", (1.0,)).arrays(torch.tensor(np.array(scores)))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 100])
@@ -218,8 +203,7 @@ class Counted:
 def test_worker_makes_the_module_once_for_all_tasks(spark, tmp_path, monkeypatch):
     # Another environment has its own workers: those of other tests take no part.
     monkeypatch.setitem(spark.sparkContext.environment, "SPARKDL_TEST", str(tmp_path))
-    model = TorchModel(factory=Counted(str(tmp_path / "made")), weights=pack(nets.Line()), kind="regressor")
-    model._set(inputCols=["x"])
+    model = made(Counted(str(tmp_path / "made")))
     data = features().repartition(6, "row").cache()
     (tmp_path / "made").unlink(missing_ok=True)
     # The condition needs the value: pyspark 4.0 decides about null without the model.

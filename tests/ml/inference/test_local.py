@@ -21,7 +21,7 @@ X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
 
 def made(factory=nets.scores, kind="classifier", signature=(([3], "float32"),), **params):
-    model = TorchModel(factory=factory, weights=pack(factory()), kind=kind, signature=list(signature))
+    model = TorchModel(factory=factory, weights=pack(factory()), kind=kind, signature=signature and list(signature))
     return model._set(**{"inputCols": ["x"]} | params)
 
 

@@ -1,9 +1,12 @@
-"""Models on disk: a saved model loads unchanged, a failed save loses nothing, and damage raises."""
+"""Models and estimators on disk: they load unchanged, a failed save loses nothing, and damage raises."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from functools import partial
 from unittest.mock import Mock
@@ -19,9 +22,11 @@ from sparkdl import TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence import reader_writer
+from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
 from tests.ml.persistence.test_export import rewritten
-from tests.sessions import frame
+from tests.ml.persistence.test_factory import Callback
+from tests.sessions import ROOT, frame
 
 SCALED = partial(nets.Scaled, 5, scale=0.5)
 HISTORY = [{"epoch": 1, "step": 3, "loss": 0.5}, {"epoch": 2, "step": 6, "loss": 0.25}]
@@ -181,14 +186,91 @@ def test_fit_records_signature(spark, tmp_path):
     assert loaded.transform(rows).collect() == fitted.transform(rows).collect()
 
 
-def test_pipeline_is_saved_with_its_model(spark, tmp_path):
-    rows = frame({name: np.arange(5) / 5 for name in "abc"})
-    stages = [VectorAssembler(inputCols=["a", "b", "c"], outputCol="features"), line(nets.Line, history=HISTORY)]
-    fitted = Pipeline(stages=stages).fit(rows)
-    fitted.write().overwrite().save(str(tmp_path / "pipeline"))
-    loaded = PipelineModel.load(str(tmp_path / "pipeline"))
-    assert loaded.stages[1].history == HISTORY
-    assert loaded.transform(rows).collect() == fitted.transform(rows).collect()
+# ---- estimators and pipelines ----------------------------------------------------------------------------------------
+
+
+def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):
+    path = str(tmp_path / "estimator")
+    estimator = TorchRegressor(model=nets.Line(), callbacks=[Callback([1, 2])], batchSize=4)
+    estimator.save(path)
+    with pytest.raises(InvalidInput, match=r"\['callbacks', 'model'\].*trust=True.*spark.sparkdl.trust"):
+        TorchRegressor.load(path)
+    loaded = TorchRegressor.load(path, trust=True)
+    assert loaded.getCallbacks()[0].seen == [1, 2]
+    assert same(loaded.getModel().state_dict(), estimator.getModel().state_dict())
+    (tmp_path / "estimator/objects.pkl").unlink()
+    with pytest.raises(InvalidInput, match=r"is damaged: objects.pkl cannot be read"):
+        TorchRegressor.load(path, trust=True)
+
+
+def data():
+    random = np.random.default_rng(2)
+    return frame({name: random.normal(size=12) for name in "abc"} | {"label": random.normal(size=12)})
+
+
+def assembler():
+    return VectorAssembler(inputCols=["a", "b", "c"], outputCol="features")
+
+
+def predictions(model, data):
+    return sorted(row["prediction"] for row in model.transform(data).collect())
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from pyspark.ml import Pipeline
+from torch import nn
+from sparkdl import TorchModel, TorchRegressor
+from tests.ml.persistence.test_reader_writer import assembler, data, predictions
+from tests.ml.persistence.test_factory import Callback, Doubling
+from tests.sessions import session
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+    def forward(self, x):
+        return self.layer(x)
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    with session(folder + "/spark", "local[1]") as spark:
+        rows = data()
+        pipeline = Pipeline(stages=[assembler(), TorchRegressor(model=Net, batchSize=4)])
+        fitted = pipeline.fit(rows)
+        pipeline.save(folder + "/pipeline")
+        fitted.save(folder + "/fitted")
+        named = TorchModel.load(folder + "/named")
+        found = predictions(fitted, rows), predictions(named, assembler().transform(rows))
+        Path(folder, "predictions").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+def test_models_travel_to_and_from_another_process(spark, tmp_path):
+    """A model with a named factory is loaded there; a model of ``__main__``, and its pipeline, are loaded here."""
+    named = TorchModel(factory=nets.Line, weights=pack(nets.Line()), kind="regressor")
+    named.save(str(tmp_path / "named"))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "spark").mkdir()
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    of_main, of_named = json.loads((tmp_path / "predictions").read_text())
+    rows = data()
+    np.testing.assert_allclose(predictions(PipelineModel.load(str(tmp_path / "fitted")), rows), of_main, rtol=1e-6)
+    np.testing.assert_allclose(predictions(named, assembler().transform(rows)), of_named, rtol=1e-6)
+    with pytest.raises(InvalidInput, match=r"pickled parts.*\['model'\]"):
+        Pipeline.load(str(tmp_path / "pipeline"))
+    spark.conf.set("spark.sparkdl.trust", "true")
+    try:
+        again = Pipeline.load(str(tmp_path / "pipeline"))
+    finally:
+        spark.conf.unset("spark.sparkdl.trust")
+    np.testing.assert_allclose(predictions(again.fit(rows), rows), of_main, rtol=1e-6)
 
 
 # ---- damaged and foreign models --------------------------------------------------------------------------------------
@@ -207,6 +289,8 @@ def edited(path, **changes):
 def test_unknown_or_forged_metadata_raises(spark, tmp_path):
     saved, path = tmp_path / "saved", tmp_path / "model"
     made().save(str(saved))
+    with pytest.raises(InvalidInput, match=r"holds a sparkdl.*\.TorchModel; expected a sparkdl TorchRegressor"):
+        TorchRegressor.load(str(saved))
     for changes, message in [
         ({"format": 99}, r"written by a newer sparkdl \(format 99\)"),
         ({"format": None}, "has the format None; expected 4"),

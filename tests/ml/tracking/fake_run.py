@@ -20,6 +20,15 @@ def epoch(number: int, loss: float | None = None, **more: Any) -> dict[str, Any]
     return {**row, "seconds": 0.5, "rows_per_second": 128.0, **more}
 
 
+def runs(store: str, experiment: str = "digits") -> Any:
+    """MLflow's runs in the order of their starts."""
+    import mlflow
+
+    client = mlflow.MlflowClient(store)
+    number = client.get_experiment_by_name(experiment).experiment_id
+    return client.search_runs([number], order_by=["start_time ASC"])
+
+
 class FakeRun:
     """Calls trackers as the driver does."""
 

@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sparkdl import MLflow, ParallelSGD, TensorBoard, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
+from tests.ml.tracking.fake_run import runs
+from tests.ml.tracking.test_tensorboard import curve
 from tests.sessions import frame
 
 X = np.random.default_rng(3).normal(size=(120, 3))
@@ -39,18 +40,6 @@ def classifier(store, folder, **given):
     return TorchClassifier(**defaults | given)
 
 
-def curve(folder, tag):
-    return [(each.step, each.value) for each in EventAccumulator(str(folder)).Reload().Scalars(tag)]
-
-
-def runs(store):
-    import mlflow
-
-    client = mlflow.MlflowClient(store)
-    experiment = client.get_experiment_by_name("digits").experiment_id
-    return client, client.search_runs([experiment], order_by=["start_time ASC"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ["epoch", "round"])
 def test_fit_and_resumed_fit(data, store, tmp_path, number):
@@ -65,13 +54,13 @@ def test_fit_and_resumed_fit(data, store, tmp_path, number):
         points = curve(tmp_path / "tb", "valid/loss")
         assert [step for step, _ in points] == steps
         np.testing.assert_allclose([value for _, value in points], valid, rtol=1e-6)
-        client, (*_, run) = runs(store)
+        client, run = mlflow.MlflowClient(store), runs(store)[-1]
         logged = client.get_metric_history(run.info.run_id, "valid_loss")
-        assert [(each.step, each.value) for each in logged] == list(zip(steps, valid, strict=True))
+        assert [(metric.step, metric.value) for metric in logged] == list(zip(steps, valid, strict=True))
         assert run.info.status == "FINISHED"
         assert json.loads(run.data.params["inputCols"]) == ["x"]
     assert number == "round" or curve(tmp_path / "tb" / "steps", "step/loss")
-    assert len(list((tmp_path / "tb").glob("events*"))) == len(runs(store)[1]) == 2
+    assert len(list((tmp_path / "tb").glob("events*"))) == len(runs(store)) == 2
     location = client.get_logged_model(run.outputs.model_outputs[0].model_id).artifact_location
     rows = model.transform(data).toPandas()
     found = mlflow.pyfunc.load_model(location).predict(rows[["x"]])
@@ -96,6 +85,6 @@ def test_failed_fits(data, store, tmp_path):
 
     with pytest.raises(WorkerFailed, match="no module today"):
         classifier(store, tmp_path / "run", model=failing, maxRestarts=0).fit(data)
-    _, (run,) = runs(store)
+    (run,) = runs(store)
     assert run.info.status == "FAILED"
     assert "no module today" in run.data.tags["sparkdl.error"]

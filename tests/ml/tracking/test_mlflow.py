@@ -16,7 +16,7 @@ from sparkdl.ml.persistence.formatting import format_full_value
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
-from tests.ml.tracking.fake_run import CONFIGURATION, ENVIRONMENT, REPORT, FakeRun, epoch
+from tests.ml.tracking.fake_run import CONFIGURATION, ENVIRONMENT, REPORT, FakeRun, epoch, runs
 from tests.object_store import object_store
 
 
@@ -46,11 +46,6 @@ def client(uri):
     import mlflow
 
     return mlflow.MlflowClient(uri)
-
-
-def runs(uri, experiment="digits"):
-    store = client(uri)
-    return store.search_runs([store.get_experiment_by_name(experiment).experiment_id], order_by=["start_time ASC"])
 
 
 def curve(uri, run, key):

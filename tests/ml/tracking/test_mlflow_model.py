@@ -17,15 +17,13 @@ import pytest
 from torch import nn
 
 from sparkdl.data.columns import InputColumn
-from sparkdl.io.weights import pack
-from sparkdl.ml.inference.local import InProcess
-from sparkdl.ml.model import TorchModel
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets, typed_nets
-from tests.ml.tracking.fake_run import FakeRun, epoch
+from tests.ml.inference.test_local import X, made
+from tests.ml.inference.test_local import columns as predict
+from tests.ml.tracking.fake_run import FakeRun, epoch, runs
 from tests.sessions import ROOT
 
-X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 TOKENS = [[1, 2], [], [3, 4, 5]]
 
 _LOAD = """
@@ -39,26 +37,16 @@ assert SparkContext._gateway is None
 """
 
 
-def made(factory=nets.scores, kind="classifier", signature=(([3], "float32"),), **params):
-    model = TorchModel(factory=factory, weights=pack(factory()), kind=kind, signature=signature and list(signature))
-    return model._set(**{"inputCols": ["x"]} | params)
-
-
 def log(store, model, **settings):
     """MLflow's run and logged model."""
     import mlflow
 
-    run = FakeRun(MLflow("digits", store, **settings))
-    run.rows(epoch(1), epoch(2))
-    run.end(model=model)
+    fake = FakeRun(MLflow("digits", store, **settings))
+    fake.rows(epoch(1), epoch(2))
+    fake.end(model=model)
     client = mlflow.MlflowClient(store)
-    (found,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id], max_results=1)
-    return found, client.get_logged_model(found.outputs.model_outputs[0].model_id)
-
-
-def predict(model, data=X):
-    found = InProcess(model).predict(data)
-    return {name: np.stack(list(found[name])) for name in found}
+    run = runs(store)[-1]
+    return run, client.get_logged_model(run.outputs.model_outputs[0].model_id)
 
 
 def check_same(one, other):
@@ -137,7 +125,7 @@ def test_inputs_signature_and_requirements(loaded):
     frames = [pd.DataFrame({"x": list(X)}), pd.DataFrame({"x": X.astype(np.float64).tolist(), "more": 1})]
     for data in (X, {"x": X}, *frames):
         found = model.predict(data)
-        check_same({name: np.stack(list(found[name])) for name in found}, predict(made()))
+        check_same({name: np.stack(list(found[name])) for name in found}, predict(made(), X))
     signature = model.metadata.signature
     assert [(each.name, each.shape, str(each.type)) for each in signature.inputs] == [("x", (-1, 3), "float32")]
     assert signature.outputs.input_names() == ["prediction", "probability", "rawPrediction"]
