@@ -9,7 +9,8 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
-from sparkdl.spark.columns import col, select_columns
+from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
@@ -103,37 +104,35 @@ class SparkCluster:
         """
         size = gang_size(size, self.size)
         check(self._spark, size, allow_unencrypted=self._allow_unencrypted)
-        frame, wanted = self._frame(data, columns, size)
-        ear, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
+        frame, specification = self._frame(data, columns, size)
+        failures, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
 
         def waiting(what: str, seconds: float) -> None:
             guard.check()
-            ear.waiting(what, seconds)
+            failures.waiting(what, seconds)
 
         wait_for_slots(self._spark, size, timeout=self._resource_timeout, report=waiting)
-        run = uuid.uuid4().hex
-        with self._channel(ear) as endpoint:
-            task = WorkerTask(
-                ship(work),
-                size,
-                run,
-                attempt,
-                wanted,
-                self._timeout,
-                self._device,
-                endpoint=endpoint,
-                fallback=self._event_directory,
-                heartbeat=guard.heartbeat,
-                level=self._level,
-            )
-            network = setting(self._spark, "spark.sparkdl.network") or None
-            barrier_task = BarrierTask(task, network, tuple(frame.columns))
-            # mapInArrow resolves columns by name, and takes a dot for a field.
-            plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-            watch = JobWatch(self._spark, f"sparkdl-{run}", size, timeout=self._resource_timeout, report=ear.waiting)
-            with job_description(self._spark, f"{self._title}, attempt {attempt}: {size} workers{_doing(work)}"):
-                return self._run(plain.mapInArrow(barrier_task.run, SCHEMA, barrier=True), watch, ear, guard)
+        task = WorkerTask(
+            ship(work),
+            size,
+            uuid.uuid4().hex,
+            attempt,
+            specification,
+            self._timeout,
+            self._device,
+            fallback=self._event_directory,
+            heartbeat=guard.heartbeat,
+            level=self._level,
+        )
+        network, limit = setting(self._spark, "spark.sparkdl.network") or None, self._resource_timeout
+        watch = JobWatch(self._spark, f"sparkdl-{task.run}", size, timeout=limit, report=failures.waiting)
+        title = f"{self._title}, attempt {attempt}: {size} workers{_doing(work)}"
+        with self._channel(failures) as endpoint, job_description(self._spark, title):
+            worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
+            rows = numbered(frame).mapInArrow(worker.run, SCHEMA, barrier=True)
+            return self._run(rows, watch, failures, guard)
 
+    @contextmanager
     def map_reduce(
         self,
         data: DataFrame,
@@ -142,42 +141,31 @@ class SparkCluster:
         num_shards: int | None = None,
         shuffle: bool = True,
         listener: Listener | None = None,
-    ) -> AbstractContextManager[TaskRunner]:
+    ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
-        return self._jobs(data, columns, (num_shards or self.size) if shuffle else None, listener)
-
-    @contextmanager
-    def _jobs(
-        self,
-        data: DataFrame,
-        columns: Columns | Sequence[str] | None,
-        num_shards: int | None,
-        listener: Listener | None,
-    ) -> Iterator[TaskRunner]:
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
-            reporting = Reporting(endpoint, None if listener is None else self._event_directory, level=self._level)
-            jobs = SparkTaskRunner(
+            runner = SparkTaskRunner(
                 self._spark,
                 data,
                 columns,
-                num_shards=num_shards,
+                num_shards=(num_shards or self.size) if shuffle else None,
                 size=self.size,
-                reporting=reporting,
+                reporting=Reporting(endpoint, None if listener is None else self._event_directory, level=self._level),
                 title=self._title,
                 listener=listener,
             )
-            with closing(jobs):
-                jobs.pack()
-                yield jobs
+            with closing(runner):
+                runner.pack()
+                yield runner
 
     @contextmanager
-    def _channel(self, ear: Listener) -> Iterator[Endpoint | None]:
+    def _channel(self, listener: Listener) -> Iterator[Endpoint | None]:
         """Yield the endpoint for events; None, with a warning, if the driver cannot listen."""
         driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
         bind = setting(self._spark, "spark.driver.bindAddress") or driver
         try:
-            channel = Channel(ear, addresses=(driver,), bind=bind)
+            channel = Channel(listener, addresses=(driver,), bind=bind)
         except InvalidInput as error:
             warnings.warn(f"live progress is unavailable: {error}", stacklevel=2)
             yield None
@@ -192,16 +180,18 @@ class SparkCluster:
             if columns is not None:
                 raise InvalidInput("columns were given without data.")
             return self._spark.range(0, size, 1, size).toDF("rank"), None
-        frame, wanted = select_columns(data, columns)
+        frame, specification = select_columns(data, columns)
         # The shuffle breaks chains of stages that a barrier stage may not end. A row's shard depends only on its id, so
         # a retried task repartitions rows as before without a sort.
-        assert wanted.row_id is not None
-        return frame.repartition(size, col(wanted.row_id.name)), wanted
+        assert specification.row_id is not None
+        return frame.repartition(size, col(specification.row_id.name)), specification
 
-    def _run(self, frame: DataFrame, watch: JobWatch, ear: _FailureListener, guard: CancellationToken) -> list[Any]:
-        ear.cancel = watch.cancel
+    def _run(
+        self, frame: DataFrame, watch: JobWatch, failures: _FailureListener, guard: CancellationToken
+    ) -> list[Any]:
+        failures.cancel = watch.cancel
         try:
-            with watch, guard.stopping(watch.cancel):
+            with watch.running(), guard.stopping(watch.cancel):
                 try:
                     rows = frame.collect()
                 except BaseException:
@@ -209,13 +199,13 @@ class SparkCluster:
                     raise
             if not rows:  # Spark's optimizer found no rows and ran no task
                 raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
-            return raise_first_cause(assemble(rows), ear, attempt=ear.attempt)
+            return raise_first_cause(assemble(rows), failures, attempt=failures.attempt)
         except JVM_ERRORS as error:
-            if (explained := _explained(error, watch, ear)) is error:
+            if (explained := _explained(error, watch, failures)) is error:
                 raise
             raise explained from error
         finally:
-            ear.close()
+            failures.close()
 
 
 def _doing(work: Work) -> str:
@@ -259,24 +249,23 @@ class _FailureListener:
             self._alarm.cancel()
 
 
-def _explained(error: Exception, watch: JobWatch, ear: _FailureListener) -> Exception:
+def _explained(error: Exception, watch: JobWatch, reports: _FailureListener) -> Exception:
     """The error behind Spark's, the most certain cause first."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
             "give the application more cores."
         )
-    if causes := [failure for failure in ear.failures if not failure.peer]:
+    if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
-    absent = [rank for rank in range(ear.size) if rank not in ear.started]
-    waited = [failure for failure in ear.failures if failure.place.stage == "join"]
+    absent = [rank for rank in range(reports.size) if rank not in reports.started]
+    waited = [failure for failure in reports.failures if failure.place.stage == "join"]
     if absent and waited:
-        never = ErrorContext("launch", absent[0], None, ear.attempt)
+        never = ErrorContext("launch", absent[0], None, reports.attempt)
         return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", place=never)
-    if not ear.started and "barrier ResultStage" not in str(error):
+    if not reports.started and "barrier ResultStage" not in str(error):
         return error
-    place = None
-    if task := re.search(r"ResultTask\(\d+, (\d+)\)", str(error)):
-        rank = int(task[1])
-        place = ear.started.get(rank, ErrorContext("launch", rank, None, ear.attempt))
+    task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
+    rank = None if task is None else int(task[1])
+    place = None if rank is None else reports.started.get(rank, ErrorContext("launch", rank, None, reports.attempt))
     return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=place)

@@ -79,6 +79,11 @@ def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) ->
     return frame.select(*selected), wanted
 
 
+def numbered(frame: DataFrame) -> DataFrame:
+    """The frame with columns c0, c1, ...: mapInArrow resolves columns by name, and takes a dot for a field."""
+    return frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+
+
 def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> SparkColumn:
     """Cast a column to its transfer type.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +65,22 @@ class PackTask:
         if first is None:
             return
         index = int(first.columns[-1][0].as_py())  # the task's own number may differ, as in a union
-        store = store_of(self.key, index)
         try:
             spool = Spool(self.columns, directory=local_directory(index), shard=index)
-            self._append(spool, first)
-            for batch in remaining:
-                self._append(spool, batch)
+            for batch in itertools.chain([first], remaining):
+                spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
             spool.check()
             layout, shard = spool.layout(), replace(spool.shard(0, (spool.rows,), {}), index=index)
         except InvalidInput as error:
-            for _ in remaining:
-                continue
+            drain(remaining)
             yield record_batch(PACKED, index, 0, 0, json.dumps({"trouble": error.message}), b"")
             return
         mark = str(fingerprint(shard))
         about = json.dumps({"layout": layout, "fingerprint": mark})
-        with store.writing(index, mark) as append:
+        with store_of(self.key, index).writing(index, mark) as append:
             for block, payload in enumerate(pack(shard)):
                 append(payload)
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
-
-    def _append(self, spool: Spool, batch: pa.RecordBatch) -> None:
-        spool.append(pa.RecordBatch.from_arrays(batch.columns[:-1], names=list(self.names)))
 
 
 @dataclass(frozen=True)
@@ -124,8 +120,7 @@ class PackedData:
             with store_of(self.key, index).writing(index) as append:
                 for row in blocks:
                     append(row.payload)
-        for _ in blocks:
-            continue
+        drain(blocks)
 
     def open(self, index: int) -> Shard:
         """The shard on this executor; raises InvalidInput if its rows differ from those that were packed."""
@@ -156,13 +151,12 @@ class MapTask:
     data: PackedData
     most: int
     cut: bool
-    reporting: Reporting = field(default_factory=Reporting)
+    reporting: Reporting
 
     def run(self, index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """Map a shard, or report it missing on this executor."""
         freeze_imports()
-        for _ in rows:
-            continue
+        drain(rows)
         if self.data.has(index):
             yield from self._map(index)
         else:
@@ -176,37 +170,27 @@ class MapTask:
             self.data.build(first.shard, itertools.chain([first], remaining))
             yield from self._map(first.shard)
 
-    def build_some(self, wanted: Container[int], index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
-        """``build`` for the shards in ``wanted``; nothing for the others."""
-        if index in wanted:
+    def build_some(self, absent: Container[int], index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
+        """``build`` for the shards in ``absent``; nothing for the others."""
+        if index in absent:
             yield from self.build(rows)
-        for _ in rows:
-            continue
+        drain(rows)
 
     def _map(self, index: int) -> Iterator[TaskRow]:
-        found = self._mapped(index)
-        size = sum(tensor.nbytes for tensor in found.tensors.values())
+        state = unpack_state(value_of(self.state))
+        result = map_shard(self.work, state, partial(self.data.open, index), index, self.reporting)
+        size = sum(tensor.nbytes for tensor in result.tensors.values())
         if size * len(self.data.shard_rows) <= self.most:
-            yield index, RESULT_CHUNK, "", found.packed()
+            yield index, RESULT_CHUNK, "", result.packed()
         elif not self.cut:
             yield index, RESULT_CHUNK, "large", b""
         else:
             count = 0
-            for row in cut_tensors(found):
+            for row in cut_tensors(result):
                 yield row
                 count += 1
-            told = replace(found, tensors={}, note=(count, size, found.note))
-            yield index, RESULT_CHUNK, "cut", told.packed()
-
-    def _mapped(self, index: int) -> TaskResult:
-        try:
-            shard = self.data.open(index)
-        except InvalidInput as error:
-            return TaskResult.of_error(index, error)
-        threads, attempt = cores_and_attempt()
-        with torch_threads(threads):
-            state = unpack_state(value_of(self.state))
-            return mapped(value_of(self.work), state, shard, reporting=self.reporting, attempt=attempt)
+            note = count, size, result.note
+            yield index, RESULT_CHUNK, "cut", replace(result, tensors={}, note=note).packed()
 
 
 @dataclass(frozen=True)
@@ -230,19 +214,35 @@ class ReduceTask:
         freeze_imports()
         reduce = unship(value_of(self.work)).reduce
         rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
-        for (piece, header), chunks in itertools.groupby(rows, lambda row: (row[1].as_py(), row[2].as_py())):
-            title, tree, shards = ChunkHeader.of_json(header), TreeReducer(reduce), 0
+        for (piece, text), chunks in itertools.groupby(rows, lambda row: (row[1].as_py(), row[2].as_py())):
+            header, tree, shards = ChunkHeader(*json.loads(text)), TreeReducer(reduce), 0
             for *_, payload in chunks:
-                tree.push({title.name: title.values(payload.as_buffer())})
+                tree.push({header.name: header.values(payload.as_buffer())})
                 shards += 1
             [tensor] = tree.result().values()
-            yield record_batch(PIECES, shards, piece, title.with_dtype(tensor).to_json(), bytes_of(tensor))
+            yield record_batch(PIECES, shards, piece, header.to_json(tensor), bytes_of(tensor))
 
 
-def value_of(sent: Payload) -> bytes:
+def map_shard(work: Payload, state: Any, shard: Callable[[], Shard], index: int, reporting: Reporting) -> TaskResult:
+    """``mapped`` with the cores of the running Spark task; an InvalidInput of the rows is the result as well."""
+    context = TaskContext.get()
+    threads, attempt = (None, 0) if context is None else (context.cpus(), context.attemptNumber())
+    try:
+        with torch_threads(threads):
+            return mapped(value_of(work), state, shard(), index=index, reporting=reporting, attempt=attempt)
+    except InvalidInput as error:
+        return TaskResult.of_error(index, error)
+
+
+def value_of(payload: Payload) -> bytes:
     """The bytes of a broadcast, or of a task."""
-    found: bytes = sent if isinstance(sent, bytes) else sent.value
-    return found
+    value: bytes = payload if isinstance(payload, bytes) else payload.value
+    return value
+
+
+def drain(rows: Iterable[Any]) -> None:
+    """Read the rest of a task's input."""
+    deque(rows, maxlen=0)
 
 
 def expect_rows(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
@@ -251,18 +251,12 @@ def expect_rows(blocks: Iterable[Any], rows: int) -> Iterator[Any]:
     If a task's input fails, as with a lost executor, pyspark's worker takes that for its end. Without the check the
     task would map or store an incomplete shard.
     """
-    seen = 0
+    count = 0
     for row in blocks:
-        seen += rows_in(row.payload)
+        count += rows_in(row.payload)
         yield row
-    if seen != rows:
-        raise EOFError(f"{seen} of {rows} rows came before the input ended")
-
-
-def cores_and_attempt() -> tuple[int | None, int]:
-    """Cores and attempt of the running Spark task; None and 0 outside one."""
-    context = TaskContext.get()
-    return (None, 0) if context is None else (context.cpus(), context.attemptNumber())
+    if count != rows:
+        raise EOFError(f"{count} of {rows} rows came before the input ended")
 
 
 def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
@@ -274,8 +268,7 @@ def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
 
 def delete_files(key: str, rows: Iterable[Any]) -> None:
     """Delete the files of packed data on an executor."""
-    for _ in rows:
-        continue
+    drain(rows)
     for folder in local_directories():
         ShardStore(Path(folder) / f"sparkdl-shards-{key}").remove()
 

@@ -8,34 +8,25 @@ job, in which Spark reruns only lost tasks.
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark import RDD, SparkContext, StorageLevel
+from pyspark import RDD, SparkContext, StorageLevel, TaskContext
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
-from sparkdl.cluster.tasks import TaskResult, mapped
+from sparkdl.cluster.tasks import TaskResult
 from sparkdl.data.fingerprint import Fingerprint, total
 from sparkdl.data.shard import Shard, numbers
 from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
-from sparkdl.io.threads import torch_threads, watching
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import (
-    CHANGED,
-    PackedData,
-    Payload,
-    cores_and_attempt,
-    expect_rows,
-    store_of,
-    value_of,
-)
+from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, expect_rows, map_shard, store_of
+from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.telemetry.task_recorder import Reporting
@@ -62,27 +53,26 @@ class EachTask:
     data: PackedData
     indices: tuple[int, ...]
     attempts: int
-    reporting: Reporting = field(default_factory=Reporting)
+    reporting: Reporting
 
     def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map all rows, from their blocks."""
         freeze_imports()
         data, number = self.data, len(self.data.shard_rows)  # the store holds all rows as one more shard
         store, remaining = store_of(data.key, number), iter(rows)
-        trouble = self._write(store, number, remaining)
-        for _ in remaining:
-            continue
+        error = self._write(store, number, remaining)
+        drain(remaining)
 
-        def every() -> Shard:
-            if trouble is not None:
-                raise trouble
+        def open_all() -> Shard:
+            if error is not None:
+                raise error
             shard = store.open(number, data.columns, data.shard_rows, data.layout)
-            wanted = total([Fingerprint.parse(each) for each in data.fingerprints if each])
-            if total([Fingerprint.parse(store.fingerprint(shard))]) != wanted:
+            packed = total([Fingerprint.parse(text) for text in data.fingerprints if text])
+            if total([Fingerprint.parse(store.fingerprint(shard))]) != packed:
                 raise InvalidInput(CHANGED)
             return _as_only_shard(shard)
 
-        yield self._mapped(self.indices[partition], every)
+        yield self._mapped(self.indices[partition], open_all)
 
     def _write(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
         """Write all rows, unless the store has them; returns an error of the rows."""
@@ -93,8 +83,7 @@ class EachTask:
                     with store.writing(number) as append:
                         for row in blocks:
                             append(row.payload)
-            for _ in blocks:
-                continue
+            drain(blocks)
         except InvalidInput as error:
             return error
         return None
@@ -115,31 +104,26 @@ class EachTask:
         if partition in self.indices:
             self.data.build(partition, rows)
             yield self._mapped(partition, partial(self.data.open, partition))
-        for _ in rows:
-            continue
+        drain(rows)
 
     def _mapped(self, index: int, shard: Callable[[], Shard]) -> EachRow:
         """Map rows; returns errors, since a task that raises would fail the whole job."""
-        threads, attempt = cores_and_attempt()
         try:
-            with torch_threads(threads):
-                work = value_of(self.work)
-                found = mapped(work, index, shard(), index=index, reporting=self.reporting, attempt=attempt)
-        except InvalidInput as error:
-            found = TaskResult.of_error(index, error)
+            result = map_shard(self.work, index, shard, index, self.reporting)
         except OSError as error:
-            if threads is None or attempt + 1 < self.attempts:
+            context = TaskContext.get()
+            if context is None or context.attemptNumber() + 1 < self.attempts:
                 raise
-            found = TaskResult.of_error(index, error)
-        return index, found.packed()
+            result = TaskResult.of_error(index, error)
+        return index, result.packed()
 
 
 def _as_only_shard(shard: Shard) -> Shard:
     """All rows as the only shard, in the order of their ids."""
-    identity = shard.columns.row_id
-    ids = None if identity is None else numbers(shard.tensors, identity.name)
-    spool = Spool(shard.columns, directory=local_directory(shard.index))
-    order = None if ids is None else spool.order(ids)
+    row_id, order = shard.columns.row_id, None
+    if row_id is not None:
+        spool = Spool(shard.columns, directory=local_directory(shard.index))
+        order = spool.order(numbers(shard.tensors, row_id.name))
     return replace(shard, index=0, count=1, shard_rows=(shard.rows,), order=order)
 
 
@@ -152,18 +136,20 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
     """
     if not task.indices:
         return
+    if stop_requested() is not None:
+        raise stopped("had not begun")
     if all_rows:
-        every = packed.coalesce(1)
-        rows = context.union([every] * len(task.indices)).mapPartitionsWithIndex(task.all_rows)
+        copies = [packed.coalesce(1)] * len(task.indices)
+        rows = context.union(copies).mapPartitionsWithIndex(task.all_rows)
     else:
         rows = packed.mapPartitionsWithIndex(task.shard)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     try:
-        with _cancelled_by_stop(context, task.data.key):
-            told = {index: (where, found) for where, index, found in rows.mapPartitionsWithIndex(_where).collect()}
+        with tagged(context, task.data.key, partial(_cancel_on_stop, context, task.data.key)):
+            results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
         for index in task.indices:
-            where, found = told[index]
-            yield from context.runJob(rows, list, [where]) if found is None else [found]
+            where, row = results[index]
+            yield from context.runJob(rows, list, [where]) if row is None else [row]
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
@@ -173,33 +159,13 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
             rows.unpersist()
 
 
-def attempts(context: SparkContext) -> int:
-    """Number of times Spark tries a task."""
-    master = context.master or ""
-    if master.startswith("local") and not master.startswith("local-cluster"):
-        found = re.fullmatch(r"local\[[^,]+, *(\d+)\]", master)
-        return int(found[1]) if found else 1
-    return int(context.getConf().get("spark.task.maxFailures", "4") or 4)
+def _small_rows(partition: int, rows: Iterable[EachRow]) -> Iterator[tuple[int, int, EachRow | None]]:
+    """Partition and index of a result, and its row if it is small."""
+    return ((partition, row[0], row if len(row[1]) <= _SMALL else None) for row in rows)
 
 
-def _where(partition: int, found: Iterable[EachRow]) -> Iterator[tuple[int, int, EachRow | None]]:
-    """Partition and index of a result, and the result itself if it is small."""
-    return ((partition, each[0], each if len(each[1]) <= _SMALL else None) for each in found)
-
-
-@contextmanager
-def _cancelled_by_stop(context: SparkContext, tag: str) -> Iterator[None]:
-    def look(ended: threading.Event) -> None:
-        while not ended.wait(POLL):  # repeat, for a job that had not started
-            if stop_requested() is not None:
-                with suppress(*JVM_ERRORS):
-                    context.cancelJobsWithTag(tag)
-
-    if stop_requested() is not None:
-        raise stopped("had not begun")
-    context.addJobTag(tag)
-    try:
-        with watching(look, "sparkdl-stop-tasks"):
-            yield
-    finally:
-        context.removeJobTag(tag)
+def _cancel_on_stop(context: SparkContext, tag: str, ended: threading.Event) -> None:
+    while not ended.wait(POLL):  # repeat, for a job that had not started
+        if stop_requested() is not None:
+            with suppress(*JVM_ERRORS):
+                context.cancelJobsWithTag(tag)

@@ -1,15 +1,30 @@
-"""Cancels a barrier job that waits too long for slots; Spark itself sets no limit."""
+"""Watches tagged jobs; cancels a barrier job that waits too long for slots, for which Spark sets no limit."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
+from sparkdl.io.threads import watching
 from sparkdl.spark.resources import Report
+
+
+@contextmanager
+def tagged(context: SparkContext, tag: str, watch: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Tag the jobs that this thread starts inside the block, while ``watch(ended)`` runs in another thread."""
+    context.addJobTag(tag)
+    try:
+        with watching(watch, f"sparkdl-watch-{tag}"):
+            yield
+    finally:
+        context.removeJobTag(tag)
 
 
 class JobWatch:
@@ -17,7 +32,7 @@ class JobWatch:
 
     Args:
         spark: the session that runs the job.
-        tag: the job's tag; jobs that the calling thread starts inside the block carry it.
+        tag: the job's tag.
         size: tasks of the barrier stage.
         timeout: maximum seconds to wait for slots that other jobs hold.
         report: called about four times a second during the wait.
@@ -27,28 +42,20 @@ class JobWatch:
         self.gave_up: float | None = None
         self._context = spark.sparkContext
         self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"sparkdl-watch-{tag}", daemon=True)
 
-    def __enter__(self) -> JobWatch:
-        self._context.addJobTag(self._tag)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._context.removeJobTag(self._tag)
-        self._thread.join()
+    def running(self) -> AbstractContextManager[None]:
+        """A block whose jobs are watched."""
+        return tagged(self._context, self._tag, self._watch)
 
     def cancel(self) -> None:
         """Cancel the job, and return once it is no longer active."""
         self._context.cancelJobsWithTag(self._tag)
-        while self._job() is not None and not self._done.wait(POLL):
-            continue
+        while self._job() is not None:
+            time.sleep(POLL)
 
-    def _watch(self) -> None:
+    def _watch(self, ended: threading.Event) -> None:
         began: float | None = None
-        while not self._done.wait(POLL):
+        while not ended.wait(POLL):
             if not self._waits_for_slots():
                 began = None
                 continue
@@ -63,9 +70,9 @@ class JobWatch:
     def _waits_for_slots(self) -> bool:
         """Whether the job has pending and no running tasks, by the scheduler; the status store lags behind."""
         job = self._job()
-        sets = [] if job is None else [found for found in map(self._task_set, job.stageIds()) if found is not None]
-        ready = any(found.tasksSuccessful() < found.numTasks() for found in sets)
-        return ready and not any(found.runningTasks() for found in sets)
+        stages = [] if job is None else [tasks for tasks in map(self._task_set, job.stageIds()) if tasks is not None]
+        ready = any(tasks.tasksSuccessful() < tasks.numTasks() for tasks in stages)
+        return ready and not any(tasks.runningTasks() for tasks in stages)
 
     def _task_set(self, stage: int) -> Any:
         """The stage's tasks; None if it is done, or waits for an earlier stage."""
@@ -73,14 +80,14 @@ class JobWatch:
         info = spark.statusTracker().getStageInfo(stage)
         if info.isEmpty():
             return None
-        found = spark.taskScheduler().taskSetManagerForAttempt(stage, info.get().currentAttemptId())
-        return None if found.isEmpty() or found.get().isZombie() else found.get()
+        tasks = spark.taskScheduler().taskSetManagerForAttempt(stage, info.get().currentAttemptId())
+        return None if tasks.isEmpty() or tasks.get().isZombie() else tasks.get()
 
     def _job(self) -> Any:
         tracker = self._context._jsc.sc().statusTracker()
         active = set(tracker.getActiveJobIds())
         for identity in tracker.getJobIdsForTag(self._tag):
             if identity in active:
-                found = tracker.getJobInfo(identity)
-                return found.get() if found.isDefined() else None
+                job = tracker.getJobInfo(identity)
+                return job.get() if job.isDefined() else None
         return None

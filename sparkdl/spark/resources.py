@@ -78,6 +78,11 @@ def find_slots(spark: SparkSession) -> Capacity:
     return Capacity(now, _most(spark, now))
 
 
+def task_attempts(spark: SparkSession) -> int:
+    """Number of times Spark tries a task."""
+    return int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())
+
+
 def _most(spark: SparkSession, now: int) -> int | None:
     def number(name: str) -> int:
         return int(setting(spark, name) or 0)

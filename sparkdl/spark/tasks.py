@@ -24,14 +24,13 @@ from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, emit, raise_on_failure
+from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, emit, raise_on_failure, reduce_results
 from sparkdl.data.column_file import common_layout
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
-from sparkdl.spark import tensor_chunks
-from sparkdl.spark.columns import col, select_columns
+from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.executor_tasks import (
     PACKED,
@@ -43,14 +42,14 @@ from sparkdl.spark.executor_tasks import (
     delete_files,
     first_rows,
 )
-from sparkdl.spark.independent_tasks import EachTask, attempts, run_each
+from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
-from sparkdl.spark.resources import find_slots
-from sparkdl.spark.tensor_chunks import PIECES, Results, assembled
+from sparkdl.spark.resources import find_slots, task_attempts
+from sparkdl.spark.tensor_chunks import PIECES, Results, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
 
-Held = TypeVar("Held", RDD[Any], DataFrame)
+Distributed = TypeVar("Distributed", RDD[Any], DataFrame)
 
 _INLINE = 1 << 16  # maximum bytes of a state inside the task
 _DIRECT = 64 << 20  # maximum bytes of results that the driver reduces
@@ -109,30 +108,29 @@ class SparkTaskRunner:
         self._key = uuid.uuid4().hex
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
         self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
-        # mapInArrow resolves columns by name, and takes a dot for a field.
-        plain = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+        rows = numbered(frame).withColumn("shard", F.spark_partition_id())
         pack = PackTask(self._columns, tuple(frame.columns), self._key)
-        self._blocks = plain.withColumn("shard", F.spark_partition_id()).mapInArrow(pack.run, PACKED)
-        self._kept: list[RDD[Any]] = []
+        self._blocks = rows.mapInArrow(pack.run, PACKED)
+        self._cached: list[RDD[Any]] = []
 
     def pack(self) -> None:
         """Pack the data; raises InvalidInput if its values are invalid."""
         # On disk, since blocks are read only if an executor is lost or lacks a shard's files. As an RDD, since Spark
         # writes its bytes as they come; of a DataFrame it would hold a hundred batches in memory.
-        self._packed = self._keep(self._blocks.rdd, self._level)
-        self._triggers = self._keep(self._packed.mapPartitions(first_rows), StorageLevel.MEMORY_AND_DISK)
+        self._packed = self._blocks.rdd.persist(self._level)
+        self._triggers = self._packed.mapPartitions(first_rows).persist(StorageLevel.MEMORY_AND_DISK)
+        self._cached = [self._packed, self._triggers]
         with job_description(self._spark, f"{self._title}: pack the rows"):
-            found = {shard: (rows, json.loads(about)) for shard, rows, about in sorted(self._triggers.collect())}
-        for shard, (_, told) in found.items():
-            if "trouble" in told:
-                raise InvalidInput(told["trouble"], place=ErrorContext("feed", shard))
-        layout = common_layout((shard, told["layout"]) for shard, (_, told) in found.items())
-        empty: tuple[int, dict[str, Any]] = (0, {"fingerprint": ""})
-        shards = [found.get(shard, empty) for shard in range(self._triggers.getNumPartitions())]
-        self.shard_rows: tuple[int, ...] = tuple(rows for rows, _ in shards)
-        if not sum(self.shard_rows):
+            shards = {shard: (rows, json.loads(about)) for shard, rows, about in sorted(self._triggers.collect())}
+        for shard, (_, about) in shards.items():
+            if "trouble" in about:
+                raise InvalidInput(about["trouble"], place=ErrorContext("feed", shard))
+        layout = common_layout((shard, about["layout"]) for shard, (_, about) in shards.items())
+        indices = range(self._triggers.getNumPartitions())
+        self.shard_rows: tuple[int, ...] = tuple(shards[index][0] if index in shards else 0 for index in indices)
+        if not shards:
             raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
-        fingerprints = tuple(told["fingerprint"] for _, told in shards)
+        fingerprints = tuple(shards[index][1]["fingerprint"] if index in shards else "" for index in indices)
         self._data = PackedData(self._key, self._columns, self.shard_rows, fingerprints, layout)
 
     def run(self, work: MapReduce, state: Any, *, number: int = 0) -> tuple[Tensors, list[Any]]:
@@ -165,14 +163,14 @@ class SparkTaskRunner:
             self._shipped(work),
             self._data,
             indices=tuple(indices),
-            attempts=attempts(self._spark.sparkContext),
+            attempts=task_attempts(self._spark),
             reporting=self._reporting,
         )
         with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
             for _, packed in run_each(self._spark.sparkContext, self._packed, task, all_rows=all_rows):
-                found = TaskResult.unpacked(packed)
-                emit([found], self._listener)
-                yield found
+                result = TaskResult.unpacked(packed)
+                emit([result], self._listener)
+                yield result
 
     def _shipped(self, work: MapReduce) -> Payload:
         """The pickled work; a large one, such as an objective with a trained model, is broadcast once."""
@@ -192,32 +190,32 @@ class SparkTaskRunner:
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
         if results.absent:
             results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
-        emit(results.found, self._listener)
-        raise_on_failure(results.found, number)
+        emit(results.in_order, self._listener)
+        raise_on_failure(results.in_order, number)
         self._large[type(work)] = results.large
-        return None if results.large or results.absent else (results.reduced(work), results.notes)
+        return None if results.large or results.absent else (reduce_results(work, results.in_order), results.notes)
 
     def _apart(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on executors; None if results were lost before the reduction."""
         results = Results(len(self.shard_rows))
         with ExitStack() as stack:
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
-            rows = _held(self._triggers.mapPartitionsWithIndex(task.run), stack)
-            results.take(rows.mapPartitions(tensor_chunks.results).collect())
+            rows = _persisted(self._triggers.mapPartitionsWithIndex(task.run), stack)
+            results.take(rows.filter(is_result).collect())
             absent = results.absent
             # Lost chunks that are mapped again may reappear; they must not count twice.
-            pieces = rows.mapPartitions(partial(tensor_chunks.pieces, absent))
+            pieces = rows.filter(partial(is_piece, absent))
             if absent:
-                built = _held(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
-                results.take(built.mapPartitions(tensor_chunks.results).collect())
-                pieces = pieces.union(built.mapPartitions(partial(tensor_chunks.pieces, ())))
-            emit(results.found, self._listener)
-            raise_on_failure(results.found, number)
+                built = _persisted(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
+                results.take(built.filter(is_result).collect())
+                pieces = pieces.union(built.filter(partial(is_piece, ())))
+            emit(results.in_order, self._listener)
+            raise_on_failure(results.in_order, number)
             if results.absent:
                 return None
             self._large[type(work)] = results.pieces > 0
             if not results.pieces:
-                return results.reduced(work), results.notes
+                return reduce_results(work, results.in_order), results.notes
             return self._reduced(pieces, task, results, stack)
 
     def _reduced(
@@ -227,7 +225,7 @@ class SparkTaskRunner:
         pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
         tasks = max(self._size, -(-results.bytes // _REDUCED))
         ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "shard")
-        reduced = _held(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
+        reduced = _persisted(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
         # All tasks reduce in parallel; then the driver fetches one task's result after the other.
         counts = [row.shard for row in reduced.select("shard").collect()]
         if counts != [len(self.shard_rows)] * results.pieces:
@@ -252,10 +250,6 @@ class SparkTaskRunner:
         if count != pieces:
             raise _Lost
 
-    def _keep(self, rdd: RDD[Any], level: StorageLevel) -> RDD[Any]:
-        self._kept.append(rdd.persist(level))
-        return self._kept[-1]
-
     def close(self) -> None:
         """Delete the files on executors, and unpersist the blocks.
 
@@ -266,14 +260,14 @@ class SparkTaskRunner:
             slots = max(2, find_slots(self._spark).now or 0)
             context.parallelize(range(slots), slots).foreachPartition(partial(delete_files, self._key))
         with suppress(*GONE):
-            for each in self._kept:
-                each.unpersist()
+            for rdd in self._cached:
+                rdd.unpersist()
             for _, broadcast in self._works.values():
                 broadcast.destroy()
             self._works.clear()
 
 
-def _held(data: Held, stack: ExitStack) -> Held:
+def _persisted(data: Distributed, stack: ExitStack) -> Distributed:
     data.persist(StorageLevel.DISK_ONLY)
     stack.callback(data.unpersist)
     return data

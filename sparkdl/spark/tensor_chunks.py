@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.tasks import MapReduce, TaskResult, Tensors, reduce_results
+from sparkdl.cluster.tasks import TaskResult, Tensors
 
 PIECES = "shard int, piece int, name string, payload binary"
 
@@ -32,45 +33,35 @@ class ChunkHeader:
     Attributes:
         name: of the tensor.
         shape: of the entire tensor.
-        dtype: the name of its torch dtype.
         first: index of the chunk's first value in the flattened tensor.
+        dtype: the import path of its torch dtype.
     """
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Sequence[int]
     first: int
+    dtype: str = ""
 
-    @classmethod
-    def of_json(cls, text: str) -> ChunkHeader:
-        """Parse a row's header."""
-        name, shape, dtype, first = json.loads(text)
-        return cls(name, tuple(shape), dtype, first)
-
-    def to_json(self) -> str:
-        """Serialize the header for a row."""
-        return json.dumps([self.name, list(self.shape), self.dtype, self.first])
-
-    def with_dtype(self, tensor: Tensor) -> ChunkHeader:
-        """The header with the dtype of a tensor."""
-        return replace(self, dtype=str(tensor.dtype).removeprefix("torch."))
+    def to_json(self, tensor: Tensor) -> str:
+        """The fields for a row, with the dtype of a tensor."""
+        return json.dumps([self.name, self.shape, self.first, str(tensor.dtype)])
 
     def values(self, payload: Any) -> Tensor:
         """The chunk's values, a copy of the payload."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
+        dtype: torch.dtype = resolve_name(self.dtype)
         data = bytearray(payload)
         return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def cut_tensors(found: TaskResult) -> Iterator[TaskRow]:
+def cut_tensors(result: TaskResult) -> Iterator[TaskRow]:
     """Split tensors into chunks; a chunk number means the same slice in every shard's result."""
     piece = 0
-    for name, tensor in found.tensors.items():
+    for name, tensor in result.tensors.items():
         flat = tensor.contiguous().reshape(-1)
         step = max(1, _PIECE // flat.element_size())
         for first in range(0, max(1, len(flat)), step):
-            title = ChunkHeader(name, tuple(tensor.shape), "", first).with_dtype(flat)
-            yield found.index, piece, title.to_json(), bytes_of(flat[first : first + step])
+            header = ChunkHeader(name, tensor.shape, first).to_json(tensor)
+            yield result.index, piece, header, bytes_of(flat[first : first + step])
             piece += 1
 
 
@@ -81,14 +72,14 @@ def record_batch(schema: str, *values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 
-def results(rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
-    """The rows that are not chunks."""
-    return (row for row in rows if row[1] < 0)
+def is_result(row: TaskRow) -> bool:
+    """Whether a row is no chunk."""
+    return row[1] == RESULT_CHUNK
 
 
-def pieces(absent: Container[int], rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
-    """The chunks, except those of ``absent`` shards."""
-    return (row for row in rows if row[1] >= 0 and row[0] not in absent)
+def is_piece(absent: Container[int], row: TaskRow) -> bool:
+    """Whether a row is a chunk, and not of an ``absent`` shard."""
+    return row[1] != RESULT_CHUNK and row[0] not in absent
 
 
 class Results:
@@ -107,7 +98,7 @@ class Results:
         self.large = False
         self.pieces = self.bytes = 0
         self._num_shards = num_shards
-        self._found: dict[int, TaskResult] = {}
+        self._results: dict[int, TaskResult] = {}
 
     def take(self, rows: Iterable[TaskRow]) -> None:
         """Add the rows of a job."""
@@ -115,46 +106,39 @@ class Results:
             if name == "missing":
                 continue
             self.large |= name == "large"
-            found = TaskResult(shard) if name == "large" else TaskResult.unpacked(bytes(payload))
+            result = TaskResult(shard) if name == "large" else TaskResult.unpacked(bytes(payload))
             if name == "cut":
-                self.pieces, self.bytes, note = found.note
-                found = replace(found, note=note)
-            self._found[shard] = found
+                self.pieces, self.bytes, note = result.note
+                result = replace(result, note=note)
+            self._results[shard] = result
 
     @property
     def absent(self) -> list[int]:
         """Shards without a result."""
-        return [shard for shard in range(self._num_shards) if shard not in self._found]
+        return [shard for shard in range(self._num_shards) if shard not in self._results]
 
     @property
-    def found(self) -> list[TaskResult]:
+    def in_order(self) -> list[TaskResult]:
         """The results in the shards' order."""
-        return [self._found[shard] for shard in sorted(self._found)]
+        return [self._results[shard] for shard in sorted(self._results)]
 
     @property
     def notes(self) -> list[Any]:
         """The shards' notes, in order."""
-        return [each.note for each in self.found]
-
-    def reduced(self, work: MapReduce) -> Tensors:
-        """Reduce the results of all shards on the driver."""
-        return reduce_results(work, self.found)
+        return [result.note for result in self.in_order]
 
 
 def assembled(rows: Iterable[TaskRow]) -> Tensors:
     """Tensors from their chunks, in any order; holds one chunk besides the tensors."""
-    flat: dict[str, tuple[int, tuple[int, ...], torch.Tensor]] = {}
-    for _, piece, name, payload in rows:
-        title = ChunkHeader.of_json(name)
-        values = title.values(payload)
-        if title.name not in flat:
-            size = torch.Size(title.shape).numel()
-            flat[title.name] = piece, title.shape, torch.empty(size, dtype=values.dtype)
-        earliest, shape, whole = flat[title.name]
-        whole[title.first : title.first + len(values)] = values
-        flat[title.name] = min(piece, earliest), shape, whole
-    ordered = sorted(flat.items(), key=lambda item: item[1][0])
-    return {name: whole.view(shape) for name, (_, shape, whole) in ordered}
+    tensors, order = Tensors(), dict[str, int]()
+    for _, piece, text, payload in rows:
+        header = ChunkHeader(*json.loads(text))
+        values = header.values(payload)
+        if header.name not in tensors:
+            tensors[header.name] = values.new_empty(header.shape)
+        tensors[header.name].view(-1)[header.first : header.first + len(values)] = values
+        order[header.name] = min(piece, order.get(header.name, piece))
+    return {name: tensors[name] for name in sorted(order, key=order.__getitem__)}
 
 
 def bytes_of(tensor: Tensor) -> bytes:

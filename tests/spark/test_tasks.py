@@ -59,6 +59,16 @@ class Heavy(Sums):
     ballast: bytes = b""
 
 
+class Widens(Sums):
+    """Halves whose sums are floats."""
+
+    def map(self, state: Any, shard: Any) -> Any:
+        return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
+
+    def reduce(self, one: Any, other: Any) -> Any:
+        return {name: tensor.float() + other[name].float() for name, tensor in one.items()}
+
+
 class TestSpark(MapReduceContract, LossContract):
     tries = 2  # spark.task.maxFailures of the session
 
@@ -98,12 +108,14 @@ class TestSpark(MapReduceContract, LossContract):
 
     @pytest.mark.slow
     def test_reduction_on_executors_is_bit_identical(self, jobs, on_executors):
-        direct, notes = jobs.run(Sums(large=2_000_000), STATE)
+        expected, notes = jobs.run(Sums(large=2_000_000), STATE)
         on_executors()
-        found, others = jobs.run(Sums(large=2_000_000), STATE)
-        assert found.keys() == direct.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in direct.items())
+        actual, others = jobs.run(Sums(large=2_000_000), STATE)
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
         assert others == notes
+        widened, _ = jobs.run(Widens(), STATE)
+        assert torch.equal(widened["half"], torch.full((5,), 0.75))
         self.test_results_keep_their_dtype_shape_and_order(jobs)
         with pytest.raises(WorkerFailed, match="shard 1 in round 3"):
             jobs.run(Raises(), STATE, number=3)
@@ -168,12 +180,14 @@ class TestSpark(MapReduceContract, LossContract):
             assert len(copies) == 2
         assert not any(path.exists() for path in copies)
 
-    def test_invalid_data_leave_no_files(self, cluster, monkeypatch):
-        made: list[Any] = []
-        original = tasks.SparkTaskRunner.close
-        monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (made.extend(folders(jobs)), original(jobs)))
-        self.test_bad_and_missing_rows_raise(cluster)
-        assert not any(folder.exists() for folder in made)
+    def test_bad_and_missing_rows_raise(self, cluster, monkeypatch):
+        """No files stay."""
+        stores: list[Path] = []
+        close = tasks.SparkTaskRunner.close
+        monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (stores.extend(folders(jobs)), close(jobs)))
+        super().test_bad_and_missing_rows_raise(cluster)
+        assert stores
+        assert not any(folder.exists() for folder in stores)
 
     @pytest.mark.parametrize("same", [True, False])
     def test_lost_shards_are_recomputed_and_must_be_equal(self, cluster, tmp_path_factory, same):
