@@ -1,4 +1,4 @@
-"""Train an ensemble on rows that Spark reads, and save its model."""
+"""Train an ensemble on rows that Spark reads, and save it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Evaluate a saved model on rows that have labels."""
+"""Evaluate a saved model on labelled rows."""
 
 import sys
 

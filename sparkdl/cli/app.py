@@ -21,11 +21,7 @@ from sparkdl.spark.error_messages import SPARK_ERRORS, without_java_stack
 
 
 def main(
-    job: Callable[..., None],
-    arguments: Sequence[str] | None = None,
-    *,
-    prog: str | None = None,
-    stops: bool = False,
+    job: Callable[..., None], arguments: Sequence[str] | None = None, *, prog: str | None = None, stops: bool = False
 ) -> int:
     """Run a job with arguments from the command line and return the exit code.
 
@@ -41,14 +37,14 @@ def main(
     description = (inspect.getdoc(job) or "").partition("\n")[0]
     parser = Parser(prog=prog, description=description, usage="%(prog)s [--config FILE] [--key value ...]")
     parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
-    informed = "configuration" in inspect.signature(job).parameters
-    parser.add_job(job, skip={"configuration"} if informed else set())
+    informed = {"configuration"} & set(inspect.signature(job).parameters)
+    parser.add_job(job, skip=informed)
     parser.parse_args(arguments)  # with the defaults, for --print_config
-    given = parser.parse_args(arguments, defaults=False)
-    more = {"configuration": parser.dump(given, skip_validation=True)} if informed else {}
+    config = parser.parse_args(arguments, defaults=False)
+    text = {name: parser.dump(config, skip_validation=True) for name in informed}
     with stoppable() if stops else nullcontext():
         try:
-            job(**parser.objects(given), **more)
+            job(**parser.objects(config), **text)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED

@@ -10,52 +10,26 @@ from pkgutil import resolve_name
 
 @dataclass(frozen=True)
 class Command:
-    """One command.
+    """One command."""
 
-    Attributes:
-        job: the import path of its function.
-        summary: the first line of the function's docstring.
-        stops: whether SIGTERM asks the command to save and to stop.
-        plain: whether the function parses its own arguments, without Spark and torch.
-    """
-
-    job: str
-    summary: str
-    stops: bool = False
-    plain: bool = False
+    job: str  # the import path of its function
+    summary: str  # the first line of the function's docstring
+    stops: bool = True  # whether SIGTERM asks the command to save and to stop
+    plain: bool = False  # whether the function parses its own arguments, without Spark and torch
 
 
 COMMANDS = {
-    "train": Command("sparkdl.cli.train:train", "Train a model on rows that Spark reads, and save it.", stops=True),
-    "parallel_sgd": Command(
-        "sparkdl.cli.train:parallel_sgd",
-        "Train a model by Parallel SGD: tasks train on their shards, and the driver averages the weights.",
-        stops=True,
-    ),
-    "admm": Command(
-        "sparkdl.cli.train:admm",
-        "Train a model by consensus ADMM: each shard has its own weights, and rounds draw them together.",
-        stops=True,
-    ),
-    "federated": Command(
-        "sparkdl.cli.train:federated",
-        "Train a model by federated averaging: clients train on their own rows, which stay in their shard.",
-        stops=True,
-    ),
-    "lbfgs": Command(
-        "sparkdl.cli.train:lbfgs",
-        "Train a model by L-BFGS over all rows: each round evaluates the loss and its gradient once.",
-        stops=True,
-    ),
-    "ensemble": Command(
-        "sparkdl.cli.ensemble:ensemble", "Train an ensemble on rows that Spark reads, and save its model.", stops=True
-    ),
-    "predict": Command("sparkdl.cli.predict:predict", "Predict with a saved model."),
-    "evaluate": Command("sparkdl.cli.evaluate:evaluate", "Evaluate a saved model on rows that have labels."),
+    "train": Command("sparkdl.cli.train:train", "Train a model on rows that Spark reads, and save it."),
+    "parallel_sgd": Command("sparkdl.cli.train:parallel_sgd", "Train a model by Parallel SGD, which averages weights."),
+    "admm": Command("sparkdl.cli.train:admm", "Train a model by consensus ADMM: each shard has its own weights."),
+    "federated": Command("sparkdl.cli.train:federated", "Train a model by federated averaging over clients."),
+    "lbfgs": Command("sparkdl.cli.train:lbfgs", "Train a model by L-BFGS on the loss of all rows."),
+    "ensemble": Command("sparkdl.cli.ensemble:ensemble", "Train an ensemble on rows that Spark reads, and save it."),
+    "predict": Command("sparkdl.cli.predict:predict", "Predict with a saved model.", stops=False),
+    "evaluate": Command("sparkdl.cli.evaluate:evaluate", "Evaluate a saved model on labelled rows.", stops=False),
     "etl_train": Command(
         "sparkdl.cli.pipeline.job:etl_train",
         "Train on a date's rows, publish the model if it is good enough, and score.",
-        stops=True,
     ),
     "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),
 }
@@ -76,9 +50,8 @@ def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None =
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        print(
-            f"error: {name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'.", file=sys.stderr
-        )
+        message = f"error: {name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'."
+        print(message, file=sys.stderr)
         return _NO_SPARK
     if command.plain:
         return int(job(arguments, prog=prog))

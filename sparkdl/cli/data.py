@@ -39,14 +39,14 @@ class Data:
     vectors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        given = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) or "nowhere"
-            raise InvalidInput(f"rows come from {found}; expected exactly one of path, table and query.")
-        ignored = {"path": "", "table": "format schema", "query": "format schema options"}[given[0]]
+        sources = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            origin = " and ".join(sources) or "nowhere"
+            raise InvalidInput(f"rows come from {origin}; expected exactly one of path, table and query.")
+        ignored = {"path": "", "table": "format schema", "query": "format schema options"}[sources[0]]
         for name in ignored.split():
             if getattr(self, name) not in ("parquet", None, {}):
-                raise InvalidInput(f"{name} is ignored if rows come from a {given[0]}; leave it out.")
+                raise InvalidInput(f"{name} is ignored if rows come from a {sources[0]}; leave it out.")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame, which Spark reads lazily.
@@ -65,7 +65,7 @@ class Data:
         for name in self.vectors:
             kind = rows.schema[name].dataType if name in rows.columns else None
             if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
-                found = "missing" if kind is None else f"of type {kind.simpleString()}"
-                raise InvalidInput(f"vectors names {name!r}, which is {found}; expected a column of arrays of numbers.")
+                state = "missing" if kind is None else f"of type {kind.simpleString()}"
+                raise InvalidInput(f"vectors names {name!r}, which is {state}; expected a column of arrays of numbers.")
             rows = rows.withColumn(name, array_to_vector(col(name).cast("array<double>")))
         return rows

@@ -1,4 +1,4 @@
-"""Train an ensemble on rows that Spark reads, and save its model.
+"""Train an ensemble on rows that Spark reads, and save it.
 
     spark-submit --py-files net.py jobs/ensemble.py --config bagging.yaml --ensemble.numModels 20
 
@@ -21,7 +21,7 @@ from sparkdl.ensembles.params import EnsembleParams
 
 
 def ensemble(data: Data, ensemble: EnsembleParams, **options: Any) -> None:
-    """Train an ensemble on rows that Spark reads, and save its model.
+    """Train an ensemble on rows that Spark reads, and save it.
 
     Args:
         data: the rows to train on.

@@ -1,4 +1,4 @@
-"""Evaluate a saved model on rows that have labels.
+"""Evaluate a saved model on labelled rows.
 
     spark-submit --py-files net.py jobs/evaluate.py --model MODEL --data.path DATA --output metrics.json
 
@@ -23,14 +23,9 @@ from sparkdl.spark.jvm import qualify
 
 
 def evaluate(
-    *,
-    model: str,
-    data: Data,
-    label: str = "label",
-    output: str | None = None,
-    overwrite: bool = False,
+    *, model: str, data: Data, label: str = "label", output: str | None = None, overwrite: bool = False
 ) -> None:
-    """Evaluate a saved model on rows that have labels.
+    """Evaluate a saved model on labelled rows.
 
     Args:
         model: the path of the saved model, of an estimator or an ensemble.
@@ -48,8 +43,7 @@ def evaluate(
         print(measured.text())
         if output is not None:
             figures: dict[str, Any] = {"model": model, "label": label, **measured.figures()}
-            for name, value in figures.items():
-                if isinstance(value, float) and not isfinite(value):
-                    figures[name] = None  # JSON has neither NaN nor infinity
+            unknown = {name for name, value in figures.items() if isinstance(value, float) and not isfinite(value)}
+            figures |= dict.fromkeys(unknown)  # JSON has neither NaN nor infinity
             files.write(qualify(spark, output), json.dumps(figures, indent=2).encode())
             print(f"wrote {output}")

@@ -56,10 +56,10 @@ class Parser(ArgumentParser):
         """
         _make_functions(config)
         try:
-            made = self.instantiate(config, instantiators=[(_make, Params, True)])
+            objects = self.instantiate(config, instantiators=[(_make, Params, True)])
         except ValueError as error:
-            raise _own(error) from None
-        return {name: value for name, value in vars(made).items() if name != "config"}
+            raise _invalid_input(error) from None
+        return {name: value for name, value in vars(objects).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
         """Add a class's arguments; a protocol as type accepts any class with the protocol's methods."""
@@ -85,19 +85,19 @@ class Parser(ArgumentParser):
 
 def _make_functions(value: Any) -> None:
     """Replace models that are functions by partials, at every level of a configuration."""
-    for each in value if isinstance(value, list) else vars(value).values() if isinstance(value, Namespace) else ():
-        _make_functions(each)
+    for child in value if isinstance(value, list) else vars(value).values() if isinstance(value, Namespace) else ():
+        _make_functions(child)
     model = value.get("model") if isinstance(value, Namespace) else None
     if isinstance(model, Namespace) and "class_path" in model:
         function = resolve_name(model.class_path)
         if not inspect.isclass(function):
-            arguments = Parser()
-            arguments.add_function_arguments(function)
-            given = vars(arguments.instantiate(model.init_args)) if "init_args" in model else {}
-            value["model"] = partial(function, **given)
+            parser = Parser()
+            parser.add_function_arguments(function)
+            arguments = vars(parser.instantiate(model.init_args)) if "init_args" in model else {}
+            value["model"] = partial(function, **arguments)
 
 
-def _own(error: ValueError) -> InvalidInput:
+def _invalid_input(error: ValueError) -> InvalidInput:
     """The InvalidInput among the causes: jsonargparse wraps it if an argument has several types."""
     cause: BaseException | None = error
     while cause is not None:

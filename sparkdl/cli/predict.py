@@ -16,12 +16,7 @@ from sparkdl.ml import evaluation
 
 
 def predict(
-    *,
-    model: str,
-    data: Data,
-    output: str | None = None,
-    overwrite: bool = False,
-    label: str | None = None,
+    *, model: str, data: Data, output: str | None = None, overwrite: bool = False, label: str | None = None
 ) -> None:
     """Predict with a saved model.
 

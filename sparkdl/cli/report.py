@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> 
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("directories", nargs="+", metavar="RUN_DIR", help="the runDir of a fit, a path or URI")
     parser.add_argument("--output", metavar="FILE", help="a path or URI; default: report.html in the only RUN_DIR")
-    given = parser.parse_args(arguments)
-    runs, output = given.directories, given.output
+    options = parser.parse_args(arguments)
+    runs, output = options.directories, options.output
     try:
         if output is None and len(runs) > 1:
             raise InvalidInput(f"{len(runs)} runs are given without an output; expected --output FILE.")

@@ -46,17 +46,17 @@ def load(spark: SparkSession, path: str) -> Model:
     if current is not None:
         path = versions.model(current)
     try:
-        saved = DefaultParamsReader.loadMetadata(path, spark)["class"]
+        name = DefaultParamsReader.loadMetadata(path, spark)["class"]
     except Exception:  # Spark's errors for a missing path, and those of damaged JSON
-        saved = None  # the reader reports the error
-    kind = next((each for each in _KINDS if saved == f"{each.__module__}.{each.__name__}"), TorchModel)
-    loaded: Model = kind.load(path)
-    return loaded
+        name = None  # the reader reports the error
+    kinds: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _KINDS}
+    model: Model = kinds.get(name, TorchModel).load(path)
+    return model
 
 
 def output_columns(model: Model) -> OutputColumns:
     """The names of a model's output columns."""
     while isinstance(model, StackingModel | BestOfModel):
         model = model.meta if isinstance(model, StackingModel) else model.bestModel
-    raw = column(model, "rawPredictionCol")
-    return OutputColumns(str(column(model, "predictionCol")), column(model, "probabilityCol"), raw)
+    prediction, *others = (column(model, name) for name in ("predictionCol", "probabilityCol", "rawPredictionCol"))
+    return OutputColumns(str(prediction), *others)

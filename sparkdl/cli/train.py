@@ -74,9 +74,8 @@ def summary(model: Any) -> str:
     if "trained" in report:
         trained, restored = report["trained"], report["restored"]
         before = f"; finished before: {listed(restored)}" if restored else ""
-        return (
-            f"{len(trained) + len(restored)} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
-        )
+        members = len(trained) + len(restored)
+        return f"{members} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
     last = history[-1] if history else {}  # a time budget may end before the first round
     kind = "epochs" if "epoch" in last else "rounds"
     named = ("loss", "objective", "primal", "dual")
@@ -100,8 +99,8 @@ def by_rounds(name: str, kind: type) -> Callable[..., None]:
 
     job.__annotations__["algorithm"] = kind
     arguments = (train.__doc__ or "").partition("\n")[2]
-    own = "        algorithm: the algorithm's arguments.\n        test:"
-    job.__doc__ = f"{COMMANDS[name].summary}\n{arguments.replace('        test:', own)}"
+    algorithm = "        algorithm: the algorithm's arguments.\n        test:"
+    job.__doc__ = f"{COMMANDS[name].summary}\n{arguments.replace('        test:', algorithm)}"
     return job
 
 

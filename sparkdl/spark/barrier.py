@@ -32,17 +32,11 @@ _PIECE = 1 << 20  # bytes of an outcome per row: small Arrow batches for the dri
 
 @dataclass(frozen=True)
 class BarrierTask:
-    """The work of each task of the barrier stage.
-
-    Attributes:
-        task: shared by all workers.
-        network: the address or interface name that workers use; None to detect it.
-        names: the columns' names, in order of arrival.
-    """
+    """The work of each task of the barrier stage."""
 
     task: WorkerTask
-    network: str | None = None
-    names: tuple[str, ...] = ()
+    network: str | None  # the address or interface name that workers use; None to detect it
+    names: tuple[str, ...]  # of the columns, in order of arrival
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run a worker on this task's partition; yields its outcome in chunks."""
@@ -58,7 +52,7 @@ class BarrierTask:
             address, exchange = "127.0.0.1", _refusing(rendezvous, error)
         task = replace(self.task, threads=context.cpus())
         with _interruptible():
-            named = (pa.RecordBatch.from_arrays(batch.columns, names=list(self.names)) for batch in batches)
+            named = (batch.rename_columns(list(self.names)) for batch in batches)
             outcome = run_worker(task, rank, address, exchange, named, directory=local_directory(os.getpid()))
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
@@ -70,17 +64,10 @@ class Rendezvous:
     """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
 
     Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
-
-    Args:
-        exchange: gives every worker's line to every worker.
-        timeout: seconds.
-
-    Attributes:
-        given_up: whether a worker was absent.
     """
 
     def __init__(self, exchange: AllGather, timeout: float) -> None:
-        self.given_up = False
+        self.given_up = False  # whether a worker was absent after ``timeout`` seconds
         self._exchange = exchange
         self._timeout = timeout
 
@@ -102,20 +89,20 @@ def pieces(outcome: WorkerResult) -> Iterator[pa.RecordBatch]:
 
 def assemble(rows: Iterable[Any]) -> list[WorkerResult]:
     """Restore the outcomes from the rows of ``pieces``, in any order."""
-    packed: dict[int, list[tuple[int, bytes]]] = {}
-    for rank, piece, payload in rows:
-        packed.setdefault(rank, []).append((piece, bytes(payload)))
-    return [cloudpickle.loads(b"".join(payload for _, payload in sorted(found))) for found in packed.values()]
+    packed: dict[int, list[bytes]] = {}
+    for rank, _, payload in sorted(rows):
+        packed.setdefault(rank, []).append(payload)
+    return [cloudpickle.loads(b"".join(payloads)) for payloads in packed.values()]
 
 
 def _refusing(exchange: AllGather, error: InvalidInput) -> AllGather:
     """An exchange that reports an error to the other workers, which would wait for ever, and then raises it."""
 
-    def tell(line: str) -> Sequence[str]:
+    def refuse(line: str) -> Sequence[str]:
         exchange(json.dumps(json.loads(line) | {"trouble": error.message}))
         raise error
 
-    return tell
+    return refuse
 
 
 @contextmanager

@@ -218,7 +218,7 @@ def _doing(work: Work) -> str:
 
 
 class _FailureListener:
-    """Records failures while the job runs, and cancels the job if a worker cannot be stopped."""
+    """Records failures while the job runs, and cancels the job if another worker still runs ``_GRACE`` s later."""
 
     def __init__(self, listener: Listener | None, size: int, attempt: int) -> None:
         self.failures: list[Failure] = []

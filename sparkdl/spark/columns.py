@@ -55,28 +55,21 @@ _SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
 
 
 def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[DataFrame, Columns]:
-    """Select and cast the columns that a gang reads, with a row id.
-
-    Args:
-        frame: the data.
-        columns: the columns to read; None for all, as inputs.
-
-    Returns:
-        The selected columns in their transfer types, and their specification for the workers.
+    """Select and cast the columns that a gang reads, with a row id; also returns them as workers get them.
 
     Raises:
         InvalidInput: the data is no DataFrame, a column is missing, or its type cannot become a tensor.
     """
     if not hasattr(frame, "mapInArrow"):
         raise InvalidInput(f"data is of type {type(frame).__name__}; expected a Spark DataFrame.")
-    wanted = Columns.of(columns, frame.columns)
-    if not wanted.inputs:
+    columns = Columns.of(columns, frame.columns)
+    if not columns.inputs:
         raise InvalidInput("there are no input columns; expected at least one, in inputCols.")
-    selected = [transport_cast(frame, column, wanted.floating).alias(column.name) for column in wanted]
-    if wanted.row_id is None:
+    selected = [transport_cast(frame, column, columns.floating).alias(column.name) for column in columns]
+    if columns.row_id is None:
         selected.append(F.monotonically_increasing_id().alias(ROW_ID))
-        wanted = replace(wanted, row_id=InputColumn(ROW_ID, "int64"))
-    return frame.select(*selected), wanted
+        columns = replace(columns, row_id=InputColumn(ROW_ID, "int64"))
+    return frame.select(*selected), columns
 
 
 def numbered(frame: DataFrame) -> DataFrame:
@@ -92,8 +85,7 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
     """
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
-    kind = frame.schema[column.name].dataType
-    found = col(column.name)
+    kind, values = frame.schema[column.name].dataType, col(column.name)
     if column.decode is not None and not isinstance(kind, BinaryType):
         raise InvalidInput(
             f"column {column.name!r} has type {_short(kind)}; expected binary values for its decode function. Strings "
@@ -103,15 +95,15 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
     if isinstance(kind, VectorUDT):
         # vector_to_array creates an object per vector. For dense vectors their values array, cast in Python, is faster.
-        fields = F.unwrap_udt(found)
-        return F.when(fields.getField("type") == 1, fields.getField("values")).otherwise(vector_to_array(found))
-    wanted = _travels_as(kind, column, floating)
-    if wanted is None:
+        fields = F.unwrap_udt(values)
+        return F.when(fields.getField("type") == 1, fields.getField("values")).otherwise(vector_to_array(values))
+    transfer = _travels_as(kind, column, floating)
+    if transfer is None:
         raise InvalidInput(
             f"column {column.name!r} has type {_short(kind)}; expected numbers, booleans, arrays of them or an ML "
             f"vector. {_advice(kind)}"
         )
-    return found if wanted == kind else found.cast(wanted)
+    return values if transfer == kind else values.cast(transfer)
 
 
 def col(name: str) -> SparkColumn:
@@ -127,17 +119,15 @@ def _travels_as(kind: DataType, column: InputColumn, floating: str) -> DataType 
     if isinstance(kind, (IntegralType, BooleanType)):
         return kind
     if isinstance(kind, BinaryType):
-        described = column.dtype is not None and column.shape is not None
-        return kind if described or column.decode is not None else None
-    if column.dtype is not None and not column.dtype.startswith("float"):
-        # A class label or row id: a check for whole numbers needs the value before the cast.
-        if isinstance(kind, DecimalType):
-            return LongType() if kind.scale == 0 else DoubleType()
-        if isinstance(kind, (FloatType, DoubleType)):
-            return kind
-    if isinstance(kind, (FloatType, DoubleType, DecimalType)):
+        return kind if column.decode is not None or None not in (column.dtype, column.shape) else None
+    if not isinstance(kind, (FloatType, DoubleType, DecimalType)):
+        return None
+    if column.dtype is None or column.dtype.startswith("float"):
         return _SPARK_FLOATING[floating]
-    return None
+    # A class label or row id: a check for whole numbers needs the value before the cast.
+    if not isinstance(kind, DecimalType):
+        return kind
+    return LongType() if kind.scale == 0 else DoubleType()
 
 
 def _short(kind: DataType) -> str:

@@ -17,14 +17,10 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  #
 
 
 def first_lines(error: Exception) -> str:
-    """The cause in Spark's message without stacks; of a Python traceback only its last line.
-
-    Args:
-        error: as pyspark raises it.
-    """
+    """The cause in Spark's message without stacks; of a Python traceback only its last line."""
     lines = [line.strip() for line in _TRACEBACK.sub("\n", str(error)).splitlines()]
-    kept = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
-    return " ".join(kept[:_LINES])[:_MOST]
+    causes = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
+    return " ".join(causes[:_LINES])[:_MOST]
 
 
 def without_java_stack(error: object) -> str:

@@ -46,17 +46,11 @@ CHANGED = (
 
 @dataclass(frozen=True)
 class PackTask:
-    """Packs a partition into blocks for Spark to persist, and writes them to a disk of the executor.
-
-    Attributes:
-        columns: which columns become which tensors.
-        names: the columns' names, in order of arrival; the last column is the shard's number.
-        key: the key of the packed data, under which the files lie.
-    """
+    """Packs a partition into blocks for Spark to persist, and writes them to a disk of the executor."""
 
     columns: Columns
-    names: tuple[str, ...]
-    key: str
+    names: tuple[str, ...]  # of the columns, in order of arrival; a last column is the shard's number
+    key: str  # of the packed data, under which the files lie
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the partition's blocks; the first has the number of rows and their layout, or the error."""
@@ -85,21 +79,13 @@ class PackTask:
 
 @dataclass(frozen=True)
 class PackedData:
-    """Packed shards, whose files lie on executors.
-
-    Attributes:
-        key: the key of the packed data, under which executors hold the files.
-        columns: the specification of the columns.
-        shard_rows: rows of every shard.
-        fingerprints: of every shard's rows, as packed.
-        layout: of columns, for empty shards.
-    """
+    """Packed shards, whose files lie on executors."""
 
     key: str
     columns: Columns
     shard_rows: tuple[int, ...]
-    fingerprints: tuple[str, ...]
-    layout: Mapping[str, Layout]
+    fingerprints: tuple[str, ...]  # of every shard's rows, as packed
+    layout: Mapping[str, Layout]  # for empty shards
 
     def has(self, index: int) -> bool:
         """Whether this executor has the shard, with the rows as packed; deletes an incomplete one."""
@@ -128,29 +114,20 @@ class PackedData:
             return empty_shard(index, self.columns, self.shard_rows, self.layout)
         store = store_of(self.key, index)
         shard = store.open(index, self.columns, self.shard_rows, self.layout)
-        if store.fingerprint(shard) != self.fingerprints[index]:
-            raise InvalidInput(CHANGED)
-        return shard
+        if store.fingerprint(shard) == self.fingerprints[index]:
+            return shard
+        raise InvalidInput(CHANGED)
 
 
 @dataclass(frozen=True)
 class MapTask:
-    """Maps shards.
+    """Maps shards, and splits tensors that are too large for a reduction on the driver into chunks."""
 
-    Attributes:
-        work: the pickled ``MapReduce``, or a broadcast of it.
-        state: the packed state, or a broadcast of it.
-        data: the shards.
-        most: maximum bytes of all shards' tensors for a reduction on the driver; larger ones are split into chunks.
-        cut: whether to split large tensors; if False, a large result is left out and marked ``large``.
-        reporting: where tasks report their events.
-    """
-
-    work: Payload
+    work: Payload  # the pickled MapReduce
     state: Payload
     data: PackedData
-    most: int
-    cut: bool
+    most: int  # bytes of all shards' tensors that the driver reduces
+    cut: bool  # whether to split large tensors; if False, a large result is left out and marked ``large``
     reporting: Reporting
 
     def run(self, index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
@@ -195,11 +172,7 @@ class MapTask:
 
 @dataclass(frozen=True)
 class ReduceTask:
-    """Reduces chunks, sorted by chunk number and then by shard.
-
-    Attributes:
-        work: the pickled ``MapReduce``, or a broadcast of it.
-    """
+    """Reduces chunks, sorted by chunk number and then by shard."""
 
     work: Payload
 

@@ -20,12 +20,7 @@ def fingerprint(frame: DataFrame, columns: Columns | Sequence[str] | None = None
     A comparison of plans would be cheaper. But a plan's hash includes JVM addresses, which change with every driver,
     and its text omits the code of functions.
 
-    Args:
-        frame: the data.
-        columns: the columns that a gang reads; None for all columns of a type that Spark hashes.
-
-    Raises:
-        InvalidInput: a column is missing, or its type cannot become a tensor.
+    It reads the columns of a gang; without ``columns``, all columns of a type that Spark hashes.
     """
     read = frame if columns is None else select_columns(frame, columns)[0].drop(ROW_ID)
     names = sorted(field.name for field in read.schema.fields if _hashable(field.dataType))

@@ -39,20 +39,12 @@ _SMALL = 1 << 14  # bytes of a result that the driver collects when its task end
 
 @dataclass(frozen=True)
 class EachTask:
-    """Maps all rows, or one shard.
+    """Maps all rows, or one shard."""
 
-    Attributes:
-        work: the pickled ``MapReduce``, or a broadcast of it.
-        data: the shards.
-        indices: the tasks' indices, one per partition; or the indices of the shards to map.
-        attempts: number of times Spark tries a task before it fails the job.
-        reporting: where tasks report their events.
-    """
-
-    work: Payload
+    work: Payload  # the pickled MapReduce
     data: PackedData
-    indices: tuple[int, ...]
-    attempts: int
+    indices: tuple[int, ...]  # of the tasks, one per partition; or of the shards to map
+    attempts: int  # of Spark for a task, before it fails the job
     reporting: Reporting
 
     def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:

@@ -28,18 +28,10 @@ def tagged(context: SparkContext, tag: str, watch: Callable[[threading.Event], N
 
 
 class JobWatch:
-    """Watches a tagged job from a thread, and cancels it if it waits too long for free slots.
-
-    Args:
-        spark: the session that runs the job.
-        tag: the job's tag.
-        size: tasks of the barrier stage.
-        timeout: maximum seconds to wait for slots that other jobs hold.
-        report: called about four times a second during the wait.
-    """
+    """Watches a tagged job, and cancels it if it waits longer than ``timeout`` seconds for ``size`` free slots."""
 
     def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
-        self.gave_up: float | None = None
+        self.gave_up: float | None = None  # after so many seconds
         self._context = spark.sparkContext
         self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
 

@@ -28,12 +28,7 @@ Report = Callable[[str, float], None]
 
 
 def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
-    """Raise if the configuration can never run the gang.
-
-    Raises:
-        InvalidInput: Spark's traffic is encrypted, and plain text is not allowed.
-        ClusterUnavailable: there are too few slots, or dynamic allocation is on.
-    """
+    """Raise as ``check_setting``, or ClusterUnavailable if there can never be enough slots."""
     check_setting(spark, allow_unencrypted=allow_unencrypted)
     slots = find_slots(spark)
     if slots.ever is not None and slots.ever < size:
@@ -44,7 +39,7 @@ def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
 
 
 def check_setting(spark: SparkSession, *, allow_unencrypted: bool) -> None:
-    """Raise as ``check`` if the configuration can run no gang, whatever its size."""
+    """Raise as ``check_encryption``, or ClusterUnavailable under dynamic allocation."""
     check_encryption(spark, allow_unencrypted=allow_unencrypted)
     if setting(spark, "spark.dynamicAllocation.enabled") == "true":
         raise ClusterUnavailable(

@@ -64,23 +64,7 @@ class _Lost(Exception):
 
 
 class SparkTaskRunner:
-    """``TaskRunner`` on Spark; ``pack`` the data before the first round, and ``close`` the runner after the last.
-
-    Args:
-        spark: the session.
-        data: the rows.
-        columns: which columns become which tensors.
-        num_shards: number of shards; None keeps the partitions, and stores two copies of the packed rows.
-            With one copy, the loss of an executor makes Spark pack its shards again. If shuffled rows are lost too,
-            Spark reruns the whole stage, which may take long.
-        size: minimum number of tasks that reduce.
-        reporting: where tasks report their events.
-        title: description of the jobs in the Spark UI.
-        listener: called for tasks that may have lost events; None for no reports.
-
-    Raises:
-        InvalidInput: the data is no DataFrame, or a column is invalid.
-    """
+    """``TaskRunner`` on Spark; ``pack`` the data before the first round, and ``close`` the runner after the last."""
 
     def __init__(
         self,
@@ -88,11 +72,11 @@ class SparkTaskRunner:
         data: DataFrame,
         columns: Columns | Sequence[str] | None,
         *,
-        num_shards: int | None,
-        size: int,
+        num_shards: int | None,  # None keeps the partitions
+        size: int,  # minimum number of tasks that reduce
         reporting: Reporting,
-        title: str,
-        listener: Callable[[Event], None] | None,
+        title: str,  # of the jobs in the Spark UI
+        listener: Callable[[Event], None] | None,  # called for tasks that may have lost events
     ) -> None:
         frame, self._columns = select_columns(data, columns)
         if num_shards is not None:
@@ -103,6 +87,8 @@ class SparkTaskRunner:
             # Spark's optimizer evaluates rows that the driver holds, such as a pandas table, there, and assigns all of
             # them partition 0. A sample of all rows prevents that.
             frame = frame.sample(fraction=1.0, seed=0)
+        # With one copy, the loss of an executor makes Spark pack its shards again. If shuffled rows are lost too, Spark
+        # reruns the whole stage, which may take long.
         self._level = StorageLevel.DISK_ONLY_2 if num_shards is None else StorageLevel.DISK_ONLY
         self._spark, self._size, self._reporting, self._title, self._listener = spark, size, reporting, title, listener
         self._key = uuid.uuid4().hex

@@ -28,19 +28,12 @@ _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binar
 
 @dataclass(frozen=True)
 class ChunkHeader:
-    """Header of a chunk, which holds consecutive values of a tensor.
-
-    Attributes:
-        name: of the tensor.
-        shape: of the entire tensor.
-        first: index of the chunk's first value in the flattened tensor.
-        dtype: the import path of its torch dtype.
-    """
+    """Header of a chunk, which holds consecutive values of a tensor."""
 
     name: str
-    shape: Sequence[int]
-    first: int
-    dtype: str = ""
+    shape: Sequence[int]  # of the entire tensor
+    first: int  # index of the chunk's first value in the flattened tensor
+    dtype: str = ""  # the import path of a torch dtype
 
     def to_json(self, tensor: Tensor) -> str:
         """The fields for a row, with the dtype of a tensor."""
@@ -83,20 +76,11 @@ def is_piece(absent: Container[int], row: TaskRow) -> bool:
 
 
 class Results:
-    """The results of a round's shards, one per shard.
-
-    Args:
-        num_shards: number of shards.
-
-    Attributes:
-        large: whether a result should have been split into chunks.
-        pieces: number of chunks of each shard's tensors; 0 if they were not split.
-        bytes: of the tensors that were split.
-    """
+    """The results of a round's shards, one per shard."""
 
     def __init__(self, num_shards: int) -> None:
-        self.large = False
-        self.pieces = self.bytes = 0
+        self.large = False  # whether a result should have been split into chunks
+        self.pieces = self.bytes = 0  # of each shard's tensors, if they were split into chunks
         self._num_shards = num_shards
         self._results: dict[int, TaskResult] = {}
 

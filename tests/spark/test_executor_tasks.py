@@ -111,7 +111,9 @@ def test_chunks_of_absent_shard_do_not_count_later():
 
 def test_order_of_arrival_does_not_change_the_sum():
     numbers = (1e16, 1.0, -1e16, 0.1, 3.0)  # their running sums depend on the order
-    shards = [TaskResult(shard, {"sum": torch.tensor(number, dtype=torch.float64)}) for shard, number in enumerate(numbers)]
+    shards = [
+        TaskResult(shard, {"sum": torch.tensor(number, dtype=torch.float64)}) for shard, number in enumerate(numbers)
+    ]
     rows = [(shard.index, RESULT_CHUNK, "", shard.packed()) for shard in shards]
     totals, sums = set(), set()
     for order in itertools.permutations(rows):

@@ -98,8 +98,9 @@ def test_impossible_gang_raises_at_once(spark, configured, monkeypatch, case):
         with pytest.raises(error):
             SparkCluster(spark, 1).capacity()
     if error is InvalidInput:
-        with pytest.raises(InvalidInput, match="allowUnencrypted=True"):  # rows lie on executors' disks
-            SparkCluster(spark, 1).map_reduce(spark.range(2), ["id"])
+        runner = SparkCluster(spark, 1).map_reduce(spark.range(2), ["id"])
+        with pytest.raises(InvalidInput, match="allowUnencrypted=True"), runner:  # rows lie on executors' disks
+            pass
         resources.check(spark, 1, allow_unencrypted=True)
 
 

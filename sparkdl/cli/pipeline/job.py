@@ -23,7 +23,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -32,7 +31,7 @@ from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.exit_codes import BadInput, JobExit, Refused
+from sparkdl.cli.exit_codes import Refused
 from sparkdl.cli.pipeline.cleaning import Clean, Split
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import Gate, PipelineRun, Score
@@ -44,7 +43,7 @@ from sparkdl.spark.jvm import forwarding_sigterm, qualify
 
 # Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
-_OWN = frozenset(("config", "date", "root", "keep"))  # the job's own settings of this kind
+_FREE_ARGUMENTS = frozenset(("config", "date", "root", "keep"))  # those of the job
 
 
 def etl_train(
@@ -82,116 +81,33 @@ def etl_train(
         day = datetime.date.fromisoformat(date)
     except ValueError as error:
         raise InvalidInput(f"date is {date!r}; expected one as 2026-11-22.") from error
-    work = Pipeline(data, stages, evaluator, clean or Clean(), split or Split(), gate or Gate(), score, warm_start)
     if keep < 1:
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
+    steps = clean or Clean(), split or Split(), gate or Gate(), score, warm_start
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
-        base = qualify(spark, root)
-        place, known = files.join(base, f"runs/{day}"), fingerprint(configuration)
-        if done := Ledger.done(place):
-            print(f"{day} is finished" + ("" if done["configuration"] == known else ", by another configuration"))
+        base, identity = qualify(spark, root), fingerprint(configuration)
+        folder = files.join(base, f"runs/{day}")
+        if done := Ledger.done(folder):
+            print(f"{day} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
         else:
-            done = work.follow(PipelineRun(spark, day, base, Ledger.open(place, known)), keep)
+            ledger = Ledger.open(folder, identity)
+            done = PipelineRun(spark, day, base, ledger, data, stages, evaluator, *steps).finish(keep)
     print(summary(done))
     if not done["passed"]:
         raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """The pipeline of a date; the attributes are the arguments of ``etl_train``."""
-
-    data: Data
-    stages: list[Params]
-    evaluator: Evaluator
-    clean: Clean
-    split: Split
-    gate: Gate
-    score: Score | None
-    warm_start: bool
-
-    def follow(self, day: PipelineRun, keep: int) -> dict[str, Any]:
-        """Do the unfinished stages and return the result.
-
-        Raises:
-            Superseded: a later run took over.
-        """
-        try:
-            done = self._stages(day)
-            day.ledger.check()
-            day.tidy(keep)
-            day.ledger.close(done)
-        except Exception as error:
-            if not isinstance(error, JobExit):
-                day.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
-            raise
-        return done
-
-    def _stages(self, day: PipelineRun) -> dict[str, Any]:
-        stage, versions, label = day.ledger.stage, day.versions, self.clean.name
-        over = day.ledger.noted("publish")  # then files of earlier stages may be deleted
-
-        rows = stage(
-            "etl",
-            lambda: day.extract(self.data, self.clean, self.split, label),
-            lambda found: over or all(files.exists(side["path"]) for side in found.values()),
-        )
-        train, held = rows["train"], rows["held out"]
-        print(f"{train['rows']} training rows, {held['rows']} validation rows", flush=True)
-        start = stage(
-            "start",
-            lambda: {"version": versions.current() if self.warm_start else None},
-            lambda found: over or found["version"] is None or versions.is_complete(found["version"]),
-        )
-        name = stage(
-            "train",
-            lambda: self._train(day, train["path"], start["version"]),
-            lambda found: over or versions.is_complete(found["version"]),
-        )["version"]
-        print(f"trained version {name}", flush=True)
-        judged = stage(
-            "gate",
-            lambda: day.evaluate(name, held["path"], self.evaluator, self.gate),
-            lambda found: over or found["version"] == name,
-        )
-        found = stage("publish", lambda: self._publish(day, judged, held["path"]))
-        score, evaluator = self.score, self.evaluator
-        scores = None if score is None else stage("score", lambda: day.score(score, self.clean))
-        named = evaluator.hasParam("metricName") and evaluator.isDefined("metricName")
-        metric = str(evaluator.getOrDefault("metricName")) if named else type(evaluator).__name__
-        return {**found, "metric": metric, "scores": scores, "configuration": day.ledger.configuration}
-
-    def _train(self, day: PipelineRun, rows: str, start: str | None) -> dict[str, Any]:
-        try:
-            return day.train(self.stages, rows, start)
-        except (BadInput, InvalidInput):
-            day.ledger.forget("etl")  # corrected raw rows must be read again
-            raise
-
-    def _publish(self, day: PipelineRun, found: dict[str, Any], held: str) -> dict[str, Any]:
-        name = found["version"]
-        while found["passed"] and day.versions.current() not in (found["current"], name):
-            # Another date has published since; compare with its model.
-            found = day.evaluate(name, held, self.evaluator, self.gate)
-        if found["passed"]:
-            day.ledger.check()
-            day.versions.publish(name)
-        else:
-            day.versions.refuse(name)
-        return found
-
-
 def fingerprint(configuration: str) -> str:
     """Hash the settings that the rows and the model depend on to twelve hexadecimal digits."""
     values = yaml.safe_load(configuration) or {}
-    bound = {name: value for name, value in values.items() if name not in _OWN}
+    bound = {name: value for name, value in values.items() if name not in _FREE_ARGUMENTS}
     bound["stages"] = _bound(bound.get("stages"))
     return hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def _bound(stage: Any) -> Any:
     if isinstance(stage, list):
-        return [_bound(each) for each in stage]
+        return [_bound(item) for item in stage]
     if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
         return stage
     return {**stage, "init_args": {name: _bound(v) for name, v in stage["init_args"].items() if name not in _FREE}}

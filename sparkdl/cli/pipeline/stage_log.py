@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +31,12 @@ _DONE = "done.json"
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of a date, opened by one run.
-
-    Attributes:
-        folder: of the date.
-        configuration: the hash of the configuration; stages of another configuration are ignored.
-        attempts: the runs that opened it.
-        number: of this run, from 0.
-    """
+    """The ledger of a date, opened by one run."""
 
     folder: Folder
-    configuration: str
-    attempts: Attempts
-    number: int
+    configuration: str  # its hash; stages of another configuration are ignored
+    attempts: Attempts  # the runs that opened it
+    number: int  # of this run, from 0
 
     @staticmethod
     def open(uri: str, configuration: str) -> Ledger:
@@ -54,10 +48,8 @@ class Ledger:
         folder = Folder.of(uri)
         attempts = Attempts(folder, "pipeline", uuid.uuid4().hex)
         number = max(attempts.announced(), default=-1) + 1
-        try:
+        with _superseded():  # if another run announces this number first
             attempts.announce(number)
-        except Fenced as error:  # another run announced this number first
-            raise Superseded(f"another run of this date has taken over: {error}") from error
         return Ledger(folder, configuration, attempts, number)
 
     @staticmethod
@@ -66,30 +58,29 @@ class Ledger:
         return _read(Folder.of(uri), _DONE)
 
     @property
-    def own(self) -> str:
+    def run(self) -> str:
         """A name that no other run has, even with the same number."""
         return f"{self.number:04d}-{self.attempts.writer[:8]}"
 
     def stage(
         self, name: str, work: Callable[[], dict[str, Any]], stands: Callable[[dict[str, Any]], bool] | None = None
     ) -> dict[str, Any]:
-        """Return the result of a stage, from an earlier run or by doing it now.
+        """Return the result of a stage, from an earlier run or by doing it now; its files may be deleted meanwhile.
 
         Args:
             name: of the stage.
             work: does it, and returns JSON values by name.
-            stands: whether an earlier result is valid, since its files may be deleted; default: always.
+            stands: whether an earlier result is valid; default: always.
 
         Raises:
             Superseded: a later run took over.
         """
-        found = _read(self.folder, self._file(name))
-        if found is not None and (stands is None or stands(found)):
-            return found
-        self.check()
-        found = work()
-        self._write(self._file(name), found)
-        return found
+        result = _read(self.folder, self._file(name))
+        if result is None or (stands is not None and not stands(result)):
+            self.check()
+            result = work()
+            self._write(self._file(name), result)
+        return result
 
     def noted(self, name: str) -> bool:
         """Whether a stage is finished."""
@@ -100,32 +91,34 @@ class Ledger:
         self.check()
         self.folder.delete(self._file(name))
 
-    def close(self, found: dict[str, Any]) -> None:
+    def close(self, result: dict[str, Any]) -> None:
         """Record that the date is finished; raises as ``stage`` does."""
-        self._write(_DONE, found)
+        self._write(_DONE, result)
 
     def _file(self, stage: str) -> str:
         return f"{self.configuration}/{stage}.json"
 
-    def _write(self, name: str, found: dict[str, Any]) -> None:
+    def _write(self, name: str, result: dict[str, Any]) -> None:
         self.check()
-        self.folder.write(name, (json.dumps(found, indent=2) + "\n").encode())
+        self.folder.write(name, (json.dumps(result, indent=2) + "\n").encode())
 
     def check(self) -> None:
-        """Check that this run is the latest of its date.
-
-        Raises:
-            Superseded: a later run took over.
-        """
-        try:
+        """Raise Superseded if a later run took over."""
+        with _superseded():
             self.attempts.check(self.number)
-        except Fenced as error:
-            raise Superseded(f"another run of this date has taken over: {error}") from error
+
+
+@contextmanager
+def _superseded() -> Iterator[None]:
+    try:
+        yield
+    except Fenced as error:
+        raise Superseded(f"another run of this date has taken over: {error}") from error
 
 
 def _read(folder: Folder, name: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(folder.read(name))
+        result: dict[str, Any] = json.loads(folder.read(name))
     except FileNotFoundError:
         return None
-    return found
+    return result

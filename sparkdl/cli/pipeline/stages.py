@@ -7,6 +7,7 @@ import math
 import warnings
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import zip_longest
 from typing import Any
 
 from pyspark.ml import Pipeline, PipelineModel
@@ -15,9 +16,8 @@ from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.exit_codes import BadInput
-from sparkdl.cli.pipeline.cleaning import Clean, Split
-from sparkdl.cli.pipeline.spark_errors import reading_rows
+from sparkdl.cli.exit_codes import BadInput, JobExit
+from sparkdl.cli.pipeline.cleaning import Clean, Split, reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.saved_models import output_columns
 from sparkdl.errors import InvalidInput
@@ -49,13 +49,7 @@ class Gate:
             raise InvalidInput(f"gate.margin is {self.margin}; expected a number of at least 0.")
 
     def passes(self, value: float, in_use: float | None, *, larger: bool) -> bool:
-        """Whether a model may be published.
-
-        Args:
-            value: its metric.
-            in_use: the metric of the model in use; None without one.
-            larger: whether a larger metric is better.
-        """
+        """Whether a model with this metric may be published; without a model in use, ``in_use`` is None."""
         sign = 1.0 if larger else -1.0
         if math.isnan(value) or (self.least is not None and sign * value < sign * self.least):
             return False
@@ -77,70 +71,120 @@ class Score:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The stages of a date.
-
-    Attributes:
-        spark: the session.
-        day: the date.
-        root: the folder of models, scores and ledgers, a path or URI for both Spark and this process.
-        ledger: of the date.
-    """
+    """One run of the pipeline on a date; the other attributes are the arguments of ``etl_train``."""
 
     spark: SparkSession
     day: date
-    root: str
+    root: str  # a path or URI for both Spark and this process
     ledger: Ledger
+    data: Data
+    stages: list[Params]
+    evaluator: Evaluator
+    clean: Clean
+    split: Split
+    gate: Gate
+    score_rows: Score | None
+    warm_start: bool
 
     @property
     def versions(self) -> Versions:
         """The published models."""
         return Versions(self.root)
 
-    def _own(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return files.join(self.root, f"runs/{self.day}/{self.ledger.configuration}/{name}")
 
     @property
     def _name(self) -> str:
         """The unique prefix of this run's version and scores."""
-        return f"{self.day}-{self.ledger.configuration}-{self.ledger.own}"
+        return f"{self.day}-{self.ledger.configuration}-{self.ledger.run}"
 
-    def extract(self, data: Data, clean: Clean, split: Split, label: str) -> dict[str, Any]:
+    def finish(self, keep: int) -> dict[str, Any]:
+        """Do the unfinished stages and return the result.
+
+        Raises:
+            Superseded: a later run took over.
+        """
+        try:
+            result = self._stages()
+            self.ledger.check()
+            self.tidy(keep)
+            self.ledger.close(result)
+        except Exception as error:
+            if not isinstance(error, JobExit):
+                self.ledger.check()  # a later run may have caused the error: it fences checkpoints and deletes files
+            raise
+        return result
+
+    def _stages(self) -> dict[str, Any]:
+        stage, versions = self.ledger.stage, self.versions
+        over = self.ledger.noted("publish")  # then files of earlier stages may be deleted
+        rows = stage("etl", self.extract, lambda rows: over or all(files.exists(rows[side]["path"]) for side in rows))
+        train, held_out = rows["train"], rows["held out"]
+        print(f"{train['rows']} training rows, {held_out['rows']} validation rows", flush=True)
+        start = stage(
+            "start",
+            lambda: {"version": versions.current() if self.warm_start else None},
+            lambda start: over or start["version"] is None or versions.is_complete(start["version"]),
+        )
+        name = stage(
+            "train",
+            lambda: self.train(train["path"], start["version"]),
+            lambda model: over or versions.is_complete(model["version"]),
+        )["version"]
+        print(f"trained version {name}", flush=True)
+        judged = stage(
+            "gate",
+            lambda: self.evaluate(name, held_out["path"]),
+            lambda judged: over or judged["version"] == name,
+        )
+        result = stage("publish", lambda: self._publish(judged, held_out["path"]))
+        scores = None if self.score_rows is None else stage("score", self.score)
+        named = self.evaluator.hasParam("metricName") and self.evaluator.isDefined("metricName")
+        metric = str(self.evaluator.getOrDefault("metricName")) if named else type(self.evaluator).__name__
+        return {**result, "metric": metric, "scores": scores, "configuration": self.ledger.configuration}
+
+    def extract(self) -> dict[str, Any]:
         """Clean the rows, split them, and write both sides."""
-        place = self._own(f"data-{self.ledger.own}")
+        folder, label = self._path(f"data-{self.ledger.run}"), self.clean.name
         with reading_rows():
-            rows = clean(dated(data, self.day).read(self.spark), labelled=True)
+            rows = self.clean(dated(self.data, self.day).read(self.spark), labelled=True)
             if label not in rows.columns:
                 raise BadInput(f"there is no label column {label!r}; the rows have {', '.join(rows.columns)}.")
             # One pass writes both sides, as random values in SQL differ between passes.
-            sides = rows.withColumn(_HELD, split(rows, self.day)).where(f"{_HELD} is not null")
-            sides.write.mode("overwrite").partitionBy(_HELD).parquet(place)
+            sides = rows.withColumn(_HELD, self.split(rows, self.day)).where(f"{_HELD} is not null")
+            sides.write.mode("overwrite").partitionBy(_HELD).parquet(folder)
         return {
-            "train": self._side(place, "false", "training row", label),
-            "held out": self._side(place, "true", "validation row", label),
+            "train": self._side(files.join(folder, f"{_HELD}=false"), "training row"),
+            "held out": self._side(files.join(folder, f"{_HELD}=true"), "validation row"),
         }
 
-    def _side(self, place: str, held: str, called: str, label: str) -> dict[str, Any]:
-        path = files.join(place, f"{_HELD}={held}")
+    def _side(self, path: str, kind: str) -> dict[str, Any]:
         if not files.exists(path):
-            raise BadInput(f"there is no {called}; check data, clean.where and split.")
-        rows = self.spark.read.parquet(path)
-        unlabelled = rows.where(rows[label].isNull()).count()
-        if unlabelled:
-            raise BadInput(f"{unlabelled} {called}s have no {label}; leave them out with clean.where.")
+            raise BadInput(f"there is no {kind}; check data, clean.where and split.")
+        rows, label = self.spark.read.parquet(path), self.clean.name
+        if unlabelled := rows.where(rows[label].isNull()).count():
+            raise BadInput(f"{unlabelled} {kind}s have no {label}; leave them out with clean.where.")
         return {"path": path, "rows": rows.count()}
 
-    def train(self, stages: list[Params], path: str, start: str | None) -> dict[str, Any]:
+    def train(self, path: str, start: str | None) -> dict[str, Any]:
         """Fit the stages, with the weights of version ``start`` if given, and save the model as a version."""
         # Other rows or another start make another training, with its own checkpoints.
         training = hashlib.sha256(f"{path} {start}".encode()).hexdigest()[:8]
-        placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(stages)]
-        warm: list[Any] = placed if start is None else _warmed(placed, PipelineModel.load(self.versions.model(start)))
-        used = start if warm != placed else None
-        with reading_rows():
-            fitted = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
-        fitted.write().overwrite().save(self.versions.model(self._name))
+        placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(self.stages)]
+        try:
+            warm: list[Any] = placed
+            if start is not None:
+                warm = _warmed(placed, PipelineModel.load(self.versions.model(start)))
+            with reading_rows():
+                model = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
+            model.write().overwrite().save(self.versions.model(self._name))
+        except (BadInput, InvalidInput):
+            self.ledger.forget("etl")  # corrected raw rows must be read again
+            raise
         self.ledger.check()  # a later run deletes unfinished files of an earlier one
-        self.versions.complete(self._name, {"date": str(self.day), "rows": path, "start": used})
+        about = {"date": str(self.day), "rows": path, "start": start if warm != placed else None}
+        self.versions.complete(self._name, about)
         return {"version": self._name}
 
     def _placed(self, stage: Params, name: str) -> Params:
@@ -150,49 +194,60 @@ class PipelineRun:
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
             kind = type(stage).__name__
             warnings.warn(f"runDir of the {kind} is ignored: the pipeline sets one for each date.", stacklevel=2)
-        return _with(stage, "runDir", self._own(name))
+        return _with(stage, "runDir", self._path(name))
 
-    def evaluate(self, name: str, path: str, evaluator: Evaluator, gate: Gate) -> dict[str, Any]:
+    def evaluate(self, name: str, path: str) -> dict[str, Any]:
         """Compare a version with the one in use."""
         rows = self.spark.read.parquet(path).cache()
 
         def metric(version: str) -> float:
-            return float(evaluator.evaluate(PipelineModel.load(self.versions.model(version)).transform(rows)))
+            return float(self.evaluator.evaluate(PipelineModel.load(self.versions.model(version)).transform(rows)))
 
         try:
             current, value = self.versions.current(), metric(name)
-            in_use = None if not gate.compare or current in (None, name) else metric(str(current))
+            in_use = None if not self.gate.compare or current in (None, name) else metric(str(current))
         finally:
             rows.unpersist()
-        passed = gate.passes(value, in_use, larger=evaluator.isLargerBetter())
+        passed = self.gate.passes(value, in_use, larger=self.evaluator.isLargerBetter())
         return {"version": name, "value": value, "current": current, "in_use": in_use, "passed": passed}
 
-    def score(self, score: Score, clean: Clean) -> dict[str, Any]:
+    def _publish(self, judged: dict[str, Any], path: str) -> dict[str, Any]:
+        name = judged["version"]
+        while judged["passed"] and self.versions.current() not in (judged["current"], name):
+            # Another date has published since; compare with its model.
+            judged = self.evaluate(name, path)
+        if judged["passed"]:
+            self.ledger.check()
+            self.versions.publish(name)
+        else:
+            self.versions.refuse(name)
+        return judged
+
+    def score(self) -> dict[str, Any]:
         """Write the scores of the model in use, all at once."""
-        current = self.versions.current()
-        if current is None:
+        current, score = self.versions.current(), self.score_rows
+        if current is None or score is None:
             return {"version": None}
         model = PipelineModel.load(self.versions.model(current))
         with reading_rows():
-            rows = clean(dated(score.data, self.day).read(self.spark), labelled=False)
-            predictions = model.transform(rows)
-            columns = output_columns(model)
+            rows = self.clean(dated(score.data, self.day).read(self.spark), labelled=False)
+            predictions, columns = model.transform(rows), output_columns(model)
             outputs = [name for name in (columns.prediction, columns.probability) if name in predictions.columns]
             staged = files.join(self.root, f"scores/_{self._name}")
             chosen = predictions.select(*(score.columns or [*rows.columns, *outputs]))
             chosen.write.mode("overwrite").parquet(staged)
         self.ledger.check()
-        place = files.join(self.root, f"scores/date={self.day}")
-        files.replace(staged, place)
-        return {"version": current, "path": place, "rows": self.spark.read.parquet(place).count()}
+        path = files.join(self.root, f"scores/date={self.day}")
+        files.replace(staged, path)
+        return {"version": current, "path": path, "rows": self.spark.read.parquet(path).count()}
 
     def tidy(self, keep: int) -> None:
         """Delete the date's rows, checkpoints and files of killed runs, and old versions."""
         runs = files.Folder.of(files.join(self.root, f"runs/{self.day}"))
         for configuration in runs.folders():
             for name in files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}")).folders():
-                for each in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
-                    runs.delete(f"{configuration}/{each}")
+                for path in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
+                    runs.delete(f"{configuration}/{path}")
         scores = files.Folder.of(files.join(self.root, "scores"))
         for name in scores.folders():
             if name.startswith(f"_{self.day}-"):
@@ -216,8 +271,7 @@ def _with(stage: Params, name: str, value: object) -> Params:
 
 def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
     """The stages; PyTorch stages start from the weights of an earlier model, if these fit."""
-    places: list[object] = [*earlier.stages, *(None for _ in stages)]
-    warmed = [_warm(stage, place) for stage, place in zip(stages, places, strict=False)]
+    warmed = [_warm(stage, model) for stage, model in zip_longest(stages, earlier.stages[: len(stages)])]
     if not any(isinstance(stage, DistributedEstimator) for stage in stages):
         warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)
     return warmed

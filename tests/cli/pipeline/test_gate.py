@@ -65,7 +65,7 @@ def test_stage_runs_once_until_forgotten_or_without_files(tmp_path):
     assert first.stage("etl", work) == first.stage("etl", work) == {"rows": 0}
     again = Ledger.open(str(tmp_path), "c")
     assert again.stage("etl", work) == {"rows": 0}
-    assert (first.own[:5], again.own[:5]) == ("0000-", "0001-")
+    assert (first.run[:5], again.run[:5]) == ("0000-", "0001-")
     assert Ledger.open(str(tmp_path), "d").stage("etl", work) == {"rows": 1}
     last = Ledger.open(str(tmp_path), "c")
     assert last.stage("etl", work, lambda found: found["rows"] > 0) == {"rows": 2}
@@ -81,7 +81,7 @@ def test_runs_opening_a_date_at_once_share_no_name(tmp_path, monkeypatch):
         patch.setattr(stage_log.Attempts, "announced", lambda attempts: [])
         first, second = (Ledger.open(str(tmp_path), "c") for _ in range(2))
     assert first.number == second.number
-    assert first.own != second.own
+    assert first.run != second.run
     second.check()
     with pytest.raises(Superseded):
         first.check()
