@@ -22,16 +22,16 @@ from sparkdl.ml.evaluation import held_out, measure
 from sparkdl.ml.persistence.formatting import format_full_value
 from tests.sessions import ROOT, frame
 from tests.training.test_digits import digits as digits
+from tests.training.test_digits import words
 
-KINDS = {"bagging": "Bagging", "boosting": "Boosting", "stacking": "Stacking", "best_of": "BestOf"}
+KINDS = ("bagging", "boosting", "stacking", "best_of")
 NET = {"class_path": "some_nets.Net", "init_args": {"hidden": 3}}
 TORCH = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": NET, "epochs": 2}}
 TREE = {"class_path": "pyspark.ml.classification.DecisionTreeClassifier", "init_args": {"maxDepth": 2}}
-BAD_TREE = {**TREE, "init_args": {"maxdepth": 3}}
 
 
 @pytest.fixture
-def made(read):
+def ensemble_of(read):
     """The ensemble of a configuration file and of the command line."""
     return lambda *arguments: read(*arguments, job="ensemble").ensemble
 
@@ -49,8 +49,13 @@ def write(tmp_path):
     return write
 
 
-def plain(given):
-    return {name: value for name, value in given["init_args"].items() if not isinstance(value, dict | list)}
+def includes(printed, written):
+    """Whether a printed configuration has everything that was written."""
+    if isinstance(written, dict):
+        return all(includes(printed[name], written[name]) for name in written)
+    if isinstance(written, list):
+        return all(map(includes, printed, written))
+    return printed == written
 
 
 # ---- configurations ---------------------------------------------------------------------------------------------
@@ -62,57 +67,44 @@ def test_configurations_of_the_repository_parse_without_spark(nets, name, capsys
     with pytest.raises(SystemExit) as ended:
         commands.run("ensemble", ["--config", str(file), "--print_config"])
     assert ended.value.code == 0
-    printed, written = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(file.read_text())
-    found, given = printed["ensemble"], written["ensemble"]
-    assert found["class_path"] == f"sparkdl.{KINDS[name]}"
-    assert plain(given).items() <= plain(found).items()
-    assert written["data"].items() <= printed["data"].items()
-    (held,) = {"base", "bases", "candidates"} & set(found["init_args"])
-    pair = (each["init_args"][held] for each in (given, found))
-    for one, other in zip(*(each if isinstance(each, list) else [each] for each in pair), strict=True):
-        assert one["class_path"] == other["class_path"]
-        assert plain(one).items() <= other["init_args"].items()
+    assert includes(yaml.safe_load(capsys.readouterr().out), yaml.safe_load(file.read_text()))
 
 
-def test_bagging_of_networks_needs_no_spark_and_print_config_repeats_it(made, write, capsys, tmp_path):
+def test_bagging_of_networks_needs_no_spark(ensemble_of, write):
     words = ["--ensemble.subsamplingRate", 0.5, "--ensemble.base.epochs", 7, "--ensemble.base.model.hidden", 5]
-    words = [write("Bagging", base=TORCH, numModels=3, maxFeatures=8), *words, "--ensemble.numModels", 4]
-    with pytest.raises(SystemExit):
-        commands.run("ensemble", ["--config", *map(str, words), "--print_config"])
-    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    for found in (made(*words), made(tmp_path / "again.yaml")):
-        assert (type(found), found.getNumModels(), found.getSubsamplingRate()) == (Bagging, 4, 0.5)
-        assert (type(found.getBase()), found.getBase().getEpochs()) == (TorchClassifier, 7)
-        assert found.getBase().getModel().keywords["hidden"] == 5
+    bagging = ensemble_of(write("Bagging", base=TORCH, numModels=3), *words, "--ensemble.numModels", 4)
+    assert (type(bagging), bagging.getNumModels(), bagging.getSubsamplingRate()) == (Bagging, 4, 0.5)
+    assert (type(bagging.getBase()), bagging.getBase().getEpochs()) == (TorchClassifier, 7)
+    assert bagging.getBase().getModel().keywords["hidden"] == 5
 
 
-@pytest.mark.parametrize(("value", "found"), [("8", 8), ("0.5", 0.5), ("1.0", 1.0), ("sqrt", "sqrt"), ("all", None)])
-def test_max_features_is_a_number_a_fraction_or_a_name(made, write, value, found):
-    subset = made(write("Bagging", base=TORCH), "--ensemble.maxFeatures", value).getMaxFeatures()
-    assert (type(subset), subset) == (type(found), found)
+@pytest.mark.parametrize(("text", "expected"), [("8", 8), ("0.5", 0.5), ("1.0", 1.0), ("sqrt", "sqrt"), ("all", None)])
+def test_max_features_is_a_number_a_fraction_or_a_name(ensemble_of, write, text, expected):
+    subset = ensemble_of(write("Bagging", base=TORCH), "--ensemble.maxFeatures", text).getMaxFeatures()
+    assert (type(subset), subset) == (type(expected), expected)
 
 
-def test_models_of_members_may_be_functions(made, write):
+def test_models_of_members_may_be_functions(ensemble_of, write):
     build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
     torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
-    found = made(write("Stacking", bases=[torch, TORCH], numFolds=2)).getBases()
-    texts = [format_full_value(base.getModel()) for base in found]
+    bases = ensemble_of(write("Stacking", bases=[torch, TORCH], numFolds=2)).getBases()
+    texts = [format_full_value(base.getModel()) for base in bases]
     assert texts == ["partial(build, hidden=3)", "partial(Net, hidden=3)"]
 
 
-def test_objects_of_the_jvm_are_made_in_the_session(spark, made, read, write):
+def test_objects_of_the_jvm_are_made_in_the_session(spark, ensemble_of, read, write):
     scaler = {"class_path": "pyspark.ml.feature.StandardScaler", "init_args": {"inputCol": "x", "outputCol": "scaled"}}
     logistic = {"class_path": "pyspark.ml.classification.LogisticRegression", "init_args": {"featuresCol": "scaled"}}
     pipeline = {"class_path": "pyspark.ml.Pipeline", "init_args": {"stages": [scaler, logistic]}}
-    stacking = made(write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
-    network, tree, found = stacking.getBases()
-    assert (type(network), type(tree), type(found)) == (TorchClassifier, DecisionTreeClassifier, Pipeline)
+    stacking = ensemble_of(write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
+    network, tree, stages = stacking.getBases()
+    assert (type(network), type(tree), type(stages)) == (TorchClassifier, DecisionTreeClassifier, Pipeline)
     assert tree.getMaxDepth() == 2
-    assert [type(stage) for stage in found.getStages()] == [StandardScaler, LogisticRegression]
-    assert found.getStages()[0].getOutputCol() == stacking.getMeta().getFeaturesCol() == "scaled"
+    assert [type(stage) for stage in stages.getStages()] == [StandardScaler, LogisticRegression]
+    assert stages.getStages()[0].getOutputCol() == stacking.getMeta().getFeaturesCol() == "scaled"
 
     job = read(ROOT / "conf/ensemble/best_of.yaml", job="ensemble")
-    kinds = [type(each) for each in job.ensemble.getCandidates()]
+    kinds = [type(candidate) for candidate in job.ensemble.getCandidates()]
     assert kinds == [TorchClassifier, TorchClassifier, RandomForestClassifier]
     assert type(job.ensemble.getEvaluator()) is MulticlassClassificationEvaluator
     assert job.ensemble.getEvaluator().getMetricName() == "accuracy"
@@ -127,14 +119,10 @@ def test_objects_of_the_jvm_are_made_in_the_session(spark, made, read, write):
     [
         ("Bagging", {"base": TORCH, "numModel": 3}, "did you mean 'numModels'?"),
         ("Bagging", {"base": {**TORCH, "init_args": {"epoch": 3}}}, "did you mean 'epochs'?"),
-        ("Boosting", {"base": BAD_TREE}, "did you mean 'maxDepth'?"),
-        ("Stacking", {"bases": [BAD_TREE]}, "did you mean 'maxDepth'?"),
+        ("Stacking", {"bases": [{**TREE, "init_args": {"maxdepth": 3}}]}, "did you mean 'maxDepth'?"),
         ("Bagging", {"base": {"class_path": "sparkdl.TorchModel"}}, "TorchModel"),
         ("Baging", {}, "Baging"),
-        ("Bagging", {"base": {**TORCH, "init_args": {"epochs": 0}}}, "error: epochs is 0; expected at least 1.\n"),
         ("Bagging", {"base": TORCH, "numModels": 0}, "error: numModels is 0; expected at least 1.\n"),
-        ("Stacking", {"bases": [TORCH], "numFolds": 1}, "error: numFolds is 1; expected at least 2.\n"),
-        ("Bagging", {"base": TORCH, "maxFeatures": "some"}, "error: maxFeatures is 'some'; expected"),
     ],
 )
 def test_mistake_is_named(refused, write, kind, arguments, message):
@@ -152,15 +140,14 @@ def test_missing_class_and_useless_test_rows_raise(refused):
 # ---- rows, models and runs --------------------------------------------------------------------------------------
 
 
-def test_arrays_are_read_as_vectors(spark, tmp_path):
-    rows = spark.createDataFrame([([1.0, 2.0], 3), ([4.0, 5.0], 6)], "x array<float>, y int")
-    rows.write.parquet(str(tmp_path / "rows"))
-    read = Data(path=str(tmp_path / "rows"), vectors=["x"]).read(spark)
-    assert read.schema["x"].dataType.simpleString() == "vector"
-    assert sorted(row.x.toArray().tolist() for row in read.collect()) == [[1.0, 2.0], [4.0, 5.0]]
+def test_arrays_are_read_as_vectors(spark):
+    query = "select array(cast(id as float), 2.0F) as x, 3 as y from range(2)"
+    rows = Data(query=query, vectors=["x"]).read(spark)
+    assert rows.schema["x"].dataType.simpleString() == "vector"
+    assert sorted(row.x.toArray().tolist() for row in rows.collect()) == [[0.0, 2.0], [1.0, 2.0]]
     for name, message in (("y", "'y', which is of type int"), ("z", "'z', which is missing")):
         with pytest.raises(InvalidInput, match=message):
-            Data(path=str(tmp_path / "rows"), vectors=[name]).read(spark)
+            Data(query=query, vectors=[name]).read(spark)
 
 
 @pytest.mark.parametrize(
@@ -201,17 +188,11 @@ def test_saved_models_of_every_kind_load_with_their_columns(spark, tmp_path):
 
 @pytest.mark.slow
 def test_bagging_of_digits_trains_only_missing_members(digits, job, tmp_path):
-    places = {
-        "config": "conf/ensemble/bagging.yaml",
-        "data.path": digits / "train",
-        "test.path": digits / "test",
-        "ensemble.runDir": tmp_path / "run",
-        "output": tmp_path / "model",
-    }
-    words = [word for key, value in places.items() for word in (f"--{key}", value)]
-    code, printed = job("ensemble", *words, "--ensemble.numModels", 3)
+    places = {"data.path": digits / "train", "test.path": digits / "test", "ensemble.runDir": tmp_path / "run"}
+    arguments = words(config="conf/ensemble/bagging.yaml", **places, output=tmp_path / "model")
+    code, printed = job("ensemble", *arguments, "--ensemble.numModels", 3)
     assert (code, "trained: 0-2\n" in printed) == (0, True), printed
-    code, printed = job("ensemble", *words, "--ensemble.numModels", 4)
+    code, printed = job("ensemble", *arguments, "--ensemble.numModels", 4)
     assert (code, "trained: 3; finished before: 0-2\n" in printed) == (0, True), printed
     assert f"saved {tmp_path / 'model'}" in printed
     assert float(re.search(r"held-out accuracy (\S+)", printed)[1]) >= 0.93

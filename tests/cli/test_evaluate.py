@@ -14,6 +14,7 @@ from sparkdl.cli.data import Data
 from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.sessions import frame
+from tests.training.test_digits import words
 
 ROWS = 400
 
@@ -56,8 +57,8 @@ def evaluate(spark, job, saved, rows, tmp_path):
 
     def evaluate(factory, kind, label):
         path, output = saved(factory, kind), tmp_path / "out" / "metrics.json"
-        options = {"model": path, "data.path": rows, "label": label, "output": output, "overwrite": "true"}
-        code, printed = job("evaluate", *(word for name, value in options.items() for word in (f"--{name}", value)))
+        options = {"data.path": rows, "label": label, "output": output, "overwrite": "true"}
+        code, printed = job("evaluate", *words(model=path, **options))
         assert code == 0, printed
         return json.loads(output.read_text()), TorchModel.load(path).transform(spark.read.parquet(rows)), printed
 

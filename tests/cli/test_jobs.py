@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import signal
-from functools import partial
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -15,9 +15,10 @@ import yaml
 from pyspark.errors import PySparkValueError
 from torch import nn
 
-from sparkdl import AllReduce, TorchClassifier, TorchRegressor
+from sparkdl import AllReduce, InputColumn, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.cli import app
 from sparkdl.cli.commands import run
+from sparkdl.cli.data import Data
 from sparkdl.cluster.shutdown import stop_requested
 from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
 from sparkdl.ml.persistence.formatting import format_full_value
@@ -38,13 +39,13 @@ CONFIG = {
                 "f1": {"class_path": "torchmetrics.classification.MulticlassF1Score", "init_args": {"num_classes": 10}}
             },
             "strategy": {"class_path": "sparkdl.AllReduce", "init_args": {"bucket_bytes": 1000}},
-            "inputCols": ["features"],
             "epochs": 4,
         },
     },
     "output": "model",
 }
-MODEL = "estimator.init_args.model"
+ARGUMENTS = "estimator.init_args"
+MODEL = f"{ARGUMENTS}.model"
 
 
 @pytest.fixture
@@ -53,18 +54,23 @@ def write(tmp_path):
 
     def write(changes=(), renamed=()):
         config = json.loads(json.dumps(CONFIG))
-        for key, value in dict(changes).items():
-            *path, last = key.split(".")
-            functools.reduce(dict.__getitem__, path, config)[last] = value
-        for key, name in dict(renamed).items():
-            *path, last = key.split(".")
-            section = functools.reduce(dict.__getitem__, path, config)
-            section[name] = section.pop(last)
-        file = tmp_path / "job.yaml"
-        file.write_text(yaml.safe_dump(config))
-        return str(file)
+        for paths in (changes, renamed):
+            for key, value in dict(paths).items():
+                *path, last = key.split(".")
+                section = functools.reduce(dict.__getitem__, path, config)
+                section[last if paths is changes else value] = value if paths is changes else section.pop(last)
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
+        return str(tmp_path / "job.yaml")
 
     return write
+
+
+@pytest.fixture
+def estimator(read, write):
+    """The estimator of a configuration file with these arguments, and of the command line."""
+    return lambda arguments, *words: (
+        read(write({f"{ARGUMENTS}.{name}": arguments[name] for name in arguments}), *words).estimator
+    )
 
 
 # ---- configurations ---------------------------------------------------------------------------------------------
@@ -72,44 +78,74 @@ def write(tmp_path):
 
 def test_configuration_describes_the_arguments(read, write):
     job = read(write())
-    assert (job.data.path, job.data.format, job.data.options) == ("train.parquet", "parquet", {})
-    assert (job.test.path, job.test.format, job.test.options) == ("test.csv", "csv", {"header": True})
-    assert job.output == "model"
+    assert (job.data, job.output) == (Data(path="train.parquet"), "model")
+    assert job.test == Data(path="test.csv", format="csv", options={"header": True})
     estimator = job.estimator
-    assert type(estimator) is TorchClassifier
-    assert (estimator.getInputCols(), estimator.getEpochs()) == (["features"], 4)
+    assert (type(estimator), estimator.getEpochs()) == (TorchClassifier, 4)
     assert estimator.getLoss().label_smoothing == 0.1
     assert estimator.getMetrics()["f1"].num_classes == 10
     assert estimator.getStrategy() == AllReduce(bucket_bytes=1000)
-    for found, kind, given in (
+    for partial, kind, arguments in (
+        (estimator.getModel(), resolve_name("some_nets.Net"), {"hidden": 32}),
         (estimator.getOptimizer(), torch.optim.SGD, {"lr": 0.1}),
         (estimator.getScheduler(), torch.optim.lr_scheduler.StepLR, {"step_size": 3}),
     ):
-        assert (found.func, found.args, found.keywords) == (kind, (), given)
-        assert len(pickle.dumps(found)) < 200
-    assert format_full_value(estimator.getModel()) == "partial(Net, hidden=32)"
+        assert (partial.func, partial.args, partial.keywords) == (kind, (), arguments)
+        assert len(pickle.dumps(partial)) < 200
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        ("some_nets.build", "build"),
-        ({"class_path": "some_nets.build", "init_args": {"hidden": 3}}, "partial(build, hidden=3)"),
-        ("some_nets.Net", "partial(Net)"),
-    ],
-)
-def test_model_may_be_a_function(read, write, model, text):
-    found = read(write({MODEL: model})).estimator.getModel()
-    assert format_full_value(found) == text
-    assert allowed_types("model").describe(found)
-
-
-def test_arguments_of_a_model_may_be_objects_and_a_loss_a_function_without_annotations(read, write):
+def test_model_and_loss_may_be_functions_and_arguments_objects(estimator):
+    """A function needs no annotations."""
+    build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
+    texts = {"some_nets.build": "build", "some_nets.Net": "partial(Net)"}
+    for model, text in [*texts.items(), (build, "partial(build, hidden=3)")]:
+        factory = estimator({"model": model}).getModel()
+        assert format_full_value(factory) == text
+        assert allowed_types("model").describe(factory)
     model = {"class_path": "some_nets.Net", "init_args": {"activation": {"class_path": "torch.nn.Tanh"}}}
-    found = read(write({MODEL: model, "estimator.init_args.loss": "some_nets.zero_one"})).estimator
-    assert isinstance(found.getModel(), partial)
-    assert isinstance(found.getModel().keywords["activation"], nn.Tanh)
-    assert found.getLoss().__name__ == "zero_one"
+    objects = estimator({"model": model, "loss": "some_nets.zero_one"})
+    assert isinstance(objects.getModel().keywords["activation"], nn.Tanh)
+    assert objects.getLoss().__name__ == "zero_one"
+
+
+def test_columns_and_callbacks_are_objects(estimator):
+    specs = [{"name": "image", "dtype": "float32", "shape": [1, 28, 28]}, {"name": "age"}]
+    callbacks = [{"class_path": "some_nets.Saves", "init_args": {"every": 3}}, "some_nets.Saves"]
+    words = ["--estimator.columnSpecs", json.dumps(specs), "--estimator.callbacks", json.dumps(callbacks)]
+    for objects in (estimator({"columnSpecs": specs, "callbacks": callbacks}), estimator({}, *words)):
+        assert objects.getColumnSpecs() == [InputColumn("image", "float32", (1, 28, 28)), InputColumn("age")]
+        found = [(type(callback), callback.every) for callback in objects.getCallbacks()]
+        assert found == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
+
+
+@pytest.mark.parametrize("name", ["collate", "augment"])
+def test_functions_are_import_paths_or_objects(estimator, name):
+    path, noise = "some_nets.as_they_are", {"class_path": "some_nets.Noise", "init_args": {"scale": 0.5}}
+    assert estimator({}).getOrDefault(name) is None
+    for objects in (estimator({name: path}), estimator({}, f"--estimator.{name}", path)):
+        assert objects.getOrDefault(name) is resolve_name("some_nets.as_they_are")
+    for words, scale in (([], 0.5), ([f"--estimator.{name}.scale", "2.0"], 2.0)):
+        function = estimator({name: noise}, *words).getOrDefault(name)
+        assert (type(function), function.scale) == (resolve_name("some_nets.Noise"), scale)
+
+
+def test_plain_params(estimator):
+    params = {"featuresCol": "pixels", "thresholds": [0.2, 0.8], "numClasses": 2, "patience": 3}
+    words = [word for name, value in params.items() for word in (f"--estimator.{name}", json.dumps(value).strip('"'))]
+    for objects in (estimator(params), estimator({}, *words)):
+        assert (objects.getInputCols(), objects.getThresholds()) == (["pixels"], [0.2, 0.8])
+        assert (objects.getNumClasses(), objects.getPatience()) == (2, 3)
+
+
+@pytest.mark.parametrize("kind", [TorchClassifier, TorchRegressor, TorchEstimator])
+def test_every_argument_is_a_key(nets, kind, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("train", ["--estimator.help", f"sparkdl.{kind.__name__}"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert [
+        param.name for param in kind(model=nn.Identity, loss="mse").params if f".{param.name} " not in printed
+    ] == []
 
 
 def test_missing_arguments_keep_the_default(read, write):
@@ -137,6 +173,8 @@ def test_command_line_overrides_the_file(read, write):
     assert job.estimator.getStrategy().bucket_bytes == 2000
     assert job.test.options == {"header": "false"}
     assert (job.data.path, job.data.format, job.overwrite) == ("train.parquet", "orc", True)
+    job = read(write(), "--data.path=null", "--data.query", "select 1 as x", "--test=null")
+    assert (job.data, job.test) == (Data(query="select 1 as x"), None)
     chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.Exact")
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
 
@@ -175,14 +213,14 @@ def test_configurations_of_the_repository_parse(read, path):
     [
         ("estimator", "estimatr", "(did you mean 'estimator'?)"),
         ("data.path", "pth", "(did you mean 'path'?)"),
-        ("estimator.init_args.epochs", "epoch", "(did you mean 'epochs'?)"),
+        (f"{ARGUMENTS}.epochs", "epoch", "(did you mean 'epochs'?)"),
         (f"{MODEL}.init_args", "init_arg", "(did you mean 'init_args'?)"),
         (f"{MODEL}.init_args.hidden", "hiden", "(did you mean 'hidden'?)"),
-        ("estimator.init_args.optimizer.init_args.lr", "lrr", "(did you mean 'lr'?)"),
-        ("estimator.init_args.metrics.f1.init_args.num_classes", "classes", "(did you mean 'num_classes'?)"),
+        (f"{ARGUMENTS}.optimizer.init_args.lr", "lrr", "(did you mean 'lr'?)"),
+        (f"{ARGUMENTS}.metrics.f1.init_args.num_classes", "classes", "(did you mean 'num_classes'?)"),
         ("estimator.class_path", "class_pth", "class_path"),
         (f"{MODEL}.class_path", "classpath", "class_path"),
-        ("estimator.init_args.strategy.init_args.bucket_bytes", "size", "strategy"),
+        (f"{ARGUMENTS}.strategy.init_args.bucket_bytes", "size", "strategy"),
     ],
 )
 def test_unknown_key_in_the_file(refused, write, key, name, words):
@@ -196,8 +234,13 @@ def test_unknown_key_in_the_file(refused, write, key, name, words):
     [
         ({MODEL: "no_such_module.Net"}, "", "No module named 'no_such_module'"),
         ({MODEL: "some_nets.Nett"}, "", "has no attribute 'Nett'"),
-        ({"estimator.init_args.epochs": "many"}, "", "epochs"),
-        ({"estimator.init_args.strategy": "collections.OrderedDict"}, "", "does not implement protocol Strategy"),
+        ({f"{ARGUMENTS}.epochs": "many"}, "", "epochs"),
+        ({f"{ARGUMENTS}.strategy": "collections.OrderedDict"}, "", "does not implement protocol Strategy"),
+        ({f"{ARGUMENTS}.columnSpecs": [{"nme": "image"}]}, "", "nme"),
+        ({f"{ARGUMENTS}.columnSpecs": [{"name": "image", "dtype": "complex"}]}, "", "complex"),
+        ({f"{ARGUMENTS}.collate": "some_nets.nothing"}, "", "nothing"),
+        ({f"{ARGUMENTS}.callbacks": [{"class_path": "some_nets.Saves", "init_args": {"evry": 3}}]}, "", "'every'"),
+        ({f"{ARGUMENTS}.callbacks": ["some_nets.Nothing"]}, "", "Nothing"),
         ({"estimator.class_path": "sparkdl.TorchModel"}, "", "DistributedEstimator"),
         ({"estimator": {"epochs": 3}}, "", "estimator has no class_path"),
         ({}, "--estimatr.epochs 3", "--estimatr.epochs 3 (did you mean 'estimator'?)"),
@@ -207,6 +250,7 @@ def test_unknown_key_in_the_file(refused, write, key, name, words):
         ({}, "--estimator.optimizer.init_args.lrr 3", "(did you mean 'lr'?)"),
         ({}, "--zzz 3", "error: unrecognized arguments: --zzz 3\n"),
         ({}, "--estimator.epochs 0", "epochs is 0"),
+        ({}, "--estimator.featuresCol a --estimator.inputCols [b]", "only one of them"),
         ({}, "--estimator sparkdl.ml.estimator.DistributedEstimator", "estimator has no class_path"),
         ({}, "--estimator.class_path sparkdl.TorchEstimator", "validationIndicatorCol"),
     ],
@@ -219,6 +263,30 @@ def test_missing_file_argument_and_purpose(refused, tmp_path):
     assert "nowhere.yaml" in refused("--config", tmp_path / "nowhere.yaml")
     assert "model" in refused("--data.path", "here", job="predict").splitlines()[-1]
     assert "output, label or both" in refused("--model", "model", "--data.path", "data", job="predict")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "rows come from nowhere; expected exactly one of path, table and query"),
+        ({"path": "here", "table": "db.rows", "query": "select 1"}, "path and table and query"),
+        ({"table": "db.rows", "schema": "x int"}, "schema is ignored if rows come from a table"),
+        ({"table": "db.rows", "format": "csv"}, "format is ignored if rows come from a table"),
+        ({"query": "select 1", "options": {"header": True}}, "options is ignored if rows come from a query"),
+    ],
+)
+def test_data_rejects(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        Data(**arguments)
+
+
+def test_two_places_of_rows_end_every_command(refused):
+    """jsonargparse wraps the error of an optional argument, such as the test rows of a training."""
+    rows, message = ["--data.path", "here", "--data.table", "t"], "path and table; expected exactly one"
+    test = ["--test.path", "here", "--test.table", "t"]
+    assert message in refused("--estimator", "sparkdl.TorchRegressor", "--data.path", "here", *test)
+    for job in ("predict", "evaluate"):
+        assert message in refused("--model", "model", *rows, "--output", "out", job=job)
 
 
 # ---- exit codes -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from sparkdl import LBFGS, ConsensusADMM, ElasticNet, FederatedAveraging, Parall
 from sparkdl.rounds.local_solvers import NewtonCG
 from tests.sessions import ROOT
 from tests.training.test_digits import digits as digits
+from tests.training.test_digits import words
 
 BARS = {"parallel_sgd": 0.95, "admm": 0.94, "lbfgs": 0.94, "federated": 0.88}  # accuracy on the test rows
 ALGORITHMS = {
@@ -35,14 +36,9 @@ def test_configuration_describes_its_algorithm(read, name):
 @pytest.mark.parametrize("name", BARS)
 def test_job_trains_on_digits(digits, job, tmp_path, name):
     (kind, place), *_ = yaml.safe_load((ROOT / f"conf/rounds/{name}.yaml").read_text())["data"].items()
-    places = {
-        "config": f"conf/rounds/{name}.yaml",
-        f"data.{kind}": place.replace("build/demo/data", str(digits)),
-        "test.path": digits / "test",
-        "estimator.runDir": tmp_path / "run",
-        "output": tmp_path / "model",
-    }
-    code, printed = job(name, *(word for key, value in places.items() for word in (f"--{key}", value)))
+    places = {f"data.{kind}": place.replace("build/demo/data", str(digits)), "test.path": digits / "test"}
+    places |= {"estimator.runDir": tmp_path / "run", "output": tmp_path / "model"}
+    code, printed = job(name, *words(config=f"conf/rounds/{name}.yaml", **places))
     assert code == 0, printed
     assert float(re.search(r"held-out accuracy (\S+)", printed)[1]) >= BARS[name]
     assert f"{len(json.loads((tmp_path / 'run/history.json').read_text()))} rounds: " in printed

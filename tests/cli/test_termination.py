@@ -13,7 +13,7 @@ import pytest
 
 from tests.sessions import ROOT
 from tests.training.test_digits import digits as digits
-from tests.training.test_digits import finish, submit
+from tests.training.test_digits import finish, submit, words
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -55,7 +55,7 @@ def arguments(data: Path, folder: Path, *, hold: bool) -> list[str]:
         "estimator.checkpointInterval": 1000,  # more steps than the run has
         "estimator.callbacks": json.dumps([callback] if hold else []),
     }
-    return [str(word) for key, value in changes.items() for word in (f"--{key}", value)]
+    return words(**changes)
 
 
 def result(folder: Path) -> tuple[bytes, list[dict[str, float]]]:

@@ -6,14 +6,13 @@ import os
 import re
 import select
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+import pytest
+from pyspark.sql import DataFrame
 
-from sparkdl.errors import SparkdlError
-from sparkdl.ml.estimator import TorchRegressor
+from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -34,16 +33,16 @@ def interrupted(folder: str) -> dict[str, Any]:
             open_while_it_ran.extend(opened(folder))
             os.kill(os.getpid(), signal.SIGINT)
 
+    def training(data: DataFrame, epochs: int) -> list[Any]:
+        case = Case(batch_size=10, epochs=epochs)
+        return SparkCluster(spark, 2).gang(case.training(AllReduce()), data, case.columns(), listener=listener)
+
     with session(folder) as spark:
-        data, case = frame(numbers()), Case(batch_size=10, epochs=1_000_000)
-        caught = False
-        try:
-            SparkCluster(spark, 2).gang(case.training(AllReduce()), data, case.columns(), listener=listener)
-        except KeyboardInterrupt:
-            caught = True
+        data = frame(numbers())
+        with pytest.raises(KeyboardInterrupt):
+            training(data, epochs=1_000_000)
         files = (path for path in Path(folder).rglob("*") if path.is_file())
         return {
-            "interrupted": caught,
             "active jobs": list(spark.sparkContext.statusTracker().getActiveJobsIds()),
             "workers": len(workers),
             "still alive": [pid for pid, end in workers.items() if not select.select([end], [], [], 30.0)[0]],
@@ -51,13 +50,8 @@ def interrupted(folder: str) -> dict[str, Any]:
             "left on disk": [str(path) for path in files if re.search(r"/(blockmgr-[^/]*/|tmp)[^/]*$", str(path))],
             "open while it ran": len(open_while_it_ran),
             "still open": opened(folder),
-            "steps of the next fit": regression().fit(data).history[-1]["step"],
+            "steps of the next training": training(data, epochs=1)[0].history[-1]["step"],
         }
-
-
-def regression() -> TorchRegressor:
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    return TorchRegressor(model=work.Net, inputCols=["x"], labelCol="y", numWorkers=2, batchSize=10, optimizer=sgd)
 
 
 def opened(folder: str) -> list[str]:
@@ -75,12 +69,10 @@ def opened(folder: str) -> list[str]:
     return found
 
 
-def encrypted(folder: str) -> dict[str, Any]:
+def encrypted(folder: str) -> list[Any]:
     """A session whose traffic is encrypted, without and with the permission to run."""
     secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
     with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
-        try:
-            error = str(SparkCluster(spark, 2).gang(work.total))
-        except SparkdlError as raised:
-            error = type(raised).__name__
-        return {"error": error, "allowed": SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)}
+        with pytest.raises(InvalidInput, match="allowUnencrypted=True"):
+            SparkCluster(spark, 2).gang(work.total)
+        return SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)

@@ -9,13 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.sessions import driver_environment
+from tests.sessions import ROOT, driver_environment
+from tests.training.test_digits import digits as digits
+from tests.training.test_digits import words
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "conf" / "spark").glob("*.conf"))
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
@@ -55,10 +57,9 @@ def test_spark_knows_every_key(spark, path):
 
 @each_file
 def test_settings_of_gangs(path):
-    keys = [key for key, _, in_force in settings(path) if in_force]
-    assert len(keys) == len(set(keys))
-    found = {key: value for key, value, in_force in settings(path) if in_force}
-    named, text = {key for key, *_ in settings(path)}, path.read_text(encoding="utf-8")
+    pairs = [(key, value) for key, value, active in settings(path) if active]
+    found, named, text = dict(pairs), {key for key, *_ in settings(path)}, path.read_text(encoding="utf-8")
+    assert len(pairs) == len(found)
     assert "spark.executor.pyspark.memory" not in named
     assert "spark.executor.pyspark.memory" in text  # and why not
     if path.name == "local.conf":
@@ -92,69 +93,41 @@ SMALL = {
 @pytest.fixture
 def environment(tmp_path):
     rest = "-Dspark.master.rest.enabled=false"  # its port is fixed
-    given = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
-    return {name: value for name, value in given.items() if name != "PYTHONPATH"}
+    variables = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
+    return {name: value for name, value in variables.items() if name != "PYTHONPATH"}
 
 
-@pytest.fixture
-def daemon(environment, tmp_path):
-    """Starts a daemon of Spark and waits for a line of its log; returns the match."""
-    ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-
-    def start(name, *arguments, line):
-        command = [BIN / "spark-class", f"org.apache.spark.deploy.{name.lower()}.{name}", *ports, *arguments]
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        stack.callback(end, process)
-        log = []
-        for each in process.stderr:
-            log.append(each)
-            if found := re.search(line, each):
-                return found
-        pytest.fail(f"the {name} ended with {process.wait()}:\n{''.join(log)}")
-
-    with contextlib.ExitStack() as stack:
-        yield start
-
-
-def end(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stderr.close()
+@contextlib.contextmanager
+def daemon(name, *arguments, line, environment):
+    """A daemon of Spark during the block, which begins at a line of its log; the match of the line."""
+    command = [BIN / "spark-class", f"org.apache.spark.deploy.{name.lower()}.{name}", "--host", "127.0.0.1"]
+    command += ["--port", "0", "--webui-port", "0", *arguments]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes, start_new_session=True) as process:
+        try:
+            yield next(found for text in process.stderr if (found := re.search(line, text)))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_standalone_cluster(daemon, environment, tmp_path):
+def test_standalone_cluster(digits, environment, tmp_path):
     """sparkdl and the model travel with --py-files; only sizes differ from the file's."""
-    master = daemon("Master", line=r"Starting Spark master at (spark://\S+)")[1]
-    size = ("--work-dir", tmp_path / "work", "--cores", "2", "--memory", "2g")
-    daemon("Worker", *size, master, line="Successfully registered with master")
-    subprocess.run([sys.executable, ROOT / "examples/digits_to_parquet.py", tmp_path / "data"], check=True, timeout=60)
     archive = shutil.make_archive(str(tmp_path / "sparkdl"), "zip", ROOT, "sparkdl")
-    places = {
-        "data.path": tmp_path / "data/train",
-        "test.path": tmp_path / "data/test",
-        "estimator.runDir": tmp_path / "run",
-        "output": tmp_path / "model",
-    }
-    command = [
-        *(BIN / "spark-submit", "--master", master, "--properties-file", "conf/spark/standalone.conf"),
-        *(word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")),
-        *("--py-files", f"{archive},examples/digits_net.py", "jobs/train.py", "--config", "conf/train/digits.yaml"),
-        *(str(word) for key, value in places.items() for word in (f"--{key}", value)),
-    ]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    output = ended.stdout + ended.stderr
-    assert ended.returncode == 0, output
+    places = {"data.path": digits / "train", "test.path": digits / "test", "estimator.runDir": tmp_path / "run"}
+    with contextlib.ExitStack() as stack:
+        start = partial(daemon, environment=environment)
+        master = stack.enter_context(start("Master", line=r"Starting Spark master at (spark://\S+)"))[1]
+        size = ("--work-dir", tmp_path / "work", "--cores", "2", "--memory", "2g")
+        stack.enter_context(start("Worker", *size, master, line="Successfully registered with master"))
+        command = [
+            *(BIN / "spark-submit", "--master", master, "--properties-file", "conf/spark/standalone.conf"),
+            *(word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")),
+            *("--py-files", f"{archive},examples/digits_net.py", "jobs/train.py"),
+            *words(config="conf/train/digits.yaml", **places, output=tmp_path / "model"),
+        ]
+        output = subprocess.check_output(command, cwd=ROOT, env=environment, text=True, timeout=240)
     assert float(re.search(r"held-out accuracy (\S+)", output)[1]) >= 0.97
     assert len(list((tmp_path / "work").glob("app-*/[01]"))) == 2  # one executor for each core
