@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.group.network import _owned
+from sparkdl.cluster.group.network import list_interfaces
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
@@ -27,7 +27,7 @@ from tests.spark.work import Held, Slow, interface
 
 pytestmark = pytest.mark.timeout(240)
 
-OTHERS = [name for name, addresses in _owned().items() if name != "lo" and addresses]
+OTHERS = [name for name, addresses in list_interfaces().items() if name != "lo" and addresses]
 
 
 @pytest.fixture
