@@ -1,24 +1,18 @@
-"""Cleans raw rows, splits them into training and validation rows, and recognises bad ones."""
+"""Splits raw rows into training rows and validation rows: ``Clean`` and ``Split``."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from sparkdl.cli.exit_codes import BadInput
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.error_messages import SPARK_ERRORS, causes
 
 _BUCKETS = 1 << 20
-# Classes of SQLSTATE: 22 a value cannot be cast, 39 a stage's function rejects a value (38 is an error of a Python
-# function), 42 a column or file is missing, KD a file does not have its format.
-_BAD_ROWS = ("22", "39", "42", "KD")
 
 
 @dataclass(frozen=True)
@@ -99,22 +93,3 @@ class Split:
         when = sql.to_date(columns[0])
         before = sql.when(when < sql.lit(day - datetime.timedelta(days=self.days - 1)), False)
         return before.when(when <= sql.lit(day), True)
-
-
-@contextmanager
-def reading_rows() -> Iterator[None]:
-    """Convert Spark's errors about the rows that a block reads to BadInput.
-
-    Raises:
-        BadInput: rows are missing, lack a column, cannot be read, or have types or values that an expression or a stage
-            rejects.
-    """
-    try:
-        yield
-    except SPARK_ERRORS as error:
-        # Stages of pyspark.ml raise it for a column's type, without an SQLSTATE.
-        plain = isinstance(error, IllegalArgumentException)
-        reasons = [reason for state, reason in causes(error) if plain or state.startswith(_BAD_ROWS)]
-        if not reasons:
-            raise
-        raise BadInput(f"the rows cannot be used: {' '.join(reasons)}") from error

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
-from sparkdl.cli.pipeline.cleaning import Clean, Split, reading_rows
+from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.saved_models import output_columns
 from sparkdl.errors import InvalidInput

@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.ml.feature import FeatureHasher
 
 from sparkdl.cli.exit_codes import BadInput
-from sparkdl.cli.pipeline.cleaning import Clean, Split, reading_rows
+from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.errors import InvalidInput
 
 DAY = date(2026, 11, 22)
