@@ -15,11 +15,7 @@ IDENTITY = "checkpoints/identity"
 
 
 def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
-    """Open the checkpoints in a run's directory and check that they belong to the run, before workers start.
-
-    Raises:
-        InvalidInput: they belong to another run; the message lists the differences.
-    """
+    """Open the checkpoints in a run's directory; raise ``InvalidInput`` with the differences if another run's."""
     checkpoints = Checkpoints(files.join(str(run.directory), "checkpoints"), run=identity(descriptions))
     try:
         checkpoints.attempts.check_owner()

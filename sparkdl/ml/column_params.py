@@ -16,11 +16,7 @@ Copied = TypeVar("Copied", bound=Params)
 
 
 def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
-    """The input columns ``names``, with their descriptions in ``columns``.
-
-    Raises:
-        InvalidInput: ``columns`` describes a column twice, or a column that is no input.
-    """
+    """The input columns ``names``, with their descriptions in ``columns``, each of which describes another input."""
     by_name = {column.name: column for column in columns}
     if not by_name.keys() <= {*names} or len(by_name) < len(columns):
         raise InvalidInput(
@@ -34,11 +30,7 @@ class OutputColumnParams(ValidatedParams):
     """Params that name output columns."""
 
     def check_free(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
-        """Check that the output columns that ``params`` name are distinct and not among the columns ``names``.
-
-        Raises:
-            InvalidInput: an output column exists already.
-        """
+        """Check that the output columns that ``params`` name are distinct and not among the columns ``names``."""
         taken = {*names}
         for param in params:
             name = self.getOrDefault(param)

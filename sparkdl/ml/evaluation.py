@@ -82,20 +82,13 @@ class Classes:
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
         indices = self._indices
         matrix = [[self.counts.get((label, prediction), 0) for prediction in indices] for label in indices]
-        return {
-            "rows": self.rows,
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "log_loss": self.log_loss,
-            "auc": self.auc,
-            "confusion": {"classes": indices, "counts": matrix},
-        }
+        names = ("rows", "accuracy", "macro_f1", "log_loss", "auc")
+        return {name: getattr(self, name) for name in names} | {"confusion": {"classes": indices, "counts": matrix}}
 
     def text(self) -> str:
         """The available metrics and the confusion table."""
-        named = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
-        lines = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
-        return self.scores(*lines)
+        metrics = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
+        return self.scores(*(f"{name} {value:.4f}" for name, value in metrics.items() if value is not None))
 
     def scores(self, *metrics: str) -> str:
         """Accuracy, then the lines ``metrics`` and the confusion table."""
@@ -115,9 +108,6 @@ class Numbers:
     """Metrics of a regressor.
 
     Attributes:
-        rows: number of rows with a label.
-        rmse: root mean squared error, in the label's unit.
-        mae: mean absolute error, in the label's unit.
         r2: 1 - squared error / squared deviation of the labels from their mean; None if all labels are equal.
     """
 

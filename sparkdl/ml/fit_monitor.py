@@ -49,13 +49,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        run: Run,
-        estimator: Params,
-        *,
-        trackers: Sequence[Any] = (),
-        events: bool = True,
-        unit: str = "Rank",
+        self, run: Run, estimator: Params, *, trackers: Sequence[Any] = (), events: bool = True, unit: str = "Rank"
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{type(estimator).__name__} {name}".rstrip()
@@ -73,11 +67,6 @@ class Watch:
         views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._phases, self._receive]
         self.logbook = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
-
-    @property
-    def folder(self) -> str | None:
-        """The folder of events; None if events are not saved."""
-        return self.logbook.folder
 
     def begin(self, session: SparkSession) -> None:
         """Save the configuration, once the run's directory is checked."""
@@ -132,7 +121,7 @@ class Watch:
 
     def _draw(self) -> None:
         """Write the timeline; its failure must not fail a finished run."""
-        if self._run.directory is None or self.folder is None:
+        if self._run.directory is None or self.logbook.folder is None:
             return
         try:
             write_timeline(self._run.directory)

@@ -25,12 +25,7 @@ from sparkdl.training.spec import Trained
 
 
 def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
-    """Train on a gang, and again if it fails.
-
-    Raises:
-        InvalidInput: a Param or a column cannot be used.
-        SparkdlError: the gang failed, and no restart is left or would help.
-    """
+    """Train on a gang, and again if it fails."""
     start = time.monotonic()
     with _open_checkpointer(fit) as checkpointer:
         supervisor = _make_supervisor(cluster, fit, checkpointer)

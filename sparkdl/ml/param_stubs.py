@@ -38,9 +38,7 @@ def stub_of(module: ModuleType) -> str:
 def _imports(tree: ast.Module, code: str) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
-            names = [
-                alias for alias in node.names if re.search(rf"\b{alias.name}\b", code) or alias.name == "annotations"
-            ]
+            names = [alias for alias in node.names if re.search(rf"\b{alias.name}\b", f"{code} annotations")]
             if names:
                 yield ast.unparse(ast.ImportFrom(node.module, names, node.level))
 

@@ -13,11 +13,7 @@ from sparkdl.training.spec import Trained
 
 
 def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
-    """Whether the model's output is one number per row.
-
-    Args:
-        shapes: the shape of an output row on each worker or shard; None if it had no row or no tensor.
-    """
+    """Whether an output row is one number, from its shape on each worker or shard; None if it had no row or tensor."""
     return next((shape in ([], [1]) for shape in shapes if shape is not None), True)
 
 

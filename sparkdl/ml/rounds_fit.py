@@ -31,12 +31,7 @@ from sparkdl.rounds.parameters import module_of
 
 
 def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
-    """Train in rounds of tasks that need not be alive together.
-
-    Raises:
-        InvalidInput: a Param or a column cannot be used, or rounds do not support a setting.
-        SparkdlError: a round failed.
-    """
+    """Train in rounds of tasks that need not be alive together."""
     assert fit.algorithm is not None
     start, algorithm, training = time.monotonic(), fit.algorithm, fit.training
     _check(fit, algorithm)

@@ -82,7 +82,7 @@ def _packed(members: Sequence[Member], rows: Rows, plan: Plan) -> Iterator[TaskR
         rows.frame.sparkSession,
         1,
         allow_unencrypted=all(_torch(member).getAllowUnencrypted() for member in members),
-        event_directory=None if watch is None else watch.folder,
+        event_directory=None if watch is None else watch.logbook.folder,
         logs=base.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
     )
