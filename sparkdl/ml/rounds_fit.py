@@ -39,6 +39,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     if client is not None:
         columns = replace(columns, client=InputColumn(client, "int64"))
     augment = training.augment if algorithm.uses_optimizer else None
+    limits = [limit for limit in (getattr(algorithm, "rounds", None), fit.max_rounds) if limit is not None]
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
     with _open_state(fit) as (checkpoints, memories):
         rounds = Rounds(
@@ -52,7 +53,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             patience=training.patience,
             classes=training.classes,
             transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
-            listener=lambda row: watch.logbook.note("round", {**row, "rounds": _limit(algorithm, fit.max_rounds)}),
+            listener=lambda row: watch.logbook.note("round", {**row, "rounds": min(limits, default=None)}),
             restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
@@ -96,10 +97,6 @@ def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
         saves = directory is not None and fit.checkpoint_interval != "never"
         checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
         yield checkpoints, files.join(directory or folder, "memories")
-
-
-def _limit(algorithm: Algorithm, most: int | None) -> int | None:
-    return min((limit for limit in (getattr(algorithm, "rounds", None), most) if limit is not None), default=None)
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,19 @@ ARRAYS = {
     "valid": np.arange(ROWS) % 4 == 0,
     "owner": np.arange(ROWS) % 7,
 }
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A callback that appends the steps of all attempts to a file."""
+
+    path: str
+
+    def on_step(self, run: Any) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{run.clock.step}\n")
+
+
 ON_ROWS = {"inputCols": ["x"], "idCol": "row", "numWorkers": 2}
 
 

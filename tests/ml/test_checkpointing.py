@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,23 +15,12 @@ from sparkdl.io.weights import pack
 from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
 from tests.ml import rows
-from tests.ml.rows import ROWS
+from tests.ml.rows import ROWS, Steps
 from tests.ml.test_fit_monitor import Diary
 from tests.telemetry.test_chrome_trace import valid
 
 # Three epochs of four steps.
 regressor = partial(rows.regressor, optimizer=partial(torch.optim.Adam, lr=0.1), batchSize=ROWS // 4, epochs=3)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Writes the steps of all attempts."""
-
-    path: str
-
-    def on_step(self, run):
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{run.clock.step}\n")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.data.columns import InputColumn
-from tests.ml import nets, typed_nets
+from tests.ml import nets
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ SCHEMA = "row long, tokens array<int>, image binary, x array<double>, y double, 
 STILL = {"optimizer": partial(torch.optim.SGD, lr=0.0), "numWorkers": 2, "batchSize": 16, "idCol": "row"}
 OFFSETS = InputColumn("tokens", "int64", ragged="offsets")
 PADDED = InputColumn("tokens", "int64", ragged="padded", padding=19)
-BAG = {"model": typed_nets.Bag, "inputCols": ["tokens"], "labelCol": "y", "columnSpecs": [OFFSETS]}
+BAG = {"model": nets.Bag, "inputCols": ["tokens"], "labelCol": "y", "columnSpecs": [OFFSETS]}
 LINE = {"model": nets.Line, "inputCols": ["x"], "labelCol": "y"}
 
 
@@ -53,9 +53,9 @@ def check_still(model, data, expected):
 @pytest.mark.parametrize(
     ("net", "column", "more"),
     [
-        (typed_nets.Bag, OFFSETS, {}),
-        (typed_nets.Masked, PADDED, {"microBatches": 3}),
-        (typed_nets.Masked, OFFSETS, {"microBatches": 3, "collate": typed_nets.pad}),
+        (nets.Bag, OFFSETS, {}),
+        (nets.Masked, PADDED, {"microBatches": 3}),
+        (nets.Masked, OFFSETS, {"microBatches": 3, "collate": nets.pad}),
     ],
     ids=["offsets", "padded", "collate"],
 )
@@ -79,14 +79,14 @@ def test_embedding_bag_learns_and_reads_empty_arrays(data):
 
 
 def pictures(column):
-    return TorchRegressor(model=typed_nets.Picture, inputCols=["image"], labelCol="y", columnSpecs=[column], **STILL)
+    return TorchRegressor(model=nets.Picture, inputCols=["image"], labelCol="y", columnSpecs=[column], **STILL)
 
 
 def test_images_raw_and_decoded(data):
     scale = 0.5
 
     def closure(image):
-        return scale * typed_nets.read(image)
+        return scale * nets.read(image)
 
     expected = IMAGES.reshape(ROWS, 12) @ (np.arange(12) / 100)
     raw, decoded = InputColumn("image", "uint8", shape=(4, 3)), InputColumn("image", decode=closure)
@@ -133,7 +133,7 @@ def test_collate_applies_to_training_validation_and_inference(data):
 
 def test_augment_applies_to_training_only_and_is_repeatable(data):
     estimator = TorchRegressor(validationIndicatorCol="valid", epochs=2, **LINE, **STILL)
-    augments = (None, typed_nets.jitter, typed_nets.jitter)
+    augments = (None, nets.jitter, nets.jitter)
     plain, one, two = (estimator.setAugment(augment).fit(data) for augment in augments)
     losses = [[row["loss"] for row in model.history] for model in (plain, one, two)]
     assert losses[1] == losses[2] != losses[0]

@@ -129,15 +129,6 @@ def test_patience_returns_the_weights_of_the_best_epoch(data):
     assert pack(model.module()) == pack(first.module())
 
 
-def test_param_maps(data):
-    estimator = regressor()
-    maps = [{estimator.epochs: 1}, {estimator.epochs: 2, estimator.predictionCol: "p"}]
-    one, two = estimator.fit(data, maps)
-    check_weights(one, alone(epochs=1))
-    check_weights(two, alone(epochs=2))
-    assert (one.getPredictionCol(), two.getPredictionCol(), estimator.getEpochs()) == ("prediction", "p", 4)
-
-
 def test_classes_from_vectors_and_booleans(data):
     vectors = data.select(array_to_vector("x").alias("features"), (F.col("label") > 0).alias("label"))
     scored = TorchClassifier(model=nets.scores, numWorkers=2, batchSize=16).fit(vectors).transform(vectors)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 from sparkdl.ml import param_maps
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import rows
-from tests.ml.rows import ROWS
+from tests.ml.rows import ROWS, Steps
 from tests.ml.test_params import state
 
 
@@ -111,15 +109,9 @@ def test_maps_and_rows_have_their_own_directories(folder):
     epochs, seed = {estimator.epochs: 2}, {estimator.seed: 3}
     both = folder(estimator.copy(epochs | seed))
     assert folder(estimator.copy(epochs).copy(seed)) == folder(estimator.copy(seed).copy(epochs).copy()) == both
-
-
-def test_run_directory_in_a_map():
-    estimator, bare = regressor(runDir="runs"), regressor()
-    for copied, expected in (
-        (estimator.copy({estimator.runDir: "elsewhere", estimator.epochs: 2}), "elsewhere"),
-        (bare.copy({bare.epochs: 2}), None),
-    ):
-        assert copied.run_directory(None, copied.read_columns()) == expected
+    bare = regressor()
+    assert estimator.copy({estimator.runDir: "elsewhere", **epochs}).run_directory("all", None) == "elsewhere"
+    assert bare.copy({bare.epochs: 2}).run_directory("all", None) is None
 
 
 def test_stages_of_a_pipeline_have_the_map(folder):
@@ -131,24 +123,13 @@ def test_stages_of_a_pipeline_have_the_map(folder):
     assert folder(second) == folder(estimator.copy({}))  # the other stage may change its rows
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Makes a file at every step."""
-
-    folder: str
-
-    def on_step(self, run: Any) -> None:
-        Path(self.folder, f"{os.getpid()} {run.clock.step}").touch()
-
-
 @pytest.mark.slow
 def test_repeated_search_takes_no_step(spark, data, tmp_path):
     path = str(tmp_path / "rows")
     data.repartition(3).write.parquet(path)
 
-    def fit(folder: Path) -> Any:
-        folder.mkdir()
-        callbacks, runs = [Notes(str(folder))], str(tmp_path / "runs")
+    def fit(steps: Path) -> Any:
+        callbacks, runs = [Steps(str(steps))], str(tmp_path / "runs")
         estimator = regressor(batchSize=40, callbacks=callbacks, runDir=runs, checkpointInterval=2)
         grid = grid_of(estimator, epochs=[1, 2])
         pipeline = Pipeline(stages=[estimator])
@@ -158,12 +139,12 @@ def test_repeated_search_takes_no_step(spark, data, tmp_path):
     grid = grid_of(plain, epochs=[1, 2])
     expected = search(plain, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
     assert fit(tmp_path / "first") == pytest.approx(expected, rel=1e-12)
-    assert list((tmp_path / "first").iterdir())
+    assert (tmp_path / "first").exists()
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 3  # two maps, and the better one on all rows
     assert all((folder / "checkpoints").is_dir() and (folder / "report.json").exists() for folder in folders)
     assert fit(tmp_path / "second") == pytest.approx(expected, rel=1e-12)
-    assert not list((tmp_path / "second").iterdir())
+    assert not (tmp_path / "second").exists()
     assert sorted((tmp_path / "runs").iterdir()) == folders
 
 
@@ -171,7 +152,9 @@ def test_repeated_search_takes_no_step(spark, data, tmp_path):
 def test_fits_with_and_without_a_map_share_a_directory(data, tmp_path):
     estimator = regressor(runDir=str(tmp_path), checkpointInterval=2)
     estimator.fit(data)
-    models = estimator.fit(data, [{}, {estimator.batchSize: 40}])
+    models = estimator.fit(data, [{}, {estimator.batchSize: 40, estimator.predictionCol: "p"}])
     assert [model.history[-1]["step"] for model in models] == [2, 6]
+    assert [model.getPredictionCol() for model in models] == ["prediction", "p"]
+    assert estimator.getBatchSize() == ROWS
     assert len(list(tmp_path.glob("*/history.json"))) == 2
     assert (tmp_path / "history.json").exists()

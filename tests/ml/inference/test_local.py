@@ -14,7 +14,7 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.inference.local import InProcess, input_types, output_types
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import read_folder, write_folder
-from tests.ml import nets, typed_nets
+from tests.ml import nets
 from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
@@ -74,11 +74,11 @@ def test_several_inputs_by_name():
 
 
 def test_ragged_and_binary_inputs():
-    bag = made(typed_nets.Bag, "regressor", columnSpecs=[InputColumn("x", ragged="offsets")])
+    bag = made(nets.Bag, "regressor", columnSpecs=[InputColumn("x", ragged="offsets")])
     tokens = [[1, 2], [], [3, 4, 5]]
     for data in (tokens, pd.DataFrame({"x": tokens}), pd.DataFrame({"x": [np.array(each, int) for each in tokens]})):
         np.testing.assert_allclose(columns(bag, data)["prediction"], [0.15, 0, 0.6], rtol=1e-6)
-    picture = made(typed_nets.Picture, "regressor", columnSpecs=[InputColumn("x", "uint8", (4, 3))])
+    picture = made(nets.Picture, "regressor", columnSpecs=[InputColumn("x", "uint8", (4, 3))])
     images = pd.DataFrame({"x": [bytes(range(12)), bytes(12)]})
     np.testing.assert_allclose(columns(picture, images)["prediction"], [5.06, 0], rtol=1e-6)
 

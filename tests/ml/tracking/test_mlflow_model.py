@@ -18,7 +18,7 @@ from torch import nn
 
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.tracking import MLflow
-from tests.ml import nets, typed_nets
+from tests.ml import nets
 from tests.ml.inference.test_local import X, made
 from tests.ml.inference.test_local import columns as predict
 from tests.ml.tracking.fake_run import FakeRun, epoch, runs
@@ -75,7 +75,7 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(code))
     own = made(importlib.import_module("net_of_a_user").OwnNet)
     notebook, pickled = made(nets.inner()), made(Branching)
-    bag = made(typed_nets.Bag, "regressor", None, columnSpecs=[InputColumn("x", ragged="offsets")])
+    bag = made(nets.Bag, "regressor", None, columnSpecs=[InputColumn("x", ragged="offsets")])
     versions = [made(thresholds=[1.0, version, 1.0]) for version in (1.0, 2.0)]
 
     for model in versions:
