@@ -29,12 +29,6 @@ class Progress:
         self._alive: set[int] = set()
         self._validated: dict[str, str] = {}  # the last epoch's metrics, shown until the next epoch ends
 
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __call__(self, event: Event) -> None:
         """Show an event; irrelevant kinds are ignored."""
         payload = event.payload

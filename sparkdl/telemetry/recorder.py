@@ -128,24 +128,14 @@ class Recorder:
     def record(self, kind: str, /, *, clock: Clock | None = None, **payload: Any) -> None:
         """Record an event that happens now, with copies of clock and payload (JSON values); never raises or waits."""
         now, values, counts = time.time(), to_json_payload(payload), self.counts
-        progress = None if clock is None else clock.state_dict()
+        at = None if clock is None else clock.state_dict()
         with self._lock:
             counts.last += kind != _UNCOUNTED and not self._closed
             if self._closed or (self._listener is None and len(self._waiting) >= CAPACITY):
                 counts.dropped += 1
                 return
             number = 0 if kind == _UNCOUNTED else counts.last
-            event = Event(
-                kind,
-                self.rank,
-                self.attempt,
-                now,
-                progress,
-                values,
-                self._host,
-                recorder=counts.recorder,
-                number=number,
-            )
+            event = Event(kind, self.rank, self.attempt, now, at, values, self._host, None, counts.recorder, number)
             if self._listener is None:
                 self._waiting.append(event)
                 if kind not in _PATIENT or len(self._waiting) == BURST_EVENTS:
@@ -163,10 +153,9 @@ class Recorder:
         return delivered.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send the queue within ``timeout`` seconds and join the thread; other events go to the fallback.
+        """Send the queue within ``timeout`` seconds, and at most 3 more; other events go to the fallback.
 
-        If the driver does not answer, this takes ``timeout`` and at most 3 more seconds. Later events are dropped;
-        later calls do nothing.
+        Later events are dropped; later calls do nothing.
         """
         with self._lock:
             if self._closed:

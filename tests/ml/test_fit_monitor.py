@@ -99,7 +99,11 @@ def test_events_of_a_gang(spark, data, tmp_path, capsys):
     assert {"begin", "attempt", "started", "span", "progress", "finished", "outcome", "end"} <= {e.kind for e in events}
     timeline = json.loads((run / "timeline.json").read_text())
     valid(timeline)
-    assert {1, 2} <= {each["pid"] for each in timeline["traceEvents"] if each["ph"] == "X"}
+    for rank in (0, 1):
+        names = {entry["name"] for entry in timeline["traceEvents"] if (entry["pid"], entry["ph"]) == (rank + 1, "X")}
+        assert {"feed", "forward", "backward", "exchange", "update", "join", "work"} <= names
+    hosts = {entry["args"]["name"] for entry in timeline["traceEvents"] if entry["name"] == "process_name"}
+    assert {host.partition(" (")[0] for host in hosts} == {"driver", "rank 0", "rank 1"}
     assert json.loads((run / "report.json").read_text()) == fitted.report
     assert Path(fitted.report.html()).read_text().count("rank 1") > 0
     assert diary.lines == [

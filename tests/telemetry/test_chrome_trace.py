@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl.cluster.local import LocalCluster
-from sparkdl.telemetry.chrome_trace import Clocks, trace, write_timeline
+from sparkdl.telemetry.chrome_trace import Clocks, trace
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_log import EventLog
-from sparkdl.training.loop import Training
-from tests.training.test_loop import COLUMNS, OBJECTIVE, numbers
+from tests.telemetry.html import made
 
-NOW = 1_700_000_400.0
+NOW = made.START
 
 
 def at(host: str, time: float, *, rank: int = 0, received: float | None = None, kind: str = "heartbeat") -> Event:
@@ -25,17 +21,10 @@ def at(host: str, time: float, *, rank: int = 0, received: float | None = None, 
 
 
 def step(host: str, rank: int, number: int, start: float, *, wait: float = 0.2, received: float | None = None) -> Event:
-    told = {
-        "steps": 1,
-        "rows": 8,
-        "bytes": 100,
-        "seconds": {"forward": 0.1, "exchange": wait},
-        "start": start,
-        "marks": [["other", 0.0], ["forward", 0.0], ["exchange", 0.1], ["update", 0.1 + wait]],
-        "end": 0.1 + wait,
-    }
-    clock = {"epoch": 0, "step": number, "samples": 16 * number}
-    return Event("step", rank, 0, start + told["end"], clock, told, host, received)
+    """A step that waits for others after 0.1 seconds of computing."""
+    phases = {"other": 0.0, "forward": 0.1, "exchange": wait, "update": 0.0}
+    recorded = made.step(start - NOW + 0.1 + wait, rank, rows=8, sent=100, number=number, **phases)
+    return replace(recorded, host=host, received=received)
 
 
 # ---- one clock --------------------------------------------------------------------------------------------------
@@ -65,16 +54,14 @@ def test_drifting_clock_is_corrected() -> None:
 
 def test_exchanges_align_host_without_events_at_driver() -> None:
     events = [at("driver", NOW, rank=-1)]
-    for start in (NOW + number for number in range(1, 10)):
-        number = int(start - NOW)
+    for number in range(1, 10):
+        start = NOW + number
         events.append(step("a", 0, number, start + 3.0, wait=0.3, received=start + 0.4))
         events.append(step("b", 1, number, start - 2.0 + 0.1, wait=0.2))  # later, so that it waits less
     clocks = Clocks.of(events)
     assert clocks.corrected("a", NOW + 3.0) == pytest.approx(NOW, abs=0.001)
     assert clocks.corrected("b", NOW - 2.0) == pytest.approx(NOW, abs=0.001)
-    alone = Clocks.of(
-        [replace(event, received=None) for event in events[1:]]
-    )  # the lowest rank's host is the reference
+    alone = Clocks.of([replace(event, received=None) for event in events[1:]])  # relative to the lowest rank's host
     assert alone.corrected("a", NOW + 3.0) == NOW + 3.0
     assert alone.corrected("b", NOW - 2.0) == pytest.approx(NOW + 3.0, abs=1e-6)
 
@@ -83,16 +70,14 @@ def test_exchanges_align_host_without_events_at_driver() -> None:
 
 
 def test_threads_have_separate_rows() -> None:
-    def span(name: str, **more: Any) -> Event:
-        told = {"name": name, "start": NOW, "seconds": 2.0, **more}
-        return Event("span", 1, 0, NOW + 2, None, told, "a")
-
-    made = trace([span("work"), span("save checkpoint", thread="saver"), span("read", thread="feeder")])["traceEvents"]
-    rows = {each["args"]["name"]: each["tid"] for each in made if each["name"] == "thread_name" and each["pid"] == 2}
+    threads = {"work": {}, "save checkpoint": {"thread": "saver"}, "read": {"thread": "feeder"}}
+    spans = [made.event("span", 2, 1, name=name, start=NOW, seconds=2.0, **more) for name, more in threads.items()]
+    entries = trace(spans)["traceEvents"]
+    rows = {entry["args"]["name"]: entry["tid"] for entry in entries if entry["name"] == "thread_name"}
     assert set(rows) == {"steps", "stages", "saver", "feeder"}
     assert len(set(rows.values())) == 4
-    found = {each["name"]: each["tid"] for each in made if each["ph"] == "X"}
-    assert found == {"work": rows["stages"], "save checkpoint": rows["saver"], "read": rows["feeder"]}
+    actual = {entry["name"]: entry["tid"] for entry in entries if entry["ph"] == "X"}
+    assert actual == {"work": rows["stages"], "save checkpoint": rows["saver"], "read": rows["feeder"]}
 
 
 def test_malformed_events_are_skipped_and_trace_is_valid_json() -> None:
@@ -102,53 +87,39 @@ def test_malformed_events_are_skipped_and_trace_is_valid_json() -> None:
         Event("epoch", 0, 0, NOW, None, {"loss": float("nan")}, "a"),
         Event("progress", 0, 0, NOW, None, {"loss": float("inf")}, "a"),
     ]
-    made = trace([*odd, step("a", 0, 1, NOW + 1)])
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
-    assert [each["args"]["loss"] for each in made["traceEvents"] if each["name"] == "epoch"] == ["nan"]
-    pieces = [each for each in made["traceEvents"] if each["ph"] == "X"]
-    assert [(each["name"], each["ts"], each["dur"]) for each in pieces] == [
+    timeline = trace([*odd, step("a", 0, 1, NOW + 1)])
+    assert json.loads(json.dumps(timeline, allow_nan=False)) == timeline
+    assert [entry["args"]["loss"] for entry in timeline["traceEvents"] if entry["name"] == "epoch"] == ["nan"]
+    phases = [entry for entry in timeline["traceEvents"] if entry["ph"] == "X"]
+    assert [(entry["name"], entry["ts"], entry["dur"]) for entry in phases] == [
         ("forward", pytest.approx(1e6, abs=1), pytest.approx(1e5, abs=1)),
         ("exchange", pytest.approx(1.1e6, abs=1), pytest.approx(2e5, abs=1)),
     ]
-    assert pieces[0]["args"] == {"attempt": 0, "epoch": 0, "step": 1, "samples": 16}
+    assert phases[0]["args"] == {"attempt": 0, "epoch": 0, "step": 1, "samples": 16}
 
 
 def test_single_workers_do_not_align_clocks() -> None:
-    lone = [step(host, rank, 1, NOW + apart) for host, rank, apart in (("a", 0, 0.0), ("b", 1, 3600.0))]
-    lone = [replace(each, payload={**each.payload, "bytes": 0}) for each in lone]
-    assert Clocks.of(lone).corrected("b", NOW + 3600.0) == NOW + 3600.0
+    alone = [step(host, rank, 1, NOW + ahead) for host, rank, ahead in (("a", 0, 0.0), ("b", 1, 3600.0))]
+    alone = [replace(event, payload={**event.payload, "bytes": 0}) for event in alone]
+    assert Clocks.of(alone).corrected("b", NOW + 3600.0) == NOW + 3600.0
 
 
-def valid(made: dict[str, Any]) -> None:
+def valid(timeline: dict[str, Any]) -> None:
     """What ui.perfetto.dev and chrome://tracing ask for, by the trace event format's description."""
-    ends: dict[tuple[int, int], float] = {}
-    for each in made["traceEvents"]:
-        assert {"name", "ph", "pid", "tid"} <= set(each)
-        assert isinstance(each["pid"], int)
-        assert isinstance(each["tid"], int)
-        if each["ph"] == "M":
-            assert each["args"]
+    ends: dict[int, float] = {}
+    for entry in timeline["traceEvents"]:
+        assert {"name", "ph", "pid", "tid"} <= set(entry)
+        assert isinstance(entry["pid"], int)
+        assert isinstance(entry["tid"], int)
+        if entry["ph"] == "M":
+            assert entry["args"]
             continue
-        assert each["ph"] in "XiC"
-        assert each["ts"] >= 0
-        if each["ph"] == "X":
-            assert each["dur"] >= 0
-            if each["tid"] == 0:  # pieces of steps must not overlap
-                place = each["pid"], each["tid"]
-                assert each["ts"] >= ends.get(place, 0.0) - 50, each
-                ends[place] = each["ts"] + each["dur"]
-        if each["ph"] == "C":
-            assert all(isinstance(value, (int, float)) for value in each["args"].values())
-
-
-def test_trace_of_run_is_valid_and_has_every_worker(tmp_path: Path) -> None:
-    with LocalCluster(2) as cluster, EventLog(str(tmp_path / "events")) as logbook:
-        cluster.gang(Training(OBJECTIVE, 12, epochs=2), numbers(), COLUMNS, listener=logbook)
-    write_timeline(str(tmp_path))
-    made = json.loads((tmp_path / "timeline.json").read_text())
-    valid(made)
-    names = {each["pid"]: each["args"]["name"] for each in made["traceEvents"] if each["name"] == "process_name"}
-    assert {name.partition(" (")[0] for name in names.values()} == {"rank 0", "rank 1"}
-    for pid in names:
-        told = {each["name"] for each in made["traceEvents"] if each["pid"] == pid and each["ph"] == "X"}
-        assert {"feed", "forward", "backward", "exchange", "update", "join", "work"} <= told
+        assert entry["ph"] in "XiC"
+        assert entry["ts"] >= 0
+        if entry["ph"] == "X":
+            assert entry["dur"] >= 0
+            if entry["tid"] == 0:  # phases of steps must not overlap
+                assert entry["ts"] >= ends.get(entry["pid"], 0.0) - 50, entry
+                ends[entry["pid"]] = entry["ts"] + entry["dur"]
+        if entry["ph"] == "C":
+            assert all(isinstance(value, (int, float)) for value in entry["args"].values())

@@ -49,9 +49,8 @@ def find_browser() -> Browser:
 def look(browser: Browser, html: str, folder: Path, **window: int | bool) -> SimpleNamespace:
     """Open a page; ``window`` as in ``Browser.dom``.
 
-    Returns:
-        ``data``, the attributes that the page's scripts set; ``trouble``, its errors; ``probe``, the result of
-        ``_PROBE``; and ``charts``, its part about charts, by name.
+    Returns ``data``, the attributes that the page's scripts set; ``trouble``, its errors; ``probe``, the result of
+    ``_PROBE``; and ``charts``, its part about charts, by name.
     """
     page = folder / "probed.html"
     head, _, tail = html.rpartition("</body>")
@@ -61,13 +60,11 @@ def look(browser: Browser, html: str, folder: Path, **window: int | bool) -> Sim
     return SimpleNamespace(data=data, probe=probe, charts=probe["charts"], trouble=data.get("trouble"))
 
 
-def contrast(one: str, other: str) -> float:
-    """How well two colours, as ``rgb(1, 2, 3)``, are told apart: 1 (not at all) to 21, as WCAG 2 defines it."""
-    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(each) / 255 for each in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
-    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+def contrast(*colours: str) -> float:
+    """The contrast of two colours, as ``rgb(1, 2, 3)``: 1 (equal) to 21, as WCAG 2 defines it."""
+    luminances = []
+    for colour in colours:
+        channels = [int(channel) / 255 for channel in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+        luminances.append(sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)

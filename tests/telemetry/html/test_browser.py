@@ -16,10 +16,10 @@ from tests.telemetry.html.made import event, gang, run, step
 
 def many(ranks: int):
     """A run of many ranks on hosts with long names."""
-    name = "ip-10-0-{}-1.a-region-far-away.compute.internal"
-    hosts = [event("started", 1, rank, host=name.format(rank // 4)) for rank in range(ranks)]
+    hosts = [f"ip-10-0-{rank // 4}-1.a-region-far-away.compute.internal" for rank in range(ranks)]
+    starts = [event("started", 1, rank, host=host) for rank, host in enumerate(hosts)]
     steps = [step(9, rank, rows=100, feed=1.0, forward=2.0, exchange=1.0 + rank % 3) for rank in range(ranks)]
-    return run(event("begin", 0), *hosts, *steps, event("end", 10, error=None), name="many")
+    return run(event("begin", 0), *starts, *steps, event("end", 10, error=None), name="many")
 
 
 LONG_ERROR = event("end", 12, error="WorkerFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300)
@@ -41,37 +41,37 @@ RUNS = {
     ],
 )
 def test_every_chart_is_drawn_and_fits(browser, tmp_path, name, window):
-    found = look(browser, make_page(RUNS[name]), tmp_path, **window)
-    assert found.trouble is None
-    assert found.data["drawn"].split() == list(found.charts) == list(page_data(RUNS[name])["charts"])
-    assert found.probe["overflow"] <= 0
-    assert found.probe["width"] <= 500 or not window  # the least that some browsers have
-    for chart in found.charts.values():
+    page = look(browser, make_page(RUNS[name]), tmp_path, **window)
+    assert page.trouble is None
+    assert page.data["drawn"].split() == list(page.charts) == list(page_data(RUNS[name])["charts"])
+    assert page.probe["overflow"] <= 0
+    assert page.probe["width"] <= 500 or not window  # the least that some browsers have
+    for chart in page.charts.values():
         assert chart["drawn"]
         assert chart["marks"] > 0
-        assert 250 < chart["width"] <= found.probe["width"]
+        assert 250 < chart["width"] <= page.probe["width"]
         assert chart["height"] >= 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_light_and_dark_have_contrast(browser, tmp_path, dark):
-    found = look(browser, make_page([gang()]), tmp_path, dark=dark)
-    assert found.probe["ground"] == ("rgb(20, 22, 26)" if dark else "rgb(255, 255, 255)")
-    assert contrast(found.probe["text"], found.probe["ground"]) > 7
-    for chart in found.charts.values():
-        assert contrast(chart["ink"], found.probe["ground"]) > 7
+    page = look(browser, make_page([gang()]), tmp_path, dark=dark)
+    assert page.probe["ground"] == ("rgb(20, 22, 26)" if dark else "rgb(255, 255, 255)")
+    assert contrast(page.probe["text"], page.probe["ground"]) > 7
+    for chart in page.charts.values():
+        assert contrast(chart["ink"], page.probe["ground"]) > 7
     shades = [f"rgb({', '.join(str(int(each[at : at + 2], 16)) for at in (1, 3, 5))})" for each in LINES]
-    assert min(contrast(shade, found.probe["ground"]) for shade in shades) > 2
+    assert min(contrast(shade, page.probe["ground"]) for shade in shades) > 2
 
 
 @pytest.mark.slow
-def test_page_blocks_every_request(browser, tmp_path):
-    asked: list[str] = []
+def test_page_blocks_every_request_and_records_errors(browser, tmp_path):
+    requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_response(204)
             self.end_headers()
 
@@ -83,27 +83,18 @@ def test_page_blocks_every_request(browser, tmp_path):
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            smuggled = (
-                f'<img src="{url}/image"><script src="{url}/script"></script><script>fetch("{url}/fetch")</script>'
-            )
+            loads = f'<img src="{url}/image"><script src="{url}/script"></script><script>fetch("{url}/fetch")</script>'
             free = tmp_path / "free.html"
-            free.write_text(f"<!doctype html><body>{smuggled}</body>")
+            free.write_text(f"<!doctype html><body>{loads}</body>")
             browser.dom(free)
-            assert "/image" in asked  # it would be loaded
-            asked.clear()
-            found = look(browser, make_page([gang()]).replace("<body>", f"<body>{smuggled}"), tmp_path)
+            assert "/image" in requests  # a page without a policy loads it
+            requests.clear()
+            errors = "<script>throw new Error('a mistake')</script><script>Promise.reject('a promise')</script>"
+            page = look(browser, make_page([gang()]).replace("<body>", f"<body>{loads}{errors}"), tmp_path)
         finally:
             server.shutdown()
             thread.join()
-    assert asked == []
-    for what in ("img-src", "script-src", "connect-src"):
-        assert what in (found.trouble or "")
-    assert found.data["drawn"].startswith("loss ")
-
-
-@pytest.mark.slow
-def test_script_errors_are_recorded(browser, tmp_path):
-    broken = "<script>throw new Error('a mistake')</script><script>Promise.reject('a promise')</script>"
-    found = look(browser, make_page([gang()]).replace("</h1>", f"</h1>{broken}"), tmp_path)
-    assert "a mistake" in (found.trouble or "")
-    assert "a promise" in (found.trouble or "")
+    assert requests == []
+    for cause in ("img-src", "script-src", "connect-src", "a mistake", "a promise"):
+        assert cause in (page.trouble or "")
+    assert page.data["drawn"].startswith("loss ")

@@ -16,10 +16,6 @@ from tests.telemetry.html.made import event, run, step
 BEGIN = event("begin", 0)
 
 
-def phases_of(row):
-    return [None if each is None else PHASES[each] for each in row]
-
-
 def test_long_history_is_thinned_and_keeps_its_end():
     chart = history_charts.loss([run(history=rows(*(1 / each for each in range(1, 10_001))))])
     [line] = chart.figure.data
@@ -54,31 +50,29 @@ def test_rows_are_spread_over_steps_and_none_is_lost(steps, seconds, expected):
 def test_each_bin_has_its_longest_known_phase():
     steps = [step(40, forward=10.0, backward=30.0), step(60, feed=15.0, backward=5.0), step(90, 1, validate=1.0)]
     data = run(BEGIN, *steps, step(90, 1, napping=1.0), event("end", 100))
-    found = {rank: phases_of(row) for rank, row in dominant(data).items()}
+    phases = {rank: [None if at is None else PHASES[at] for at in row] for rank, row in dominant(data).items()}
     assert width(data) == pytest.approx(100 / BINS)
-    assert found[0] == ["backward"] * 160 + ["feed"] * 80 + [None] * 160
-    assert found[1] == [None] * 356 + ["validate"] * 4 + [None] * 40
+    assert phases[0] == ["backward"] * 160 + ["feed"] * 80 + [None] * 160
+    assert phases[1] == [None] * 356 + ["validate"] * 4 + [None] * 40
     assert len(dominant(run(step(1, rows=10, forward=0.0)))) <= 1  # a run without duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "name", "shown"), [(179.0, "seconds", 179.0), (600.0, "minutes", 10.0), (36_000.0, "hours", 10.0)]
+    ("seconds", "name", "shown"), [(179, "seconds", 179), (600, "minutes", 10), (36e3, "hours", 10)]
 )
 def test_unit_of_time(seconds, name, shown):
     assert (Unit.of(seconds).name, Unit.of(seconds)(seconds)) == (name, shown)
 
 
+DURATIONS = {0.25: "0.2 s", 60: "1 min 00 s", 3599: "59 min 59 s", 7325: "2 h 02 min"}
+SIZES = {0: "0 B", 999: "999 B", 999_600: "1 MB", 5.2e9: "5.2 GB", 3e15: "3,000.0 TB"}
+
+
 @pytest.mark.parametrize(
     ("report", "name", "shown"),
     [
-        *(
-            ({"seconds": seconds}, "total time", shown)
-            for seconds, shown in [(0.25, "0.2 s"), (60, "1 min 00 s"), (3599, "59 min 59 s"), (7325, "2 h 02 min")]
-        ),
-        *(
-            ({"bytes": count}, "exchanged", shown)
-            for count, shown in [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (5.2e9, "5.2 GB"), (3e15, "3,000.0 TB")]
-        ),
+        *(({"seconds": seconds}, "total time", shown) for seconds, shown in DURATIONS.items()),
+        *(({"bytes": count}, "exchanged", shown) for count, shown in SIZES.items()),
     ],
 )
 def test_figures(report, name, shown):
