@@ -95,7 +95,8 @@ def test_process_is_restored(does, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "outer.invalid")
     monkeypatch.delenv("RANK", raising=False)
     before = dict(os.environ), torch.get_num_threads(), set(threading.enumerate())
-    worker(does, threads=before[1] + 1)
+    value = worker(does, threads=before[1] + 1).value
+    assert value is None or cloudpickle.loads(value)["variables"]["MASTER_ADDR"] is None
     assert (dict(os.environ), torch.get_num_threads(), set(threading.enumerate())) == before
     assert not in_a_group()
     record("after", value=1)  # to nobody: the recorder of the gang is gone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,17 +58,6 @@ class Kinds(Sums):
         once = torch.ones(3, dtype=torch.int64)
         found = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
         return {**found, "one": once, "same": once, "a": torch.tensor(1.0, dtype=torch.float64)}, None
-
-
-@dataclass(frozen=True)
-class Marked(Sums):
-    """Leaves a file in a folder each time that a shard is mapped."""
-
-    marks: str = ""
-
-    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
-        Path(self.marks, f"{shard.index}-{uuid.uuid4().hex}").touch()
-        return super().map(state, shard)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ worker gets which rows: workers report the rows of each step.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -25,7 +26,6 @@ from sparkdl.training.objective import Objective
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
-from tests.contracts.single_process import single_process
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 DECAYING = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -255,3 +255,43 @@ class SynchronousContract(StrategyContract):
 def together(found: list[dict[str, Any]]) -> list[np.ndarray]:
     """The rows of each step over all workers."""
     return [np.concatenate(rows) for rows in zip(*(worker["steps"] for worker in found), strict=True)]
+
+
+# ---- training with torch alone, which distributed training must equal ------------------------------------------------
+
+
+def single_process(
+    training: Training, data: dict[str, np.ndarray], columns: Columns, steps: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The weights after the given steps, of which each has its rows; the model factory is deterministic."""
+    objective = training.objective
+    module = work.new_model(training).to(objective.dtype).train()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = objective.optimizer(trained)
+    scheduler = None if objective.scheduler is None else objective.scheduler(optimizer)
+    kinds = {name: objective.dtype if array.dtype.kind == "f" else None for name, array in data.items()}
+    tensors = {name: torch.as_tensor(array, dtype=kinds[name]) for name, array in data.items()}
+    loss = copy.deepcopy(objective.loss)
+    assert isinstance(loss, nn.Module)
+    loss.to(objective.dtype)
+    for rows in steps:
+        chosen = {name: tensor[torch.from_numpy(rows)] for name, tensor in tensors.items()}
+        optimizer.zero_grad()
+        output = module(*(chosen[column.name] for column in columns.inputs))
+        assert columns.target is not None
+        weights = None if columns.weight is None else chosen[columns.weight.name]
+        _mean(loss, output, chosen[columns.target.name], weights).backward()
+        if objective.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(trained, objective.max_grad_norm)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return work.arrays(dict(module.named_parameters(remove_duplicate=False)))
+
+
+def _mean(loss: nn.Module, output: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+    if weights is None:
+        return loss(output, target)
+    each = copy.deepcopy(loss)
+    each.reduction = "none"
+    return (weights * each(output, target)).sum() / weights.sum()

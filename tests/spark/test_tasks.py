@@ -28,7 +28,6 @@ from tests.contracts.map_reduce_contract import (
     DiesAt,
     LossContract,
     MapReduceContract,
-    Marked,
     Raises,
     Sums,
     Whole,
@@ -141,7 +140,7 @@ class TestSpark(MapReduceContract, LossContract):
 
     def test_large_work_runs_once_after_small_one(self, jobs, monkeypatch, tmp_path):
         monkeypatch.setattr(tasks, "_DIRECT", 1 << 12)
-        large = Marked(large=1000, marks=str(tmp_path))
+        large = DiesAt(large=1000, marks=str(tmp_path), times=0)
         jobs.run(large, STATE)
         for path in tmp_path.iterdir():
             path.unlink()
@@ -157,7 +156,7 @@ class TestSpark(MapReduceContract, LossContract):
             jobs.run(Sums(), STATE)
         for folder in folders(jobs):
             shutil.rmtree(folder / "shard-00001", ignore_errors=True)
-        found, _ = jobs.run(Marked(marks=str(tmp_path)), STATE)
+        found, _ = jobs.run(DiesAt(marks=str(tmp_path), times=0), STATE)
         assert torch.equal(found["sum"], direct["sum"])
         assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
         assert any((folder / "shard-00001").exists() for folder in folders(jobs))
