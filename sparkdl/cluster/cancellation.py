@@ -41,8 +41,7 @@ class CancellationToken:
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
         """Let ``stop()`` cancel the gang within the block, which then raises the reason in place of its own exception.
 
-        Args:
-            stop: called at most once, from the thread of ``end``; it must not wait for the gang.
+        The thread of ``end`` calls ``stop`` at most once; ``stop`` must not wait for the gang.
         """
         with self._lock:
             self._stop, late = stop, self.error

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from sparkdl.errors import ErrorContext, WorkerLost
@@ -30,16 +30,14 @@ def interval(timeout: float) -> float:
 @contextmanager
 def beating(beat: Callable[[], None], every: float | None) -> Iterator[None]:
     """Call ``beat()`` at once, and from a thread every ``every`` seconds within the block; None: never."""
-    if every is None:
-        yield
-        return
 
     def run(ended: threading.Event) -> None:
         while not ended.wait(every):
             beat()
 
-    beat()
-    with watching(run, "sparkdl-heartbeat"):
+    if every is not None:
+        beat()
+    with watching(run, "sparkdl-heartbeat") if every is not None else nullcontext():
         yield
 
 

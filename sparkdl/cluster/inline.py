@@ -23,11 +23,7 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 
 class TableCluster(ABC):
-    """A cluster whose driver splits tables among the workers.
-
-    Attributes:
-        size: workers of a gang.
-    """
+    """A cluster whose driver splits tables among the workers."""
 
     size: int
 

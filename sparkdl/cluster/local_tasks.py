@@ -108,7 +108,7 @@ def process_jobs(
     shards = data.shards()
     # Empty shards were sealed with the layout of the others, so any shard has it.
     values = {name: rows if isinstance(rows, Tensor) else rows.values for name, rows in shards[0].tensors.items()}
-    layout = {name: (str(each.dtype).removeprefix("torch."), tuple(each.shape[1:])) for name, each in values.items()}
+    layout = {name: (str(rows.dtype).removeprefix("torch."), tuple(rows.shape[1:])) for name, rows in values.items()}
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
         task = _Task(folder, shards[0].columns, tuple(shard.rows for shard in shards), layout, threads, reporting)
         for shard in shards:
@@ -177,8 +177,7 @@ class _Task:
 
     def map_index(self, index: int, *, all_rows: bool) -> bytes:
         shard = self._open(len(self.shard_rows) if all_rows else index)
-        if all_rows:
-            shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
+        shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,)) if all_rows else shard
         return mapped(self.work, index, shard, index=index, reporting=self.reporting).packed()
 
     def _open(self, index: int) -> Shard:

@@ -24,15 +24,10 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Capacity:
-    """Capacity of a cluster in workers, whether free or in use.
+    """Capacity of a cluster in workers, whether free or in use."""
 
-    Attributes:
-        now: slots of the machines that are up; None if unknown.
-        ever: slots that the configuration allows; None if unbounded.
-    """
-
-    now: int | None
-    ever: int | None
+    now: int | None  # slots of the machines that are up; None if unknown
+    ever: int | None  # slots that the configuration allows; None if unbounded
 
 
 class Cluster(Protocol):

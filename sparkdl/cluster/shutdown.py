@@ -114,7 +114,7 @@ def watch_shutdown(
     """Obey requests to stop while one attempt of a gang runs in the block.
 
     Args:
-        guard: the gang's.
+        guard: of the gang.
         ask: called once, in a thread: asks the workers to save and raise ``Stopped``; None cancels the gang at once.
         waiting: whether the gang waits for slots, and has nothing to save.
         limit: seconds from the request until the gang is cancelled.

@@ -109,7 +109,7 @@ class Supervisor:
         listener: Listener | None = None,
         attempt: int = 0,
     ) -> list[Any]:
-        """Run a gang with restarts; ``work``, ``data`` and ``columns`` as for ``Cluster.gang``.
+        """Run a gang with restarts, as ``Cluster.gang``.
 
         Args:
             work: its world has the attempt's number.
@@ -165,10 +165,7 @@ class Supervisor:
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
     """Whether another attempt may succeed after a failure.
 
-    Args:
-        error: the first cause of this failure.
-        earlier: the first causes of the earlier attempts.
-        everywhere: whether every worker failed by itself before its first step.
+    ``error`` and ``earlier`` are first causes; ``everywhere``: every worker failed by itself before its first step.
     """
     if isinstance(error, (InvalidInput, Fenced, Stopped)):
         return False

@@ -80,19 +80,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(elastic, "time", found)
+    clock = Clock()
+    monkeypatch.setattr(elastic, "time", clock)
     monkeypatch.setattr(elastic, "_POLL", 0)
     monkeypatch.setattr(elastic, "_POLL_RUNNING", 0.01)
-    return found
+    return clock
 
 
 def cluster(rooms: list[Any], *endings: Any, size: int = 4) -> Scripted:
     return Scripted(*endings, rooms=rooms, size=size)
 
 
-def supervised(cluster: Scripted, **given: Any) -> tuple[Supervisor, list[Event]]:
-    supervisor, events = Supervisor(cluster, **{"back_off": 0, "min_size": 2, "elastic_timeout": 60} | given), []
+def supervised(cluster: Scripted, **options: Any) -> tuple[Supervisor, list[Event]]:
+    supervisor, events = Supervisor(cluster, **{"back_off": 0, "min_size": 2, "elastic_timeout": 60} | options), []
     supervisor.gang(print, listener=events.append)
     return supervisor, events
 

@@ -12,13 +12,13 @@ from sparkdl.telemetry.event import Event
 
 def monitor(*received, timeout=60.0):
     """A monitor that received (time, rank, step, options of the event)."""
-    found = HeartbeatMonitor(0, timeout=timeout, stall=600.0)
+    heartbeats = HeartbeatMonitor(0, timeout=timeout, stall=600.0)
     for now, rank, step, *options in received:
-        given = {"kind": "heartbeat", "phase": "work", "attempt": 0} | dict(*options)
+        values = {"kind": "heartbeat", "phase": "work", "attempt": 0} | dict(*options)
         clock = None if step is None else {"epoch": 0, "step": step, "samples": 0}
-        payload = {"host": f"host{rank}", "phase": given["phase"]}
-        found.note(Event(given["kind"], rank, given["attempt"], 0.0, clock, payload), float(now))
-    return found
+        payload = {"host": f"host{rank}", "phase": values["phase"]}
+        heartbeats.note(Event(values["kind"], rank, values["attempt"], 0.0, clock, payload), float(now))
+    return heartbeats
 
 
 def alive(until, *steps):
@@ -32,9 +32,9 @@ def test_several_heartbeats_fit_into_timeout(timeout, expected):
 
 
 def test_silent_worker_is_lost():
-    found = monitor((0, 0, 5), (0, 1, 5), (50, 0, 6))
-    assert found.lost(60.0) is None
-    error = found.lost(61.0)
+    heartbeats = monitor((0, 0, 5), (0, 1, 5), (50, 0, 6))
+    assert heartbeats.lost(60.0) is None
+    error = heartbeats.lost(61.0)
     assert "rank 1 sent nothing for 61 s" in error.message
     assert (error.rank, error.host, error.stage, error.attempt, error.step) == (1, "host1", "work", 0, 5)
 
@@ -55,10 +55,10 @@ def test_worker_is_not_lost(received, now):
 
 
 def test_time_in_which_driver_did_not_run_does_not_count():
-    found = monitor((0, 0, 5))
-    found.extend_deadlines(300.0)
-    assert found.lost(350.0) is None
-    assert found.lost(361.0) is not None
+    heartbeats = monitor((0, 0, 5))
+    heartbeats.extend_deadlines(300.0)
+    assert heartbeats.lost(350.0) is None
+    assert heartbeats.lost(361.0) is not None
 
 
 def test_stuck_gang_names_worker_behind():
@@ -69,9 +69,9 @@ def test_stuck_gang_names_worker_behind():
 
 def test_another_phase_is_progress():
     validates = [(590, 0, 2, {"phase": "validate"}), (1180, 0, 2, {"phase": "validate"})]
-    found = monitor((0, 0, 1), (10, 0, 2), *validates, timeout=1000.0)
-    assert found.lost(1185.0) is None
-    assert found.lost(1191.0) is not None
+    heartbeats = monitor((0, 0, 1), (10, 0, 2), *validates, timeout=1000.0)
+    assert heartbeats.lost(1185.0) is None
+    assert heartbeats.lost(1191.0) is not None
 
 
 def test_first_heartbeat_is_immediate_and_others_come_from_a_thread():

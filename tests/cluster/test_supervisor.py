@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.supervisor import Supervisor, _AttemptMonitor, worth_another
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
@@ -93,7 +94,7 @@ def test_monitor_checks_every_second_at_least(timeout, seconds):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"max_restarts": -1}, "max_restarts is -1"),
         ({"back_off": -0.5}, "back_off is -0.5"),
@@ -104,9 +105,9 @@ def test_monitor_checks_every_second_at_least(timeout, seconds):
         ({"min_size": 5}, "min_size is 5; expected 1 to 4"),
     ],
 )
-def test_invalid_limits_raise(given, message):
+def test_invalid_limits_raise(options, message):
     with pytest.raises(InvalidInput, match=message):
-        Supervisor(Scripted(size=4), **given)
+        Supervisor(Scripted(size=4), **options)
 
 
 def test_stuck_gang_is_restarted():
@@ -121,6 +122,24 @@ def test_stuck_gang_is_restarted():
     supervisor = Supervisor(Scripted(stuck, [1]), back_off=0, heartbeat_timeout=3, stall_timeout=0.3)
     assert supervisor.gang(print) == [1]
     assert "rank 0 is alive but made no progress for 0 s, at step 2 in phase work" in supervisor.failures[0].message
+
+
+def test_first_reason_cancels_gang_once_and_replaces_consequences():
+    token, stops = CancellationToken(), []
+    with pytest.raises(ConnectionError), token.stopping(lambda: None):
+        raise ConnectionError
+
+    def gang() -> None:
+        token.end(KILLED)
+        token.end(WorkerLost("another"))
+        raise ConnectionError("the job was cancelled")
+
+    with pytest.raises(WorkerLost) as caught, token.stopping(lambda: stops.append(1)):
+        gang()
+    assert (caught.value, stops) == (KILLED, [1])
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(WorkerLost), token.stopping(lambda: pytest.fail("there is nothing to stop")):
+        pytest.fail("the gang began")
 
 
 def fails(world, shard, *, attempts, step=1):

@@ -21,10 +21,10 @@ def test_tree_depends_on_number_of_shards(count: int, shape: str) -> None:
 
 
 def test_tree_sums_and_holds_one_result_per_level() -> None:
-    held = []
+    heights = []
 
     def reduce(one: Any, other: Any) -> Any:
-        held.append(len(tree._stack))
+        heights.append(len(tree._stack))
         return {"x": one["x"] + other["x"]}
 
     shards = [torch.randn(10, generator=torch.Generator().manual_seed(shard)) for shard in range(1000)]
@@ -33,7 +33,7 @@ def test_tree_sums_and_holds_one_result_per_level() -> None:
         tree.push({"x": shard})
     *_, running = itertools.accumulate(shards)
     assert torch.allclose(tree.result()["x"], running, rtol=1e-5, atol=1e-6)
-    assert max(held) <= 10
+    assert max(heights) <= 10
     with pytest.raises(InvalidInput, match="there are no shards"):
         TreeReducer(reduce).result()
 

@@ -1,4 +1,4 @@
-"""What every cluster promises. A concrete test class inherits the suite and has a fixture ``cluster``.
+"""Guarantees of every cluster. A concrete test class inherits the suite and has a fixture ``cluster``.
 
     class TestThatCluster(ClusterContract):
         @pytest.fixture(scope="class")
@@ -38,16 +38,16 @@ class ClusterContract:
     # ---- workers ------------------------------------------------------------------------------------------------
 
     def test_workers_know_their_place_and_start_clean(self, cluster):
-        found = cluster.gang(work.make_a_mess, attempt=3)
-        assert [worker["rank"] for worker in found] == list(range(cluster.size))
-        assert {(worker["size"], worker["attempt"], worker["shard"]) for worker in found} == {(cluster.size, 3, None)}
-        seen: Counter[str] = Counter()
-        for rank, worker in enumerate(found):
-            assert worker["local_rank"] == seen[worker["host"]]
-            seen[worker["host"]] += 1
-            wanted = {"RANK": str(rank), "WORLD_SIZE": str(cluster.size), "LOCAL_RANK": str(worker["local_rank"])}
-            assert worker["variables"] == {"MASTER_ADDR": None, "MASTER_PORT": None, **wanted}
-        for worker, after in zip(found, cluster.gang(work.who), strict=True):
+        workers = cluster.gang(work.make_a_mess, attempt=3)
+        assert [worker["rank"] for worker in workers] == list(range(cluster.size))
+        assert {(worker["size"], worker["attempt"], worker["shard"]) for worker in workers} == {(cluster.size, 3, None)}
+        ranks: Counter[str] = Counter()
+        for rank, worker in enumerate(workers):
+            assert worker["local_rank"] == ranks[worker["host"]]
+            ranks[worker["host"]] += 1
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(cluster.size), "LOCAL_RANK": str(worker["local_rank"])}
+            assert worker["variables"] == {"MASTER_ADDR": None, "MASTER_PORT": None, **variables}
+        for worker, after in zip(workers, cluster.gang(work.who), strict=True):
             assert all(after[name] == worker[name] for name in ("rank", "variables", "threads"))
 
     def test_work_is_pickled_by_value_and_values_come_in_rank_order(self, cluster):
@@ -55,13 +55,12 @@ class ClusterContract:
         assert cluster.gang(lambda world, shard: world.rank * factor) == [rank * 3 for rank in range(cluster.size)]
 
     def test_gangs_may_be_smaller(self, cluster):
-        prices = np.sort(NUMBERS["price"].astype(np.float32))
+        expected = np.sort(NUMBERS["price"].astype(np.float32))
         for size in {1, cluster.size}:
-            found = cluster.gang(work.rows, self.make_data({"price": NUMBERS["price"]}), ["price"], size=size)
-            assert [(shard["index"], shard["count"]) for shard in found] == [(rank, size) for rank in range(size)]
-            np.testing.assert_array_equal(
-                np.sort(np.concatenate([shard["columns"]["price"] for shard in found])), prices
-            )
+            shards = cluster.gang(work.rows, self.make_data({"price": NUMBERS["price"]}), ["price"], size=size)
+            assert [(shard["index"], shard["count"]) for shard in shards] == [(rank, size) for rank in range(size)]
+            prices = np.concatenate([shard["columns"]["price"] for shard in shards])
+            np.testing.assert_array_equal(np.sort(prices), expected)
             assert cluster.gang(work.total, size=size) == [(size * (size + 1) / 2,) * 2] * size
         for size in (0, cluster.size + 1):
             with pytest.raises(InvalidInput, match=rf"size is {size}; expected 1 to {cluster.size}"):
@@ -71,38 +70,35 @@ class ClusterContract:
 
     def test_each_row_arrives_once_as_tensors(self, cluster):
         columns = work.columns_of("image price count", "good", row_id="id")
-        found = cluster.gang(work.rows, self.make_data(NUMBERS), columns)
-        shards = tuple(shard["rows"] for shard in found)
-        assert sum(shards) == 101
-        assert [(shard["index"], shard["count"], shard["shards"]) for shard in found] == [
-            (rank, cluster.size, shards) for rank in range(cluster.size)
-        ]
-        kinds = {"id": "int64", "image": "float32", "price": "float32", "count": "int32", "good": "bool"}
+        shards = cluster.gang(work.rows, self.make_data(NUMBERS), columns)
+        rows = tuple(shard["rows"] for shard in shards)
+        assert sum(rows) == 101
+        places = [(shard["index"], shard["count"], shard["shards"]) for shard in shards]
+        assert places == [(rank, cluster.size, rows) for rank in range(cluster.size)]
+        dtypes = {"id": "int64", "image": "float32", "price": "float32", "count": "int32", "good": "bool"}
         order = np.argsort(NUMBERS["id"])
-        arrived = np.argsort(np.concatenate([shard["columns"]["id"] for shard in found]))
-        for name, kind in kinds.items():
-            pieces = [shard["columns"][name] for shard in found]
-            assert [(piece.dtype, piece.shape) for piece in pieces] == [
-                (kind, (rows, *NUMBERS[name].shape[1:])) for rows in shards
-            ]
-            np.testing.assert_array_equal(np.concatenate(pieces)[arrived], NUMBERS[name][order].astype(kind))
-        for shard in found:
-            assert (np.diff(shard["columns"]["id"]) > 0).all()
+        arrived = np.argsort(np.concatenate([shard["columns"]["id"] for shard in shards]))
+        for name, dtype in dtypes.items():
+            arrays = [shard["columns"][name] for shard in shards]
+            shape = NUMBERS[name].shape[1:]
+            assert [(array.dtype, array.shape) for array in arrays] == [(dtype, (count, *shape)) for count in rows]
+            np.testing.assert_array_equal(np.concatenate(arrays)[arrived], NUMBERS[name][order].astype(dtype))
+        assert all((np.diff(shard["columns"]["id"]) > 0).all() for shard in shards)
 
     def test_columns_default_to_all_and_floats_may_be_double(self, cluster):
         data = {name: NUMBERS[name] for name in ("price", "count")}
         double = work.columns_of("price", floating="float64")
-        for columns, kind in ((None, "float32"), (double, "float64")):
-            found = cluster.gang(work.rows, self.make_data(data), columns)
-            assert ("count" in found[0]["columns"]) == (columns is None)
-            prices = np.sort(np.concatenate([shard["columns"]["price"] for shard in found]))
-            np.testing.assert_array_equal(prices, np.sort(data["price"].astype(kind)))
+        for columns, dtype in ((None, "float32"), (double, "float64")):
+            shards = cluster.gang(work.rows, self.make_data(data), columns)
+            assert ("count" in shards[0]["columns"]) == (columns is None)
+            prices = np.sort(np.concatenate([shard["columns"]["price"] for shard in shards]))
+            np.testing.assert_array_equal(prices, np.sort(data["price"].astype(dtype)))
 
-    def test_parts_may_be_empty(self, cluster):
+    def test_shards_may_be_empty(self, cluster):
         data = {"image": np.ones((1, 2, 3), np.float32), "label": np.array([7])}
-        found = cluster.gang(work.rows, self.make_data(data), work.columns_of("image", "label"))
-        assert sorted(shard["rows"] for shard in found) == [*[0] * (cluster.size - 1), 1]
-        for shard in found:
+        shards = cluster.gang(work.rows, self.make_data(data), work.columns_of("image", "label"))
+        assert sorted(shard["rows"] for shard in shards) == [*[0] * (cluster.size - 1), 1]
+        for shard in shards:
             image, label = shard["columns"]["image"], shard["columns"]["label"]
             assert (image.shape, image.dtype) == ((shard["rows"], 2, 3), np.float32)
             assert (label.shape, label.dtype) == ((shard["rows"],), np.int64)
@@ -123,8 +119,8 @@ class ClusterContract:
     # ---- values and errors --------------------------------------------------------------------------------------
 
     def test_large_values_come_back(self, cluster):
-        *others, last = cluster.gang(work.Large(5_000_000))
-        assert all(len(other) == 0 for other in others)
+        *empty, last = cluster.gang(work.Large(5_000_000))
+        assert all(len(value) == 0 for value in empty)
         np.testing.assert_array_equal(last, np.arange(5_000_000, dtype=np.uint32))
 
     @pytest.mark.parametrize(

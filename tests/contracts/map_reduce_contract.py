@@ -1,4 +1,4 @@
-"""What every cluster promises for rounds. A concrete test class has a fixture ``cluster``, and ``make_data``."""
+"""Guarantees of every cluster for rounds. A concrete test class has a fixture ``cluster``, and ``make_data``."""
 
 from __future__ import annotations
 
@@ -35,16 +35,11 @@ class Sums:
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         x, ids = numbers(shard.tensors, "x"), numbers(shard.tensors, "id")
         order = torch.arange(shard.rows) if shard.order is None else shard.order.long()
-        note = {
-            "index": shard.index,
-            "count": shard.count,
-            "shards": list(shard.shard_rows),
-            "ids": ids[order].tolist(),
-        }
-        found = {"sum": x[order].sum(0) * state["factor"], "rows": torch.tensor(shard.rows)}
+        note = {"index": shard.index, "count": shard.count, "shards": list(shard.shard_rows)}
+        tensors = {"sum": x[order].sum(0) * state["factor"], "rows": torch.tensor(shard.rows)}
         if self.large:
-            found["large"] = torch.full((self.large, 3), float(shard.index + 1))
-        return found, note
+            tensors["large"] = torch.full((self.large, 3), float(shard.index + 1))
+        return tensors, note | {"ids": ids[order].tolist()}
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         return {name: tensor + other[name] for name, tensor in one.items()}
@@ -56,8 +51,8 @@ class Kinds(Sums):
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         once = torch.ones(3, dtype=torch.int64)
-        found = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
-        return {**found, "one": once, "same": once, "a": torch.tensor(1.0, dtype=torch.float64)}, None
+        tensors = {"z": torch.full((2, 2), 0.5, dtype=torch.float16), "none": torch.empty(0, 3, dtype=torch.bfloat16)}
+        return {**tensors, "one": once, "same": once, "a": torch.tensor(1.0, dtype=torch.float64)}, None
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,8 @@ class Whole(Sums):
     """Sums; a task gets its index in place of a state."""
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
-        found, note = super().map(state if isinstance(state, dict) else {"factor": 1.0}, shard)
-        return found, note | {"given": state}
+        tensors, note = super().map(state if isinstance(state, dict) else {"factor": 1.0}, shard)
+        return tensors, note | {"given": state}
 
 
 @dataclass(frozen=True)
@@ -121,8 +116,8 @@ class MapReduceContract:
 
     @pytest.fixture
     def jobs(self, cluster):
-        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=3) as found:
-            yield found
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=3) as runner:
+            yield runner
 
     def test_rounds_sum_each_row_once_with_the_same_bits(self, jobs):
         one, notes = jobs.run(Sums(), {"factor": 2.0}, number=1)
@@ -139,55 +134,53 @@ class MapReduceContract:
         assert torch.equal(large["sum"], one["sum"])
 
     def test_results_keep_their_dtype_shape_and_order(self, jobs):
-        found, notes = jobs.run(Kinds(), {})
-        assert list(found) == ["z", "none", "one", "same", "a"]
+        tensors, notes = jobs.run(Kinds(), {})
+        assert list(tensors) == ["z", "none", "one", "same", "a"]
         assert notes == [None] * 3
-        assert torch.equal(found["z"], torch.full((2, 2), 1.5, dtype=torch.float16))
-        assert (found["none"].shape, found["none"].dtype) == ((0, 3), torch.bfloat16)
-        assert torch.equal(found["one"], found["same"])
-        assert (found["one"].tolist(), found["one"].dtype) == ([3.0] * 3, torch.int64)
-        assert (found["a"].item(), found["a"].dtype, found["a"].shape) == (3.0, torch.float64, ())
+        assert torch.equal(tensors["z"], torch.full((2, 2), 1.5, dtype=torch.float16))
+        assert (tensors["none"].shape, tensors["none"].dtype) == ((0, 3), torch.bfloat16)
+        assert torch.equal(tensors["one"], tensors["same"])
+        assert (tensors["one"].tolist(), tensors["one"].dtype) == ([3.0] * 3, torch.int64)
+        assert (tensors["a"].item(), tensors["a"].dtype, tensors["a"].shape) == (3.0, torch.float64, ())
 
-    def test_parts_without_rows_are_mapped(self, cluster):
+    def test_shards_without_rows_are_mapped(self, cluster):
         few = {name: array[:3] for name, array in ARRAYS.items()}
         with cluster.map_reduce(self.make_data(few), COLUMNS, num_shards=5) as jobs:
-            found, notes = jobs.run(Sums(), {"factor": 1.0})
+            tensors, notes = jobs.run(Sums(), {"factor": 1.0})
         assert (len(jobs.shard_rows), sum(jobs.shard_rows)) == (5, 3)
         assert 0 in jobs.shard_rows
         assert [note["index"] for note in notes] == [0, 1, 2, 3, 4]
         assert [len(note["ids"]) for note in notes] == list(jobs.shard_rows)
-        assert np.allclose(found["sum"].numpy(), few["x"].sum(0), rtol=1e-12)
+        assert np.allclose(tensors["sum"].numpy(), few["x"].sum(0), rtol=1e-12)
 
-    def test_errors_name_part_round_and_task(self, jobs):
+    def test_errors_name_shard_round_and_task(self, jobs):
         for kind, raised in ((LookupError, WorkerFailed), (InvalidInput, InvalidInput)):
             with pytest.raises(raised, match=r"shard 1 in round 4: .*no such thing") as caught:
                 jobs.run(Raises(kind=kind), {"factor": 1.0}, number=4)
             assert (caught.value.rank, caught.value.stage, caught.value.step) == (1, "map", 4)
         for all_rows in (True, False):  # a failed task does not end the others
-            one, other, last = jobs.each(Raises(kind=InvalidInput), [0, 1, 2], all_rows=all_rows)
-            assert (one.trouble, last.trouble) == (None, None)
+            first, failed, last = jobs.each(Raises(kind=InvalidInput), [0, 1, 2], all_rows=all_rows)
+            assert (first.trouble, last.trouble) == (None, None)
             with pytest.raises(InvalidInput, match="member 1: no such thing"):
-                raise other.error("member 1")
+                raise failed.error("member 1")
         jobs.run(Sums(), {"factor": 1.0})
 
-    def test_tasks_get_all_rows_or_those_of_their_part_in_order_of_ids(self, jobs):
-        found = list(jobs.each(Whole(), [4, 0, 7], all_rows=True))
-        assert [(each.index, each.trouble, each.note["given"]) for each in found] == [
-            (4, None, 4),
-            (0, None, 0),
-            (7, None, 7),
+    def test_tasks_get_all_rows_or_those_of_their_shard_in_order_of_ids(self, jobs):
+        results = list(jobs.each(Whole(), [4, 0, 7], all_rows=True))
+        assert [(result.index, result.trouble, result.note["given"]) for result in results] == [
+            (index, None, index) for index in (4, 0, 7)
         ]
-        for each in found:
-            assert each.note["ids"] == list(range(ROWS))
-            assert (each.note["index"], each.note["count"], each.note["shards"]) == (0, 1, [ROWS])
-            assert np.allclose(each.tensors["sum"].numpy(), ARRAYS["x"].sum(0), rtol=1e-12)
+        for result in results:
+            assert result.note["ids"] == list(range(ROWS))
+            assert (result.note["index"], result.note["count"], result.note["shards"]) == (0, 1, [ROWS])
+            assert np.allclose(result.tensors["sum"].numpy(), ARRAYS["x"].sum(0), rtol=1e-12)
         _, notes = jobs.run(Sums(), {"factor": 1.0})
-        wanted = [index for index, rows in enumerate(jobs.shard_rows) if rows][::-1]
-        found = list(jobs.each(Whole(), wanted, all_rows=False))
-        assert [(each.index, each.note["index"], each.note["given"]) for each in found] == [
-            (index,) * 3 for index in wanted
+        indices = [index for index, rows in enumerate(jobs.shard_rows) if rows][::-1]
+        results = list(jobs.each(Whole(), indices, all_rows=False))
+        assert [(result.index, result.note["index"], result.note["given"]) for result in results] == [
+            (index,) * 3 for index in indices
         ]
-        assert [each.note["ids"] for each in found] == [notes[index]["ids"] for index in wanted]
+        assert [result.note["ids"] for result in results] == [notes[index]["ids"] for index in indices]
         assert list(jobs.each(Whole(), [], all_rows=True)) == []
 
     def test_bad_and_missing_rows_raise(self, cluster):
@@ -218,7 +211,7 @@ class MapReduceContract:
 
 
 class LossContract:
-    """What clusters of several processes promise besides."""
+    """Further guarantees of clusters of several processes."""
 
     make_data = MapReduceContract.make_data
     tries = 4  # how often the cluster maps a shard
@@ -231,11 +224,11 @@ class LossContract:
                 marks.mkdir()
                 works = DiesAt(marks=str(marks), index=2), Whole()
                 if name == "round":
-                    found, quiet = [[jobs.run(work, {"factor": 1.0})[0]["sum"]] for work in works]
+                    actual, expected = [[jobs.run(work, {"factor": 1.0})[0]["sum"]] for work in works]
                 else:
                     runs = [jobs.each(work, [0, 1, 2, 3], all_rows=name == "all rows") for work in works]
-                    found, quiet = [[each.tensors["sum"] for each in run] for run in runs]
-                assert all(map(torch.equal, found, quiet))
+                    actual, expected = [[result.tensors["sum"] for result in run] for run in runs]
+                assert all(map(torch.equal, actual, expected))
                 again = sorted(mark.name for mark in marks.iterdir() if not mark.name.endswith("-0"))
                 assert again == ["2-1"]
 

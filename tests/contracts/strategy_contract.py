@@ -1,4 +1,4 @@
-"""What every strategy promises, and what the synchronous ones promise besides.
+"""Guarantees of every strategy, and further ones of synchronous strategies.
 
 A concrete test class inherits a suite, has a fixture ``cluster`` and says which strategy. The cluster decides which
 worker gets which rows: workers report the rows of each step.
@@ -35,14 +35,9 @@ HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
 UNEVEN = {1: (998,), 2: (0, 998), 4: (1, 0, 997, 0)}
 UNEVEN_CASES = ("class weights and ignored labels", "SGD", "Adam in fp32", "weights")
 ROWS = 48
+NUMBER = pa.float64()
 SCHEMA = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("x", pa.list_(pa.float64(), 3)),
-        ("y", pa.float64()),
-        ("label", pa.int64()),
-        ("weight", pa.float64()),
-    ]
+    {"row": pa.int64(), "x": pa.list_(NUMBER, 3), "y": NUMBER, "label": pa.int64(), "weight": NUMBER}.items()
 )
 
 
@@ -78,8 +73,8 @@ class Case:
         )
 
     def training(self, strategy: Strategy, rows: int = ROWS) -> Training:
-        given = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
-        objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **given)
+        settings = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
+        objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **settings)
         options = {"seed": 5, "strategy": strategy, "micro_batches": self.accumulate}
         return Training(objective, self.batch_size or rows, self.epochs, **options)
 
@@ -124,11 +119,11 @@ def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
     }
 
 
-def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance, err_msg=name)
+        assert actual[name].dtype == array.dtype
+        np.testing.assert_allclose(actual[name], array, rtol=0, atol=tolerance, err_msg=name)
 
 
 class StrategyContract:
@@ -140,70 +135,69 @@ class StrategyContract:
         """Arrays ``[rows, ...]`` as the cluster takes them; on Spark a DataFrame."""
         return arrays
 
-    def make_parts(self, shards: Sequence[dict[str, np.ndarray]]) -> Any:
-        """Data with one shard for each worker; a cluster that deals out rows itself skips the test."""
+    def make_shards(self, shards: Sequence[dict[str, np.ndarray]]) -> Any:
+        """Data with one shard for each worker; a cluster that divides rows itself skips the test."""
         return [pa.table({name: list(array) for name, array in shard.items()}, schema=SCHEMA) for shard in shards]
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
         data = self.make_data(numbers(rows)) if data is None else data
-        found = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
-        for worker in found[1:]:
-            assert_equal(worker["parameters"], found[0]["parameters"])
-            assert [row["loss"] for row in worker["history"]] == [row["loss"] for row in found[0]["history"]]
-        return found
+        first, *others = workers = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
+        for worker in others:
+            assert_equal(worker["parameters"], first["parameters"])
+            assert [row["loss"] for row in worker["history"]] == [row["loss"] for row in first["history"]]
+        return workers
 
     def test_one_worker_is_plain_optimizer(self, cluster):
         case = Case(optimizer=ADAM, precision="fp32", batch_size=7)
-        (found,) = self.fit(InlineCluster(), case, numbers())
-        expected = single_process(case.training(self.strategy), numbers(), case.columns(), found["steps"])
-        assert_equal(found["parameters"], expected)
+        (worker,) = self.fit(InlineCluster(), case, numbers())
+        expected = single_process(case.training(self.strategy), numbers(), case.columns(), worker["steps"])
+        assert_equal(worker["parameters"], expected)
 
     def test_epochs_have_each_row_once(self, cluster):
-        found = self.fit(cluster, Case(batch_size=7, epochs=2))
-        steps = together(found)
+        workers = self.fit(cluster, Case(batch_size=7, epochs=2))
+        steps = together(workers)
         assert [len(rows) for rows in steps] == [7, 7, 7, 7, 7, 7, 6] * 2
         for epoch in (steps[:7], steps[7:]):
             assert sorted(np.concatenate(epoch)) == list(range(ROWS))
-        assert all(worker["clock"] == {"epoch": 2, "step": 14, "samples": 2 * ROWS} for worker in found)
+        assert all(worker["clock"] == {"epoch": 2, "step": 14, "samples": 2 * ROWS} for worker in workers)
 
     def test_workers_start_from_rank_0_and_end_alike(self, cluster):
         still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
         training = still.training(self.strategy)
         training = replace(training, objective=replace(training.objective, model=work.Constant))
-        found = cluster.gang(work.Fit(training), self.make_data(numbers()), still.columns())
+        workers = cluster.gang(work.Fit(training), self.make_data(numbers()), still.columns())
         (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
-        first = found[0]["start"]
+        first = workers[0]["start"]
         assert_equal(first, alone["start"])  # the same for any number of workers
-        for worker in found:
+        for worker in workers:
             assert_equal(worker["parameters"] | worker["buffers"], first)
-        assert len({worker["start"]["head.weight"].tobytes() for worker in found}) == cluster.size
+        assert len({worker["start"]["head.weight"].tobytes() for worker in workers}) == cluster.size
 
     def test_run_is_deterministic(self, cluster):
         case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
         data = self.make_data(numbers())
-        one, other = self.fit(cluster, case, data), self.fit(cluster, case, data)
-        for first, second in zip(one, other, strict=True):
+        workers, repeated = self.fit(cluster, case, data), self.fit(cluster, case, data)
+        for first, second in zip(workers, repeated, strict=True):
             assert_equal(first["parameters"], second["parameters"])
             np.testing.assert_array_equal(first["seen"], second["seen"])
-        masks = {np.stack(worker["seen"]).tobytes() for worker in one}
+        masks = {np.stack(worker["seen"]).tobytes() for worker in workers}
         assert len(masks) == cluster.size  # workers draw different masks
-        assert len({mask.tobytes() for mask in one[0]["seen"]}) == len(one[0]["seen"])
+        assert len({mask.tobytes() for mask in workers[0]["seen"]}) == len(workers[0]["seen"])
 
     def test_batch_statistics_are_averaged_by_rows(self, cluster):
         case = Case(work.Normalised, epochs=1)
         for rows in (ROWS, 5 * cluster.size + 2):
-            found = self.fit(cluster, case, rows=rows)
+            workers = self.fit(cluster, case, rows=rows)
             expected = {"norm.running_mean": np.zeros(3), "norm.running_var": np.zeros(3)}
-            for worker in found:
-                own = numbers(rows)["x"][worker["steps"][0]]
-                share = len(own) / rows
-                expected["norm.running_mean"] += share * 0.1 * own.mean(0)
-                expected["norm.running_var"] += share * (0.9 + 0.1 * own.var(0, ddof=1))
-            buffers = [{name: worker["buffers"][name] for name in expected} for worker in found]
-            for each in buffers:
-                assert_equal(each, buffers[0])
-                assert_equal(each, expected, 1e-12)
+            for worker in workers:
+                x = numbers(rows)["x"][worker["steps"][0]]
+                expected["norm.running_mean"] += len(x) / rows * 0.1 * x.mean(0)
+                expected["norm.running_var"] += len(x) / rows * (0.9 + 0.1 * x.var(0, ddof=1))
+            statistics = [{name: worker["buffers"][name] for name in expected} for worker in workers]
+            for buffers in statistics:
+                assert_equal(buffers, statistics[0])
+                assert_equal(buffers, expected, 1e-12)
 
     def test_half_precision_stays_near_single(self, cluster):
         data = self.make_data(numbers())
@@ -237,24 +231,24 @@ class SynchronousContract(StrategyContract):
 
     def test_training_is_single_process(self, cluster, name):
         case = CASES[name]
-        found = self.fit(cluster, case)
-        expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(found))
-        assert_equal(found[0]["parameters"], expected, case.tolerance)
+        workers = self.fit(cluster, case)
+        expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(workers))
+        assert_equal(workers[0]["parameters"], expected, case.tolerance)
 
     def test_training_on_uneven_shards_is_single_process(self, cluster, uneven):
         case, data = replace(CASES[uneven], batch_size=400, epochs=2), numbers(998)
         ends = np.cumsum(UNEVEN[cluster.size])[:-1]
         columns = {name: np.split(array, ends) for name, array in data.items()}
         shards = [dict(zip(columns, arrays, strict=True)) for arrays in zip(*columns.values(), strict=True)]
-        found = self.fit(cluster, case, self.make_parts(shards), rows=998)
-        assert [sum(map(len, worker["steps"])) for worker in found] == [2 * rows for rows in UNEVEN[cluster.size]]
-        expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(found))
-        assert_equal(found[0]["parameters"], expected, case.tolerance)
+        workers = self.fit(cluster, case, self.make_shards(shards), rows=998)
+        assert [sum(map(len, worker["steps"])) for worker in workers] == [2 * rows for rows in UNEVEN[cluster.size]]
+        expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(workers))
+        assert_equal(workers[0]["parameters"], expected, case.tolerance)
 
 
-def together(found: list[dict[str, Any]]) -> list[np.ndarray]:
+def together(workers: list[dict[str, Any]]) -> list[np.ndarray]:
     """The rows of each step over all workers."""
-    return [np.concatenate(rows) for rows in zip(*(worker["steps"] for worker in found), strict=True)]
+    return [np.concatenate(rows) for rows in zip(*(worker["steps"] for worker in workers), strict=True)]
 
 
 # ---- training with torch alone, which distributed training must equal ------------------------------------------------
@@ -269,18 +263,18 @@ def single_process(
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = objective.optimizer(trained)
     scheduler = None if objective.scheduler is None else objective.scheduler(optimizer)
-    kinds = {name: objective.dtype if array.dtype.kind == "f" else None for name, array in data.items()}
-    tensors = {name: torch.as_tensor(array, dtype=kinds[name]) for name, array in data.items()}
+    dtypes = {name: objective.dtype if array.dtype.kind == "f" else None for name, array in data.items()}
+    tensors = {name: torch.as_tensor(array, dtype=dtypes[name]) for name, array in data.items()}
     loss = copy.deepcopy(objective.loss)
     assert isinstance(loss, nn.Module)
     loss.to(objective.dtype)
     for rows in steps:
-        chosen = {name: tensor[torch.from_numpy(rows)] for name, tensor in tensors.items()}
+        batch = {name: tensor[torch.from_numpy(rows)] for name, tensor in tensors.items()}
         optimizer.zero_grad()
-        output = module(*(chosen[column.name] for column in columns.inputs))
+        output = module(*(batch[column.name] for column in columns.inputs))
         assert columns.target is not None
-        weights = None if columns.weight is None else chosen[columns.weight.name]
-        _mean(loss, output, chosen[columns.target.name], weights).backward()
+        weights = None if columns.weight is None else batch[columns.weight.name]
+        _mean(loss, output, batch[columns.target.name], weights).backward()
         if objective.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(trained, objective.max_grad_norm)
         optimizer.step()
@@ -292,6 +286,6 @@ def single_process(
 def _mean(loss: nn.Module, output: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return loss(output, target)
-    each = copy.deepcopy(loss)
-    each.reduction = "none"
-    return (weights * each(output, target)).sum() / weights.sum()
+    unreduced = copy.deepcopy(loss)
+    unreduced.reduction = "none"
+    return (weights * unreduced(output, target)).sum() / weights.sum()

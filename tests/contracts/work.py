@@ -1,4 +1,4 @@
-"""What workers do in the contracts: top-level functions and frozen dataclasses, as users should write them."""
+"""The work of workers in the contracts: top-level functions and frozen dataclasses, as users should write them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def who(world: World, shard: Shard | None) -> dict[str, Any]:
-    """What a worker knows of itself and its process."""
+    """A worker's view of itself and its process."""
     return {
         "rank": world.rank,
         "size": world.size,
@@ -42,7 +43,7 @@ def who(world: World, shard: Shard | None) -> dict[str, Any]:
 
 
 def make_a_mess(world: World, shard: Shard | None) -> dict[str, Any]:
-    """Leave what a careless function leaves: threads, variables, subgroups, no group."""
+    """Leave threads, variables and subgroups behind, and no group, as a careless function does."""
     before = who(world, shard)
     torch.set_num_threads(before["threads"] + 1)
     os.environ.update(RANK="77", WORLD_SIZE="78", LOCAL_RANK="79")
@@ -56,10 +57,10 @@ def make_a_mess(world: World, shard: Shard | None) -> dict[str, Any]:
 
 def total(world: World, shard: Shard | None) -> tuple[float, float]:
     """1 + ... + size, by torch.distributed and by the world's group."""
-    own, ours = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
-    dist.all_reduce(own)
-    world.group().sum_(ours)
-    return own.item(), ours.item()
+    by_torch, by_group = torch.tensor([world.rank + 1.0]), torch.tensor([world.rank + 1.0])
+    dist.all_reduce(by_torch)
+    world.group().sum_(by_group)
+    return by_torch.item(), by_group.item()
 
 
 def noted(world: World, shard: Shard | None) -> None:
@@ -142,12 +143,9 @@ class Fails:
 
 @dataclass(frozen=True)
 class Dies:
-    """End one worker's process while the others wait for it in a collective.
+    """End one worker's process, by a signal or ``os._exit(3)``, while the others wait for it in a collective.
 
-    Attributes:
-        rank: of the worker.
-        signal: that ends it; None for ``os._exit(3)``.
-        orphan: a file for the pid of a forked child that outlives the process.
+    ``orphan`` is a file for the pid of a forked child that outlives the process.
     """
 
     rank: int
@@ -158,21 +156,15 @@ class Dies:
         dist.all_reduce(torch.zeros(1))
         if world.rank == self.rank:
             if self.orphan is not None:
-                leave_an_orphan(self.orphan)
+                child = os.fork()
+                if child == 0:
+                    signal.pause()
+                    os._exit(0)
+                Path(self.orphan).write_text(str(child), encoding="utf-8")
             if self.signal is None:
                 os._exit(3)
             os.kill(os.getpid(), self.signal)
         dist.all_reduce(torch.zeros(1))
-
-
-def leave_an_orphan(file: str) -> None:
-    """Fork a child that waits to be killed, and write its pid."""
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    with open(file, "w", encoding="utf-8") as out:
-        out.write(str(child))
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
@@ -180,28 +172,23 @@ def leave_an_orphan(file: str) -> None:
 
 @dataclass(frozen=True)
 class Fit:
-    """``train``; what a worker started from and ended with.
-
-    Attributes:
-        training: what to do.
-        row: the column of row numbers; they tell which rows a step had.
-    """
+    """``train``; a worker's start and end, and by the column ``row`` of row numbers the rows of each step."""
 
     training: Training
     row: str = "row"
 
     def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
         assert shard is not None
-        built: list[tuple[nn.Module, dict[str, np.ndarray]]] = []
+        models: list[tuple[nn.Module, dict[str, np.ndarray]]] = []
 
-        def remembered() -> nn.Module:
+        def record_model() -> nn.Module:
             module = new_model(self.training)
-            built.append((module, arrays(module.state_dict())))
+            models.append((module, arrays(module.state_dict())))
             return module
 
-        objective = replace(self.training.objective, model=remembered)
+        objective = replace(self.training.objective, model=record_model)
         trained = train(world, shard, replace(self.training, objective=objective))
-        (module, start), *_ = built
+        (module, start), *_ = models
         return {
             "rank": world.rank,
             "history": trained.history,

@@ -45,7 +45,7 @@ class TestAllReduceOnSpark(SynchronousContract):
     def make_data(self, arrays):
         return frame(arrays)
 
-    def make_parts(self, shards):
+    def make_shards(self, shards):
         pytest.skip("Spark divides the rows itself")
 
 

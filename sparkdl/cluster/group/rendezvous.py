@@ -89,10 +89,7 @@ def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
 
 @contextmanager
 def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
-    """Yield the world with ``torch.distributed`` initialized until the block ends.
-
-    The end restores the environment variables and destroys the process group, since Spark reuses Python workers.
-    """
+    """Yield the world with ``torch.distributed`` initialized; the block's end restores the process for reuse."""
     lines = rendezvous.lines
     local_rank = sum(line["host"] == lines[spec.rank]["host"] for line in lines[: spec.rank])
     device = torch.device("cuda", local_rank) if spec.device == "cuda" else torch.device("cpu")
@@ -102,7 +99,17 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
         store = store or _store(spec, lines[0]["address"], lines[0]["port"], None)
         world.store = PrefixStore(f"{spec.run}/{spec.attempt}", store)
         try:
-            _initialize(spec, world)
+            if dist.is_initialized():  # an earlier task left its group behind in a reused Python worker
+                dist.destroy_process_group()
+            with reaching_peers():
+                dist.init_process_group(
+                    "nccl" if device.type == "cuda" else "gloo",
+                    store=PrefixStore("group", world.store),
+                    rank=spec.rank,
+                    world_size=spec.size,
+                    timeout=datetime.timedelta(seconds=spec.timeout),
+                )
+            world.process_group = dist.group.WORLD
             yield world
         finally:
             world.store = None
@@ -111,20 +118,6 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
             # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last
             # reference; until then a peer in a collective waits.
             gc.collect()
-
-
-def _initialize(spec: RendezvousSpec, world: World) -> None:
-    if dist.is_initialized():  # an earlier task left its group behind in a reused Python worker
-        dist.destroy_process_group()
-    with reaching_peers():
-        dist.init_process_group(
-            "nccl" if world.device.type == "cuda" else "gloo",
-            store=PrefixStore("group", world.store),
-            rank=spec.rank,
-            world_size=spec.size,
-            timeout=datetime.timedelta(seconds=spec.timeout),
-        )
-    world.process_group = dist.group.WORLD
 
 
 def _store(spec: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:

@@ -34,11 +34,7 @@ class Group:
     handle: Any = None
 
     def sum_(self, tensor: Tensor, *, wait: bool = True) -> Any:
-        """Sum a tensor over the workers, in place.
-
-        Args:
-            tensor: of a dtype that the backend can add.
-            wait: if False, return the pending work at once; the tensor must be contiguous.
+        """Sum a tensor over the workers, in place; its dtype must be one that the backend can add.
 
         Returns:
             The pending work if ``wait`` is False; else None, as in a group of one.
@@ -147,9 +143,7 @@ class World:
             return answers
 
     def broadcast_json(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Broadcast rank 0's value through the store: plain JSON, no collective.
-
-        A collective must follow, since rank 0 does not wait for the others.
+        """Broadcast rank 0's value through the store; a collective must follow, since rank 0 does not wait.
 
         Raises:
             PeerLost: rank 0 published nothing within the gang's timeout.
